@@ -1,0 +1,24 @@
+"""gpuledger: every byte, millisecond and joule of a GPU run, on the account of the layer that spent it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gpuledger._version import __version__
+
+_PUBLIC = {"load": "gpuledger.api", "record": "gpuledger.api"}
+
+__all__ = ["__version__", "load", "record"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, imported when it is first asked for: ``import gpuledger`` itself loads neither torch nor numpy."""
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

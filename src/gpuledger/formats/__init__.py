@@ -1,0 +1,1 @@
+"""Readers of files that others wrote. Untrusted input: parsed, never executed."""

@@ -1,0 +1,140 @@
+"""The words of the books: categories, phases, kinds of identity, device lines, and the rules that choose a category.
+
+A block's category comes from *identity* (somebody saw whose storage it is) and, where there is none, from its
+*lifetime* across phases. Never from a function's name. The rules are data: the first that holds wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+CATEGORIES = (
+    "weight",
+    "buffer",
+    "input",
+    "activation",
+    "gradient",
+    "activation_gradient",
+    "optimizer_state",
+    "temporary",
+    "workspace",
+    "communication",
+    "other",
+)
+"""Categories in display order; ``blocks.category`` holds one of them."""
+
+ROUNDING = "rounding"
+"""The account beside the categories: allocated minus requested bytes of the live blocks."""
+
+PHASES = ("setup", "forward", "backward", "optimizer", "evaluation", "between")
+"""Phases in the order of a training step; ``blocks.phase`` holds one of them."""
+
+DEVICE_LINES = (
+    "free_segments",
+    "fragmented",
+    "awaiting_free",
+    "context",
+    "library",
+    "driver",
+    "other_processes",
+    "remainder",
+)
+"""What the card holds beyond allocated bytes, in the order of the balance."""
+
+
+class Phase(IntEnum):
+    """Position in :data:`PHASES`; the number kept in the journal."""
+
+    SETUP = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    EVALUATION = 4
+    BETWEEN = 5
+
+
+class Identity(IntEnum):
+    """What a storage was seen to be; the number kept in the journal."""
+
+    WEIGHT = 0
+    BUFFER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    INPUT = 4
+    COMMUNICATION = 5
+
+
+IDENTITY_CATEGORY = {
+    Identity.WEIGHT: "weight",
+    Identity.BUFFER: "buffer",
+    Identity.GRADIENT: "gradient",
+    Identity.OPTIMIZER_STATE: "optimizer_state",
+    Identity.INPUT: "input",
+    Identity.COMMUNICATION: "communication",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of :data:`LIFETIME_RULES`. A ``None`` matches anything; ``phases`` are where the block was allocated.
+
+    ``fate`` is how the block ended: ``same_visit`` (freed before the phase it was born in was left),
+    ``later`` (freed in a later phase or step) or ``alive`` (not freed when the recording closed).
+    ``same_module`` says whether it was freed while the module that allocated it was still the one at work.
+    """
+
+    category: str
+    phases: tuple[str, ...]
+    fates: tuple[str, ...]
+    recomputed: bool | None = None
+    workspace_sized: bool | None = None
+    same_module: bool | None = None
+    why: str = ""
+
+
+LIFETIME_RULES: tuple[Rule, ...] = (
+    Rule(
+        "workspace",
+        ("forward", "backward", "optimizer", "evaluation"),
+        ("alive", "later"),
+        workspace_sized=True,
+        why="a library's workspace: allocated inside an operator with the library's own size and kept",
+    ),
+    Rule(
+        "activation",
+        ("backward",),
+        ("same_visit", "later", "alive"),
+        recomputed=True,
+        why="a checkpointed module ran its forward again",
+    ),
+    Rule(
+        "temporary",
+        ("forward", "evaluation", "setup", "between", "optimizer"),
+        ("same_visit",),
+        why="allocated and freed before the phase was left",
+    ),
+    Rule("activation", ("forward", "evaluation"), ("later", "alive"), why="allocated in forward, alive after it"),
+    Rule(
+        "temporary",
+        ("backward",),
+        ("same_visit",),
+        same_module=True,
+        why="allocated and freed while one module's backward was at work",
+    ),
+    Rule(
+        "activation_gradient",
+        ("backward",),
+        ("same_visit", "later", "alive"),
+        why="allocated in backward and handed on; the parameters' gradients were taken out by identity",
+    ),
+    Rule("optimizer_state", ("optimizer",), ("later", "alive"), why="allocated by an optimizer and kept"),
+    Rule(
+        "input",
+        ("between",),
+        ("later",),
+        why="made between two steps, outside every module, and used up by the next one",
+    ),
+    Rule("other", ("setup", "between"), ("later", "alive"), why="made by the script itself and never seen in a model"),
+)
+"""First match wins. Identity is asked before any of these."""

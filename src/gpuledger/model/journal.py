@@ -1,0 +1,219 @@
+"""The journal: what the recorded process writes down while it runs, before anything is posted to accounts.
+
+A journal is a directory of numbered parts. Each part is one ``.npz`` (arrays only, never a pickle) that is written
+beside its place and renamed, so a killed process leaves whole parts behind. Writing needs numpy alone: the recorded
+program is not made to load a Parquet library. :mod:`gpuledger.analyze.posting` turns a journal into the run's tables.
+
+Arrays are named ``table.column``; all rows of one table in one part have the same length. Small things without a
+fixed width (names, modules, stacks, notes) travel as one JSON text per part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.errors import InputError
+
+JOURNAL_VERSION = 1
+
+
+class Action(IntEnum):
+    """What the allocator did. Numbers are kept in the journal."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    SNAPSHOT = 7
+    OOM = 8
+    OTHER = 9
+
+
+class BlockState(IntEnum):
+    """State of a block in a snapshot."""
+
+    INACTIVE = 0
+    ALLOCATED = 1
+    AWAITING_FREE = 2
+
+
+class TagFlag(IntEnum):
+    """Bits of a tag."""
+
+    RECOMPUTED = 1
+    COMPILED = 2
+
+
+COLUMNS: dict[str, dict[str, str]] = {
+    "events": {
+        "device_idx": "i4", "action": "i1", "address": "i8", "bytes": "i8", "stream": "i8", "time_ns": "i8",
+        "tag_id": "i4", "stack_id": "i4", "operator_id": "i4",
+    },
+    "tags": {
+        "tag_id": "i4", "step": "i4", "phase": "i1", "visit": "i4", "module_id": "i4", "scope_id": "i4",
+        "stack_id": "i4", "flags": "i4",
+    },
+    "snapshots": {"snapshot_id": "i4", "reason": "i1", "device_idx": "i4", "event_count": "i8", "t_ns": "i8"},
+    "snapshot_segments": {
+        "snapshot_id": "i4", "device_idx": "i4", "address": "i8", "bytes": "i8", "stream": "i8", "small": "i1",
+        "expandable": "i1", "pool_id": "i4",
+    },
+    "snapshot_blocks": {
+        "snapshot_id": "i4", "device_idx": "i4", "segment_address": "i8", "address": "i8", "bytes": "i8",
+        "requested_bytes": "i8", "state": "i1", "stack_id": "i4",
+    },
+    "identities": {
+        "device_idx": "i4", "address": "i8", "kind": "i1", "name_id": "i4", "module_id": "i4", "alloc_count": "i8",
+        "free_count": "i8",
+    },
+    "counters": {
+        "t_ns": "i8", "device_idx": "i4", "step": "i4", "reason": "i1", "alloc_count": "i8", "free_count": "i8",
+        "allocated_bytes": "i8", "requested_bytes": "i8", "active_bytes": "i8", "reserved_bytes": "i8",
+        "peak_allocated_bytes": "i8", "peak_reserved_bytes": "i8",
+    },
+    "samples": {"t_ns": "i8", "device_idx": "i4", "used_bytes": "i8", "driver_bytes": "i8", "total_bytes": "i8"},
+    "process_samples": {"t_ns": "i8", "device_idx": "i4", "pid": "i8", "bytes": "i8"},
+    "steps": {"step": "i4", "kind": "i1", "recorded": "i1", "start_ns": "i8", "end_ns": "i8"},
+    "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
+}
+"""Every journal table: column -> numpy type. -1 stands for "none" in id columns."""
+
+REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan")
+"""Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
+
+STEP_KINDS = ("optimizer", "call", "marked")
+"""What ended a step; the number kept is the position."""
+
+
+@dataclass
+class Part:
+    """Rows collected since the last part was written.
+
+    ``text`` holds what has no fixed width: ``names`` and ``modules`` and ``stacks`` (new ones only, in id order),
+    ``notes`` (sentences), ``facts`` (one value per key, later parts overwrite earlier ones).
+    """
+
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    modules: list[dict[str, Any]] = field(default_factory=list)
+    stacks: list[list[tuple[str, int, str]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, table: str, **columns: Any) -> None:
+        """Append rows to ``table``; every column of :data:`COLUMNS` must be given, as a scalar or a sequence."""
+        expected = COLUMNS[table]
+        if set(columns) != set(expected):
+            raise ValueError(f"{table}: columns {sorted(set(columns) ^ set(expected))} missing or unknown")
+        arrays = {name: np.atleast_1d(np.asarray(columns[name], dtype=dtype)) for name, dtype in expected.items()}
+        length = max(array.size for array in arrays.values())
+        for name, array in arrays.items():
+            rows = np.broadcast_to(array, (length,)) if array.size != length else array
+            key = f"{table}.{name}"
+            self.columns[key] = np.concatenate((self.columns[key], rows)) if key in self.columns else np.array(rows)
+
+
+class JournalWriter:
+    """Writes parts into ``directory``, one after another."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.next_part = 0
+        self.written_bytes = 0
+
+    def write(self, part: Part) -> None:
+        """Write one part: beside its place first, then renamed.
+
+        Raises:
+            OSError: the disk is full or the directory cannot be written; nothing half-written stays under a part's name.
+        """
+        text = {key: getattr(part, key) for key in ("names", "modules", "stacks", "notes", "facts")}
+        text["journal_version"] = JOURNAL_VERSION
+        blob = np.frombuffer(json.dumps(text).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        place = self.directory / f"{self.next_part:05d}.npz"
+        beside = place.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            with beside.open("wb") as stream:
+                np.savez(stream, text=blob, **part.columns)
+                self.written_bytes += stream.tell()
+            beside.replace(place)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        self.next_part += 1
+
+
+@dataclass(frozen=True)
+class Journal:
+    """All parts of one rank's journal, joined.
+
+    ``tables[name][column]`` are numpy arrays with the types of :data:`COLUMNS`; a table nobody wrote has length 0.
+    ``damaged`` lists parts that could not be read, with the reason.
+    """
+
+    tables: dict[str, dict[str, NDArray[Any]]]
+    names: list[str]
+    modules: list[dict[str, Any]]
+    stacks: list[list[tuple[str, int, str]]]
+    notes: list[str]
+    facts: dict[str, Any]
+    damaged: list[str]
+
+    def rows(self, table: str) -> int:
+        """Return the number of rows of ``table``."""
+        return int(next(iter(self.tables[table].values())).size)
+
+
+def _read_part(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            text = json.loads(archive["text"].tobytes().decode("utf-8", "surrogatepass"))
+            columns = {key: archive[key] for key in archive.files if key != "text"}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path.name}: damaged journal part: {error}") from error
+    if not isinstance(text, dict) or text.get("journal_version") != JOURNAL_VERSION:
+        raise InputError(f"{path.name}: journal version {text.get('journal_version')}, this gpuledger reads {JOURNAL_VERSION}")
+    return columns, text
+
+
+def read_journal(directory: Path) -> Journal:
+    """Return every readable part of ``directory`` joined, in order.
+
+    A damaged part ends the reading, since what follows it cannot be placed; it is named in ``damaged``.
+    """
+    gathered: dict[str, list[NDArray[Any]]] = {}
+    journal = Journal(tables={}, names=[], modules=[], stacks=[], notes=[], facts={}, damaged=[])
+    for path in sorted(directory.glob("*.npz")):
+        try:
+            columns, text = _read_part(path)
+        except InputError as error:
+            journal.damaged.append(error.message)
+            break
+        for key, array in columns.items():
+            gathered.setdefault(key, []).append(array)
+        journal.names.extend(text["names"])
+        journal.modules.extend(text["modules"])
+        journal.stacks.extend([(str(f), int(n), str(q)) for f, n, q in stack] for stack in text["stacks"])
+        journal.notes.extend(text["notes"])
+        journal.facts.update(text["facts"])
+    for table, columns_of in COLUMNS.items():
+        journal.tables[table] = {
+            column: np.concatenate([a.astype(dtype, copy=False) for a in gathered[f"{table}.{column}"]])
+            if f"{table}.{column}" in gathered
+            else np.zeros(0, dtype)
+            for column, dtype in columns_of.items()
+        }
+    return journal

@@ -1,0 +1,187 @@
+"""A run: the directory ``NAME.ledger/``, written once and read by everything.
+
+``manifest.json`` speaks for the whole run, ``rank-N/manifest.json`` for one process. ``rank-N/journal/`` is what that
+process wrote while it ran, ``rank-N/<table>/part-*.parquet`` are the posted tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIX = ".ledger"
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write ``value`` beside ``path`` and rename it into place."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    beside.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in ``path``.
+
+    Raises:
+        InputError: missing, not JSON, not an object, or of a newer schema.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a manifest: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a manifest: expected an object")
+    version = value.get("schema_version")
+    if not isinstance(version, int):
+        raise InputError(f"{path}: not a manifest: no schema_version")
+    if version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
+            hint="pip install --upgrade gpuledger",
+        )
+    return value
+
+
+def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
+    """Return the directory a new recording goes to; nothing is created, but ``--force`` removes an old run.
+
+    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken.
+
+    Raises:
+        UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed.
+    """
+    if out is None:
+        number = 1
+        while True:
+            path = Path(f"{stem}{SUFFIX}" if number == 1 else f"{stem}-{number}{SUFFIX}")
+            if not path.exists():
+                return path
+            number += 1
+    path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)
+    if path.exists():
+        if not force:
+            raise UsageError(f"{path}: exists, will not overwrite", hint="give another --out, or --force")
+        if not (path / "manifest.json").is_file():
+            raise UsageError(f"{path}: exists and is not a run, will not remove it")
+        shutil.rmtree(path)
+    return path
+
+
+def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0) -> None:
+    """Write one part of table ``name``, beside its place first, then renamed.
+
+    Raises:
+        ValueError: the columns are not those of :data:`gpuledger.model.tables.TABLES`.
+    """
+    import pyarrow.parquet as pq
+
+    wanted = TABLES[name].arrow_schema()
+    if table.schema.names != wanted.names:
+        raise ValueError(f"{name}: columns {table.schema.names}, expected {wanted.names}")
+    directory = rank_directory / name
+    directory.mkdir(parents=True, exist_ok=True)
+    place = directory / f"part-{part:05d}.parquet"
+    beside = place.with_suffix(f".{os.getpid()}.tmp")
+    pq.write_table(table.cast(wanted), beside, compression="zstd")
+    beside.replace(place)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a run: its manifest, and its tables read on demand."""
+
+    number: int
+    directory: Path
+    manifest: dict[str, Any]
+
+    def table(self, name: str) -> pa.Table:
+        """Return table ``name`` with every column of its schema; an absent table has no rows.
+
+        Raises:
+            InputError: a part is damaged or lacks a column.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = TABLES[name].arrow_schema()
+        parts = sorted((self.directory / name).glob("part-*.parquet"))
+        if not parts:
+            return schema.empty_table()
+        tables = []
+        for part in parts:
+            try:
+                tables.append(pq.read_table(part, partitioning=None).select(schema.names).cast(schema))
+            except (OSError, pa.ArrowException, KeyError) as error:
+                place = part.relative_to(self.directory.parent)
+                raise InputError(f"{self.directory.parent.name}: {place}: damaged part: {error}") from error
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recording: its directory, its manifest and its ranks in order."""
+
+    path: Path
+    manifest: dict[str, Any]
+    ranks: tuple[Rank, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the run's name, without the suffix."""
+        return self.path.name.removesuffix(SUFFIX)
+
+    def rank(self, number: int = 0) -> Rank:
+        """Return rank ``number``.
+
+        Raises:
+            UsageError: the run has no such rank.
+        """
+        for rank in self.ranks:
+            if rank.number == number:
+                return rank
+        have = ", ".join(str(rank.number) for rank in self.ranks) or "none"
+        raise UsageError(f"{self.path.name}: no rank {number}", hint=f"it has: {have}")
+
+    def table(self, name: str, rank: int = 0) -> pa.Table:
+        """Return table ``name`` of one rank."""
+        return self.rank(rank).table(name)
+
+
+def rank_directories(path: Path) -> list[tuple[int, Path]]:
+    """Return ``(number, directory)`` of every rank below a run's directory, in order."""
+    found = []
+    for directory in path.glob("rank-*"):
+        number = directory.name.removeprefix("rank-")
+        if directory.is_dir() and number.isdecimal():
+            found.append((int(number), directory))
+    return sorted(found)
+
+
+def read_run(path: Path) -> Run:
+    """Return the run in ``path``; ranks without a manifest (not posted yet) are left out.
+
+    Raises:
+        InputError: ``path`` is not a run, or its schema is newer.
+    """
+    if not (path / "manifest.json").is_file():
+        known = " (a file)" if path.is_file() else "" if path.exists() else ": no such directory"
+        raise InputError(f"{path}: not a run{known}", hint="a run is a directory NAME.ledger made by `gpuledger run`")
+    manifest = read_json(path / "manifest.json")
+    ranks = tuple(
+        Rank(number, directory, read_json(directory / "manifest.json"))
+        for number, directory in rank_directories(path)
+        if (directory / "manifest.json").is_file()
+    )
+    return Run(path, manifest, ranks)
