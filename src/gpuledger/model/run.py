@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,24 +105,39 @@ class Rank:
     number: int
     directory: Path
     manifest: dict[str, Any]
+    _kept: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def table(self, name: str) -> pa.Table:
-        """Return table ``name`` with every column of its schema; an absent table has no rows.
+    def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
+        """Return table ``name`` with every column of its schema, or with ``columns``; an absent table has no rows.
+
+        Columns asked for by name are read once and kept, so that analyses that share them do not read them again.
 
         Raises:
             InputError: a part is damaged or lacks a column.
         """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         schema = TABLES[name].arrow_schema()
+        if columns is None:
+            return self._read(name, schema)
+        lacking = [column for column in columns if (name, column) not in self._kept]
+        if lacking:
+            table = self._read(name, pa.schema([schema.field(column) for column in lacking]))
+            self._kept.update({(name, column): table.column(column) for column in lacking})
+        return pa.table([self._kept[name, column] for column in columns], names=list(columns))
+
+    def _read(self, name: str, schema: pa.Schema) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         parts = sorted((self.directory / name).glob("part-*.parquet"))
         if not parts:
             return schema.empty_table()
         tables = []
         for part in parts:
             try:
-                tables.append(pq.read_table(part, partitioning=None).select(schema.names).cast(schema))
+                with pq.ParquetFile(part) as file:
+                    tables.append(file.read(columns=schema.names).select(schema.names).cast(schema))
             except (OSError, pa.ArrowException, KeyError) as error:
                 place = part.relative_to(self.directory.parent)
                 raise InputError(f"{self.directory.parent.name}: {place}: damaged part: {error}") from error
