@@ -1,0 +1,100 @@
+"""The one place that turns bytes, times and shares into text and back. GiB is 2^30."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gpuledger.errors import UsageError
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9}
+_PARSED_BYTES = {
+    "": 1, "B": 1,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "PIB": 1 << 50,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Zµμ]*)\s*", re.ASCII)
+_LARGEST = 1 << 62
+MISSING = "n/a"
+
+
+def format_bytes(value_bytes: float | None, decimals: int = 1) -> str:
+    """Return bytes as text in the largest binary unit below them, ``71.2 GiB``; ``n/a`` for None."""
+    if value_bytes is None:
+        return MISSING
+    size, unit = abs(float(value_bytes)), 0
+    while unit + 1 < len(_BYTE_UNITS) and round(size, decimals if unit else 0) >= 1024:
+        size, unit = size / 1024, unit + 1
+    sign = "-" if value_bytes < 0 else ""
+    return f"{sign}{size:.{decimals if unit else 0}f} {_BYTE_UNITS[unit]}"
+
+
+def format_ns(value_ns: float | None) -> str:
+    """Return nanoseconds as text with three or four significant digits, ``17.84 ms``; ``n/a`` for None."""
+    if value_ns is None:
+        return MISSING
+    size, sign = abs(float(value_ns)), "-" if value_ns < 0 else ""
+    for unit, unit_ns in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000)):
+        if round(size / unit_ns, 2) < 1_000:
+            return f"{sign}{size / unit_ns:.{0 if unit == 'ns' else 2}f} {unit}"
+    if round(size / 10**9, 2) < 120:
+        return f"{sign}{size / 10**9:.2f} s"
+    if round(size / (60 * 10**9), 1) < 120:
+        return f"{sign}{size / (60 * 10**9):.1f} min"
+    return f"{sign}{size / (3_600 * 10**9):.1f} h"
+
+
+def format_seconds(value_s: float | None) -> str:
+    """Return seconds as text, as :func:`format_ns` does."""
+    return format_ns(None if value_s is None else value_s * 1e9)
+
+
+def format_frac(value_frac: float | None, decimals: int = 1) -> str:
+    """Return a share between 0 and 1 as text, ``88.4 %``; ``n/a`` for None."""
+    return MISSING if value_frac is None else f"{value_frac * 100:.{decimals}f} %"
+
+
+def share_frac(part: float | None, whole: float | None) -> float | None:
+    """Return ``part / whole``; None where either is missing or the whole is nothing."""
+    return part / whole if part is not None and whole else None
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that ``71.2 GiB``, ``80GB`` (10^9), ``512`` or ``2.5MiB`` mean.
+
+    Raises:
+        UsageError: ``text`` is not a size.
+    """
+    number, unit = _split(text, "a size", "such as 512, 20MiB or 80GB")
+    factor = _PARSED_BYTES.get(unit.upper())
+    if factor is None:
+        raise UsageError(f"{text}: unknown unit {unit}", hint="use B, KiB, MiB, GiB, TiB, or KB, MB, GB, TB")
+    return _whole(text, number * factor)
+
+
+def parse_duration_ns(text: str) -> int:
+    """Return the nanoseconds that ``1.5s``, ``350ms``, ``20us`` or ``2min`` mean; a unit is needed.
+
+    Raises:
+        UsageError: ``text`` is not a duration.
+    """
+    number, unit = _split(text, "a time", "such as 1.5s or 350ms")
+    factor = _TIME_UNITS_NS.get(unit.replace("μ", "µ").lower())
+    if factor is None:
+        named = f"unknown unit {unit}" if unit else "a unit is missing"
+        raise UsageError(f"{text}: {named}", hint="use ns, us, ms, s, min or h, such as 1.5s")
+    return _whole(text, number * factor)
+
+
+def _split(text: str, what: str, example: str) -> tuple[float, str]:
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r}: not {what}", hint=example)
+    return float(found[1]), found[2]
+
+
+def _whole(text: str, value: float) -> int:
+    if not math.isfinite(value) or value > _LARGEST:
+        raise UsageError(f"{text}: too large")
+    return round(value)
