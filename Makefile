@@ -1,0 +1,43 @@
+# make demo   record the example training in a fresh environment and write its report
+# make test   check style and types, build the wheel and run every test against it
+# make lint   only the checks; make docs: the generated pages; make clean: back to a fresh clone
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.ONESHELL:
+.PHONY: demo test lint docs clean
+
+# The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && exit; done; echo python3)
+BIN := .venv/bin
+TESTED := build/tested/bin
+
+demo:
+	@$(PYTHON) tools/prepare.py run
+	$(BIN)/gpuledger run --out demo --force examples/gpt_text.py
+	$(BIN)/gpuledger show demo.ledger
+	$(BIN)/gpuledger report demo.ledger -o demo.html --force
+	echo "The report is one file, open it in a browser: $$PWD/demo.html"
+
+lint:
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/mypy --no-error-summary
+	contracts=$$($(BIN)/lint-imports --no-logo --no-cache) || { echo "$$contracts"; exit 1; }
+	echo "lint: ruff, mypy and import-linter find nothing"
+
+# The tests run from an environment that holds the wheel, so what is tested is what is installed.
+test: lint
+	@$(PYTHON) tools/prepare.py wheel
+	$(TESTED)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+
+docs:
+	@$(PYTHON) tools/prepare.py run
+	$(BIN)/python tools/make_format_doc.py
+
+clean:
+	@rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf demo.ledger demo.html
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
