@@ -1,7 +1,7 @@
 """Prepare the environments that `make` works in: `python3 tools/prepare.py run|test|wheel`.
 
 run    .venv with gpuledger (editable) and the torch of constraints.txt
-test   run, plus the dependency groups `test`, `lint` and `build` of pyproject.toml, and Chromium
+test   run, plus the dependency groups `test` and `lint` of pyproject.toml, and Chromium
 wheel  the wheel in dist/, alone with its own dependencies in build/clean and, beside .venv's packages, in build/tested
 
 Needs nothing but the standard library. Each environment carries a stamp, the hash of what it was made from, so a second
@@ -87,7 +87,7 @@ def prepare_test() -> None:
     if not is_fresh(VENV, "test", stamp):
         groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
         with step("installing the tools for tests and checks into .venv (once)"):
-            pip_install(*groups["test"], *groups["lint"], *groups["build"])
+            pip_install(*groups["test"], *groups["lint"])
         set_stamp(VENV, "test", stamp)
     prepare_chromium()
 
@@ -108,7 +108,7 @@ def prepare_wheel() -> None:
     """Build the wheel and install it twice: alone, and where the tests run."""
     with step("building the wheel"):
         shutil.rmtree(ROOT / "dist", ignore_errors=True)
-        call([python_of(VENV), "-m", "build", "--wheel", "--no-isolation", "--outdir", ROOT / "dist", ROOT])
+        call([python_of(VENV), "-m", "hatchling", "build", "--target", "wheel"])
         (wheel,) = (ROOT / "dist").glob("*.whl")
     stamp = stamp_of("pyproject.toml", "constraints.txt")
     if not is_fresh(CLEAN, "run", stamp):
@@ -190,7 +190,7 @@ def call(command: list[str | Path], environment: dict[str, str] | None = None) -
         PrepareError: it failed; the message holds the end of what it printed.
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    done = subprocess.run(command, env=environment, check=False, **output)
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, **output)
     if done.returncode != 0:
         raise PrepareError(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout[-4000:]}")
 

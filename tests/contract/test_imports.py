@@ -1,0 +1,38 @@
+"""What is loaded when: importing gpuledger is cheap, and the recorded program loads no library for reading."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ON_DEMAND = ("torch", "numpy", "pyarrow", "duckdb", "rich", "click", "pynvml", "psutil")
+READING = ("pyarrow", "duckdb", "rich", "click", "gpuledger.analyze", "gpuledger.report", "gpuledger.cli")
+IMPORT_LIMIT_S = 0.1
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the modules a fresh interpreter has after ``statement``."""
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+def test_importing_gpuledger_loads_nothing_heavy() -> None:
+    assert loaded_by("import gpuledger").isdisjoint(ON_DEMAND)
+
+
+def test_importing_gpuledger_is_quick() -> None:
+    code = "import time; start = time.perf_counter(); import gpuledger; print(time.perf_counter() - start)"
+    times_s = [float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3)]
+    assert min(times_s) < IMPORT_LIMIT_S
+
+
+@pytest.mark.torch
+def test_recording_loads_no_library_for_reading() -> None:
+    assert loaded_by("import gpuledger.collect.session").isdisjoint(READING)
+
+
+def test_help_loads_no_library_for_reading_or_recording() -> None:
+    loaded = loaded_by("import gpuledger.cli.main")
+    assert loaded.isdisjoint({"torch", "pyarrow", "duckdb", "numpy"})
