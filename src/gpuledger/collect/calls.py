@@ -1,0 +1,77 @@
+"""Light watches on outermost module calls, for the time when nothing is recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class _Watch:
+    """Replaces ``nn.Module.__call__`` until it is removed."""
+
+    def __init__(self) -> None:
+        self._theirs: Any = None
+        self._ours: Any = None
+
+    def install(self) -> None:
+        """Put the watch in."""
+        self._theirs = nn.Module.__call__
+        self._ours = self._wrapped(self._theirs)
+        nn.Module.__call__ = self._ours  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        """Take the watch out, unless somebody else has wrapped it in turn: then it does nothing any more."""
+        theirs, self._theirs = self._theirs, None
+        if theirs is not None and nn.Module.__call__ is self._ours:
+            nn.Module.__call__ = theirs  # type: ignore[method-assign]
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        raise AssertionError("each watch has its own")
+
+
+class FirstCall(_Watch):
+    """Calls ``begin()`` once, before the first outermost module runs, and is gone."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self
+
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
+            if watch._theirs is None or torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            watch.remove()
+            watch._begin()
+            return module(*args, **kwargs)
+
+        return __call__
+
+
+class OutermostCalls(_Watch):
+    """Calls ``ended()`` after each outermost call that kept no graph."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._ended = ended
+        self._inside = threading.local()
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watch, inside = self, self._inside
+
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
+            if watch._theirs is None or torch.compiler.is_compiling() or getattr(inside, "call", False):
+                return original(module, *args, **kwargs)
+            inside.call = True
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                inside.call = False
+                watch._ended()
+
+        return __call__

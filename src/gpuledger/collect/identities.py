@@ -1,0 +1,124 @@
+"""Whose storage is it: sightings of weights, buffers, gradients, optimizer state and inputs by address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+from gpuledger.collect.roster import Roster
+from gpuledger.model.accounts import Identity
+from gpuledger.model.journal import Part
+
+Place = tuple[int, int]
+
+
+def storage_place(tensor: Any) -> Place | None:
+    """Return ``(device_idx, address)`` of a tensor's storage; None where it has none of its own (sparse, meta)."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if local.layout is not torch.strided:
+        return None
+    device = local.device
+    if device.type not in ("cuda", "cpu"):
+        return None
+    try:
+        address = local.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # functional and wrapper tensors say no
+        return None
+    return (-1 if device.index is None else device.index, address) if address else None
+
+
+class Sightings:
+    """Collects sightings and stamps each with the allocator's counts, which place it among the events."""
+
+    def __init__(self, roster: Roster, counts: Callable[[], dict[int, tuple[int, int]]]) -> None:
+        self.roster = roster
+        self._counts = counts
+        self._rows: list[tuple[int, int, int, int, int, int, int]] = []
+        self._last: dict[tuple[int, int, int], int] = {}
+        self._state_sizes: dict[int, int] = {}
+
+    def see_weights(self) -> None:
+        """Note where parameters and buffers are; one that has not moved is not noted again."""
+        seen = [
+            (Identity.WEIGHT, number, name_id, module_id, reference())
+            for number, (reference, name_id, module_id) in enumerate(self.roster.parameters)
+        ]
+        seen += [
+            (Identity.BUFFER, number, name_id, module_id, reference())
+            for number, (reference, name_id, module_id) in enumerate(self.roster.buffers)
+        ]
+        self._note(
+            (kind, name_id, module_id, tensor, (kind, number, 0)) for kind, number, name_id, module_id, tensor in seen
+        )
+
+    def see_gradients(self) -> None:
+        """Note where the gradients are now."""
+        self._note(
+            (Identity.GRADIENT, name_id, module_id, parameter.grad, None)
+            for reference, name_id, module_id in self.roster.parameters
+            if (parameter := reference()) is not None and parameter.grad is not None
+        )
+
+    def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
+        """Note where an optimizer's state is, when it has grown since the last time or ``again`` is asked for."""
+        state = optimizer.state
+        if not again and self._state_sizes.get(id(optimizer)) == len(state):
+            return
+        self._state_sizes[id(optimizer)] = len(state)
+        owners = {id(p): (n, m) for r, n, m in self.roster.parameters if (p := r()) is not None}
+        self._note(
+            (Identity.OPTIMIZER_STATE, *owners.get(id(parameter), (-1, -1)), tensor, None)
+            for parameter, values in state.items()
+            for tensor in _tensors(values)
+        )
+
+    def see_loose_parameters(self, optimizer: Any) -> None:
+        """Take in parameters that no module owns."""
+        for group_number, group in enumerate(optimizer.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                self.roster.add_loose_parameter(parameter, f"param_groups.{group_number}.{number}")
+
+    def see_inputs(self, module_id: int, *arguments: Any) -> None:
+        """Note the tensors an outermost module was called with."""
+        self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in _tensors(arguments))
+
+    def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
+        counts = self._counts()
+        for kind, name_id, module_id, tensor, key in seen:
+            place = storage_place(tensor) if tensor is not None else None
+            if place is None or place[0] not in counts:
+                continue
+            if key is not None:
+                if self._last.get(key) == place[1]:
+                    continue
+                self._last[key] = place[1]
+            self._rows.append((*place, int(kind), name_id, module_id, *counts[place[0]]))
+
+    def drain(self, part: Part) -> None:
+        """Move the sightings since the last drain into ``part``."""
+        rows, self._rows = self._rows, []
+        if rows:
+            names = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
+            part.add("identities", **dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterable[Any]:
+    """Yield the tensors inside nested containers, four levels deep at most."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 4:
+        for inner in _contents(value):
+            yield from _tensors(inner, depth + 1)
+
+
+def _contents(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (tuple, list, set)):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return (getattr(value, field.name, None) for field in fields(value))
+    return ()

@@ -1,0 +1,59 @@
+"""The journal of this process while it grows: one part under way, and those already written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuledger.model.journal import REASONS, JournalWriter, Part
+
+
+class Drainable(Protocol):
+    """Something that collects rows and hands them over."""
+
+    def drain(self, part: Part) -> None:
+        """Move what is new into ``part``."""
+
+
+class RankJournal:
+    """Collects rows, notes and pauses, and writes them as parts.
+
+    Args:
+        directory: Called once, when there is something to write: claims the rank's directory.
+        sources: What is drained into each part before it is written.
+    """
+
+    def __init__(self, directory: Callable[[], Path], sources: list[Drainable]) -> None:
+        self.part = Part()
+        self.sources = sources
+        self._directory = directory
+        self._writer: JournalWriter | None = None
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for whoever reads the run."""
+        self.part.notes.append(sentence)
+
+    def fact(self, **facts: Any) -> None:
+        """Keep facts; a later one of the same name replaces an earlier one."""
+        self.part.facts.update(facts)
+
+    def pause(self, reason: str, started_ns: int) -> None:
+        """Note that the program was kept waiting since ``started_ns``."""
+        duration_ns = time.time_ns() - started_ns
+        self.part.add("pauses", reason=REASONS.index(reason), start_ns=started_ns, duration_ns=duration_ns)
+
+    def write(self) -> None:
+        """Write what is waiting as one part.
+
+        Raises:
+            OSError: it cannot be written; what was waiting is lost.
+        """
+        part, self.part = self.part, Part()
+        for source in self.sources:
+            source.drain(part)
+        if self._writer is None:
+            self._writer = JournalWriter(self._directory() / "journal")
+        part.facts["recorder_bytes"] = self._writer.written_bytes
+        self._writer.write(part)

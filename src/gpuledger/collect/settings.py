@@ -1,0 +1,58 @@
+"""What the recorded process was asked to do; read from its environment, so a child needs no arguments of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.errors import UsageError
+
+DEFAULT_FIRST_STEP = 1
+DEFAULT_LAST_STEP = 3
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Return ``(first, last)`` of ``A:B``, both included, or of a single number.
+
+    Raises:
+        UsageError: not two whole numbers with 1 <= A <= B.
+    """
+    first, colon, last = text.partition(":")
+    if not first.strip().isdecimal() or (colon and not last.strip().isdecimal()):
+        raise UsageError(f"steps {text!r}: expected FIRST:LAST, such as 1:3")
+    pair = int(first), int(last) if colon else int(first)
+    if not 1 <= pair[0] <= pair[1]:
+        raise UsageError(f"steps {text!r}: the first step is 1, and FIRST must not be after LAST")
+    return pair
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """One process's orders. ``first_step`` to ``last_step`` are recorded, both included."""
+
+    run_directory: Path
+    first_step: int = DEFAULT_FIRST_STEP
+    last_step: int = DEFAULT_LAST_STEP
+    stacks: bool = True
+    devices: str = "auto"
+
+
+def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings | None:
+    """Return the orders in ``GPULEDGER_*``; None when this process is not to be recorded.
+
+    Raises:
+        UsageError: a value cannot be read.
+    """
+    run = environment.get("GPULEDGER_RUN")
+    if not run:
+        return None
+    first, last = parse_steps(environment.get("GPULEDGER_STEPS") or f"{DEFAULT_FIRST_STEP}:{DEFAULT_LAST_STEP}")
+    return RecordSettings(
+        run_directory=Path(run).absolute(),
+        first_step=first,
+        last_step=last,
+        stacks=environment.get("GPULEDGER_STACKS", "1") != "0",
+        devices=environment.get("GPULEDGER_DEVICES", "auto"),
+    )

@@ -1,0 +1,86 @@
+"""Steps: what ends one, and which number it has."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class StepCounter:
+    """Counts steps: of the first optimizer seen, else calls of the outermost module, else as the program marks them.
+
+    A second optimizer (a GAN's), an optimizer per parameter and a step that GradScaler skips count nothing anew.
+
+    Args:
+        guard: Wraps every callback that torch makes.
+        before_optimizer: Called with each optimizer before its step.
+        after_optimizer: Called with each optimizer after its step, before the step is counted.
+        ended: Called with ``(kind, start_ns, end_ns)`` when a step has ended.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        before_optimizer: Callable[[Any], None],
+        after_optimizer: Callable[[Any], None],
+        ended: Callable[[str, int, int], None],
+    ) -> None:
+        self.seen = 0
+        self.trained = False
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._marked = False
+        self._first: weakref.ref[Any] | None = None
+        self._started_ns = time.time_ns()
+        self._before = before_optimizer
+        self._after = after_optimizer
+        self._ended = ended
+        self._handles = [
+            register_optimizer_step_pre_hook(guard(self._before_step)),
+            register_optimizer_step_post_hook(guard(self._after_step)),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def restart_clock(self) -> None:
+        """Let the step under way begin now: what came before was ours."""
+        self._started_ns = time.time_ns()
+
+    def mark(self) -> None:
+        """The program says itself that a step has ended; from now on only its word counts."""
+        self._marked = True
+        self._end("marked")
+
+    def call_ended(self, expects_training: Callable[[], bool]) -> None:
+        """An outermost module was left: a step of its own unless something is being trained."""
+        if not (self._marked or self.trained or torch.is_grad_enabled() or expects_training()):
+            self._end("call")
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self.trained = True
+        self.optimizers.add(optimizer)
+        self._before(optimizer)
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._after(optimizer)
+        if self._first is None:
+            self._first = weakref.ref(optimizer)
+        if self._first() is optimizer and not self._marked:
+            self._end("optimizer")
+
+    def _end(self, kind: str) -> None:
+        now_ns = time.time_ns()
+        started_ns, self._started_ns = self._started_ns, now_ns
+        self.seen += 1
+        self._ended(kind, started_ns, now_ns)

@@ -1,0 +1,150 @@
+"""The one place that names PyTorch's private functions.
+
+Each is looked up once; what is missing is reported by :func:`capabilities` together with what is lost without it.
+Seen to work with torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_C = torch._C
+_record_memory_history = torch.cuda.memory._record_memory_history
+"""Taken before anybody wraps it: the session wraps it to notice a history of the program's own."""
+
+LOST_WITHOUT = {
+    "_cuda_setMemoryMetadata": "CUDA allocations carry no module or phase: the dispatch-mode recorder is used instead",
+    "_cuda_memorySnapshot": "no allocator history: the dispatch-mode recorder is used instead",
+    "_cuda_record_memory_history": "no allocator history: the dispatch-mode recorder is used instead",
+    "_cuda_isHistoryEnabled": "a memory history of the program's own is not noticed",
+    "_cuda_attach_out_of_memory_observer": "an out-of-memory error is not explained",
+    "_cuda_memoryStats": "the allocator's own counters are not read, so nothing is checked against them",
+    "_get_sequence_nr": "backward allocations of functional code between two modules can go to the neighbouring module",
+}
+"""Private functions of PyTorch that are used, and what is lost where one is missing."""
+
+
+def _find(name: str) -> Callable[..., Any] | None:
+    for place in (_C, torch.autograd):
+        found = getattr(place, name, None)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def capabilities() -> dict[str, str | None]:
+    """Return ``function -> None`` where this torch has it, else what is lost without it."""
+    built_for_cuda = torch.version.cuda is not None
+    return {
+        name: None if _find(name) or (name.startswith("_cuda") and not built_for_cuda) else lost
+        for name, lost in LOST_WITHOUT.items()
+    }
+
+
+def keeps_cuda_history() -> str | None:
+    """Return why this process's CUDA allocations cannot be taken from the allocator's history; None when they can."""
+    for name in ("_cuda_setMemoryMetadata", "_cuda_memorySnapshot", "_cuda_memoryStats"):
+        if _find(name) is None:
+            return f"torch {torch.__version__} has no {name}"
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
+        return "PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns the caching allocator off"
+    backend = torch.cuda.memory.get_allocator_backend()
+    if backend != "native":
+        return f"the allocator in use is {backend}, which keeps no history"
+    return None
+
+
+def sequence_reader() -> Callable[[], int]:
+    """Return a function that reads the thread's next autograd sequence number; constant 0 where torch has none."""
+    return _find("_get_sequence_nr") or (lambda: 0)
+
+
+def set_memory_metadata() -> Callable[[str], None]:
+    """Return the function that tags the calling thread's next CUDA allocations."""
+    return _C._cuda_setMemoryMetadata  # type: ignore[no-any-return]
+
+
+def get_memory_metadata() -> str:
+    """Return the calling thread's tag."""
+    return str(_C._cuda_getMemoryMetadata())
+
+
+def history_enabled() -> bool:
+    """Return whether somebody records the allocator's history already."""
+    enabled = _find("_cuda_isHistoryEnabled")
+    return bool(enabled()) if enabled else False
+
+
+def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
+    """Keep the allocator's history, with Python stacks or without; called again it changes the mode, losing nothing."""
+    _record_memory_history(
+        enabled="all",
+        context="alloc" if stacks else None,
+        stacks="python",
+        max_entries=max_entries,
+        clear_history=clear,
+    )
+
+
+def stop_history() -> None:
+    """Stop keeping the allocator's history and drop it."""
+    _record_memory_history(enabled=None)
+
+
+def full_snapshot() -> dict[str, Any]:
+    """Return segments, blocks and every event since the history was cleared."""
+    return _C._cuda_memorySnapshot(None)  # type: ignore[no-any-return, attr-defined]
+
+
+def light_snapshot() -> dict[str, Any]:
+    """Return segments and blocks only; leaves a SNAPSHOT event in the history. 0.1–1 ms."""
+    return _C._cuda_memorySnapshot((0, 0, False))  # type: ignore[no-any-return, attr-defined]
+
+
+def memory_stats(device_idx: int) -> dict[str, Any]:
+    """Return the allocator's counters as a nested dict, straight from C++ (8 µs on an H200, the public one 67)."""
+    return _C._cuda_memoryStats(device_idx)  # type: ignore[no-any-return]
+
+
+def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> None:
+    """Call ``observer(device_idx, tried_bytes, total_bytes, free_bytes)`` before an out-of-memory error is raised.
+
+    Torch has no way to take an observer back: it must turn itself off.
+    """
+    attach = _find("_cuda_attach_out_of_memory_observer")
+    if attach is not None:
+        attach(observer)
+
+
+def workspace_bytes(device_idx: int) -> list[int]:
+    """Return the sizes cuBLAS and cuBLASLt workspaces are asked for in this process.
+
+    Source: torch's own rule (aten/src/ATen/cuda/CublasHandlePool.cpp): CUBLAS_WORKSPACE_CONFIG, else 32 MiB on compute
+    capability 9 and later, else 8,519,680 bytes; cuBLASLt: CUBLASLT_WORKSPACE_SIZE in KiB, else 1 MiB, or 32 MiB on 9.
+    """
+    hopper_or_later = torch.cuda.get_device_capability(device_idx)[0] >= 9
+    sizes = {_configured_cublas_bytes() or (32 << 20 if hopper_or_later else 8_519_680)}
+    configured = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    sizes |= (
+        {int(configured) << 10} if configured.isdecimal() else {1 << 20, 32 << 20} if hopper_or_later else {1 << 20}
+    )
+    return sorted(sizes)
+
+
+def _configured_cublas_bytes() -> int | None:
+    """Return the bytes asked for by ``CUBLAS_WORKSPACE_CONFIG=:KiB:count[:KiB:count…]``."""
+    fields = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "").strip(":").split(":")
+    if len(fields) < 2 or len(fields) % 2 or not all(field.isdecimal() for field in fields):
+        return None
+    pairs = zip(fields[::2], fields[1::2], strict=True)
+    return sum(int(kib) * int(count) for kib, count in pairs) << 10
+
+
+def dispatch_stack_is_empty() -> bool:
+    """Return whether no TorchDispatchMode is active in this thread."""
+    length = getattr(_C, "_len_torch_dispatch_stack", None)
+    return length is None or length() == 0

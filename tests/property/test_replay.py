@@ -1,0 +1,151 @@
+"""Replayed sizes against an allocator that knows them: random requests, frees that wait, empty_cache, mid-run openings."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.analyze.replay import NEVER, AllocatorSettings, OpenState, replay
+from gpuledger.model.journal import Action
+
+MIB = 1 << 20
+
+
+@dataclass
+class Block:
+    address: int
+    size: int
+    segment: int
+    small: bool
+    requested: int = 0
+    state: int = 0
+
+
+@dataclass
+class Allocator:
+    """PyTorch's caching allocator in its default settings, written from its description and not from our replay."""
+
+    blocks: list[Block] = field(default_factory=list)
+    events: list[tuple[int, int, int]] = field(default_factory=list)
+    next_segment: int = 1 << 40
+
+    def malloc(self, requested: int) -> Block:
+        size = max(512, -(-requested // 512) * 512)
+        small = size <= MIB
+        fitting = [b for b in self.blocks if b.state == 0 and b.small == small and b.size >= size]
+        block = min(fitting, key=lambda b: (b.size, b.address)) if fitting else self._segment(size, small)
+        rest = block.size - size
+        if rest >= 512 if small else rest > MIB:
+            self.blocks.append(Block(block.address + size, rest, block.segment, small))
+            block.size = size
+        block.state, block.requested = 1, requested
+        self.events.append((Action.ALLOC, block.address, requested))
+        return block
+
+    def _segment(self, size: int, small: bool) -> Block:
+        total = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        block = Block(self.next_segment, total, self.next_segment, small)
+        self.next_segment += total  # neighbours touch, and still must not merge
+        self.blocks.append(block)
+        self.events.append((Action.SEGMENT_ALLOC, block.address, total))
+        return block
+
+    def give_back(self, block: Block) -> None:
+        self.events.append((Action.FREE_REQUESTED, block.address, block.requested))
+        block.state = 2
+
+    def complete(self, block: Block) -> None:
+        self.events.append((Action.FREE_COMPLETED, block.address, block.requested))
+        block.state = 0
+        for other in list(self.blocks):
+            if other is block or other.state or other.segment != block.segment:
+                continue
+            if other.address + other.size == block.address or block.address + block.size == other.address:
+                self.blocks.remove(other)
+                block.address = min(block.address, other.address)
+                block.size += other.size
+
+    def empty_cache(self) -> None:
+        for block in list(self.blocks):
+            whole = not any(b.segment == block.segment and b is not block for b in self.blocks)
+            if block.state == 0 and whole:
+                self.blocks.remove(block)
+                self.events.append((Action.SEGMENT_FREE, block.address, block.size))
+
+    def opening(self) -> OpenState:
+        segments: dict[int, int] = {}
+        for block in self.blocks:
+            segments[block.segment] = segments.get(block.segment, 0) + block.size
+        rows = [(b.address, b.size, b.requested if b.state else 0, b.state) for b in self.blocks]
+        return OpenState(
+            segments=np.array([(a, n, 0, 0) for a, n in segments.items()], dtype=np.int64).reshape(-1, 4),
+            blocks=np.array(rows, dtype=np.int64).reshape(-1, 4),
+            block_stream=np.zeros(len(rows), dtype=np.int64),
+        )
+
+
+def drive(allocator: Allocator, seed: int, count: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(count):
+        live = [b for b in allocator.blocks if b.state == 1]
+        waiting = [b for b in allocator.blocks if b.state == 2]
+        what = dice.random()
+        if what < 0.5 or not (live or waiting):
+            allocator.malloc(dice.choice((1, 511, 512, 513, 4096, 300_000, MIB, MIB + 1, 5 * MIB, 11 * MIB, 33 * MIB)))
+        elif what < 0.8 and live:
+            block = dice.choice(live)
+            allocator.give_back(block)
+            if dice.random() < 0.8:
+                allocator.complete(block)
+        elif waiting:
+            allocator.complete(dice.choice(waiting))
+        if dice.random() < 0.02:
+            allocator.empty_cache()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9), before=st.integers(0, 150), after=st.integers(1, 300))
+def test_every_live_block_has_its_true_size(seed: int, before: int, after: int) -> None:
+    allocator = Allocator()
+    drive(allocator, seed, before)
+    opening = allocator.opening() if before else None
+    allocator.events.clear()
+    drive(allocator, seed + 1, after)
+    action, address, size = (np.array(column, dtype=np.int64) for column in zip(*allocator.events, strict=True))
+    lives = replay(action.astype(np.int8), address, size, np.zeros_like(size), opening, AllocatorSettings())
+    assert lives.surprises == 0
+    alive = lives.free_requested_index == NEVER
+    found = {
+        a: (n, q)
+        for a, n, q in zip(
+            lives.address[alive].tolist(),
+            lives.allocated_bytes[alive].tolist(),
+            lives.requested_bytes[alive].tolist(),
+            strict=True,
+        )
+    }
+    assert found == {b.address: (b.size, b.requested) for b in allocator.blocks if b.state == 1}
+    waiting = (lives.free_requested_index != NEVER) & (lives.free_index == NEVER)
+    assert sorted(lives.address[waiting].tolist()) == sorted(b.address for b in allocator.blocks if b.state == 2)
+    held = lives.segment_bytes[lives.segment_free_index == NEVER].sum()
+    assert held == sum(b.size for b in allocator.blocks)
+
+
+def test_an_event_that_does_not_fit_is_counted_not_hidden() -> None:
+    action = np.array([Action.ALLOC, Action.FREE_COMPLETED], dtype=np.int8)
+    lives = replay(action, np.array([64, 128]), np.array([10, 10]), np.zeros(2, np.int64), None, AllocatorSettings())
+    assert lives.surprises == 2
+
+
+@pytest.mark.parametrize(
+    ("requested", "divisions", "rounded"),
+    [(1, 0, 512), (513, 0, 1024), (1200 << 10, 4, 1280 << 10), (1 << 20, 4, 1 << 20), (1025 << 10, 4, 1280 << 10)],
+)
+def test_rounding_with_power_of_two_divisions(requested: int, divisions: int, rounded: int) -> None:
+    table = tuple((1 << number, divisions) for number in range(20, 30)) if divisions else ()
+    assert AllocatorSettings(power2_divisions=table).round_up(requested) == rounded
