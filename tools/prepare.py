@@ -101,7 +101,9 @@ def prepare_chromium() -> None:
     with step("installing Chromium for the report's tests (once)"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         call(["apt-get", "update", "-qq"], environment)
-        call(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"], environment)
+        call(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-liberation"], environment
+        )
 
 
 def prepare_wheel() -> None:
