@@ -1,1 +1,8 @@
-"""Fixtures shared by all tests; its place puts ``tests/`` on the import path, so ``from synthetic import make_run`` works."""
+"""Paths every test may import from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

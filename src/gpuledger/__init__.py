@@ -13,7 +13,7 @@ __all__ = ["__version__", "load", "record"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, imported when it is first asked for: ``import gpuledger`` itself loads neither torch nor numpy."""
+    """Return a public name, imported when first asked for: ``import gpuledger`` loads neither torch nor numpy."""
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Replayed sizes against an allocator that knows them: random requests, frees that wait, empty_cache, mid-run openings."""
+"""Replayed sizes against an allocator that knows them: random requests, waiting frees, empty_cache, late openings."""
 
 from __future__ import annotations
 
@@ -116,6 +116,7 @@ def test_every_live_block_has_its_true_size(seed: int, before: int, after: int) 
     opening = allocator.opening() if before else None
     allocator.events.clear()
     drive(allocator, seed + 1, after)
+    allocator.malloc(1)
     action, address, size = (np.array(column, dtype=np.int64) for column in zip(*allocator.events, strict=True))
     lives = replay(action.astype(np.int8), address, size, np.zeros_like(size), opening, AllocatorSettings())
     assert lives.surprises == 0

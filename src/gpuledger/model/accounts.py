@@ -75,13 +75,18 @@ IDENTITY_CATEGORY = {
 }
 
 
+FATES = ("same_visit", "later", "kept", "alive")
+"""How a block can end; see :class:`Rule`."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One line of :data:`LIFETIME_RULES`. A ``None`` matches anything; ``phases`` are where the block was allocated.
 
-    ``fate`` is how the block ended: ``same_visit`` (freed before the phase it was born in was left),
-    ``later`` (freed in a later phase or step) or ``alive`` (not freed when the recording closed).
-    ``same_module`` says whether it was freed while the module that allocated it was still the one at work.
+    ``fates`` say how the block ended: ``same_visit`` (given back before the phase it was born in was left), ``later``
+    (given back in a later phase or step), ``kept`` (outlived its step and was never given back) or ``alive`` (not
+    given back, and the recording closed inside its step). ``same_module`` says whether it was given back while the
+    module that allocated it was still the one at work.
     """
 
     category: str
@@ -93,18 +98,21 @@ class Rule:
     why: str = ""
 
 
+_NOT_FREED = ("kept", "alive")
+_OUTLIVES_PHASE = ("later", "kept", "alive")
+
 LIFETIME_RULES: tuple[Rule, ...] = (
     Rule(
         "workspace",
         ("forward", "backward", "optimizer", "evaluation"),
-        ("alive", "later"),
+        ("kept",),
         workspace_sized=True,
-        why="a library's workspace: allocated inside an operator with the library's own size and kept",
+        why="a library's workspace: allocated inside an operator with the library's own size and kept for good",
     ),
     Rule(
         "activation",
         ("backward",),
-        ("same_visit", "later", "alive"),
+        FATES,
         recomputed=True,
         why="a checkpointed module ran its forward again",
     ),
@@ -114,7 +122,7 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         ("same_visit",),
         why="allocated and freed before the phase was left",
     ),
-    Rule("activation", ("forward", "evaluation"), ("later", "alive"), why="allocated in forward, alive after it"),
+    Rule("activation", ("forward", "evaluation"), _OUTLIVES_PHASE, why="allocated in forward, alive after it"),
     Rule(
         "temporary",
         ("backward",),
@@ -125,16 +133,17 @@ LIFETIME_RULES: tuple[Rule, ...] = (
     Rule(
         "activation_gradient",
         ("backward",),
-        ("same_visit", "later", "alive"),
+        FATES,
         why="allocated in backward and handed on; the parameters' gradients were taken out by identity",
     ),
-    Rule("optimizer_state", ("optimizer",), ("later", "alive"), why="allocated by an optimizer and kept"),
+    Rule("optimizer_state", ("optimizer",), _NOT_FREED, why="allocated by an optimizer and kept"),
+    Rule("temporary", ("optimizer",), ("later",), why="allocated by an optimizer and given back by a later phase"),
     Rule(
         "input",
         ("between",),
-        ("later",),
+        ("later", "alive"),
         why="made between two steps, outside every module, and used up by the next one",
     ),
-    Rule("other", ("setup", "between"), ("later", "alive"), why="made by the script itself and never seen in a model"),
+    Rule("other", ("setup", "between"), _OUTLIVES_PHASE, why="made by the script itself and never seen in a model"),
 )
 """First match wins. Identity is asked before any of these."""

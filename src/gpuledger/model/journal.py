@@ -58,30 +58,69 @@ class TagFlag(IntEnum):
 
 COLUMNS: dict[str, dict[str, str]] = {
     "events": {
-        "device_idx": "i4", "action": "i1", "address": "i8", "bytes": "i8", "stream": "i8", "time_ns": "i8",
-        "tag_id": "i4", "stack_id": "i4", "operator_id": "i4",
+        "device_idx": "i4",
+        "action": "i1",
+        "address": "i8",
+        "bytes": "i8",
+        "stream": "i8",
+        "time_ns": "i8",
+        "tag_id": "i4",
+        "stack_id": "i4",
+        "operator_id": "i4",
     },
     "tags": {
-        "tag_id": "i4", "step": "i4", "phase": "i1", "visit": "i4", "module_id": "i4", "scope_id": "i4",
-        "stack_id": "i4", "flags": "i4",
+        "tag_id": "i4",
+        "step": "i4",
+        "phase": "i1",
+        "visit": "i4",
+        "module_id": "i4",
+        "scope_id": "i4",
+        "stack_id": "i4",
+        "flags": "i4",
     },
     "snapshots": {"snapshot_id": "i4", "reason": "i1", "device_idx": "i4", "event_count": "i8", "t_ns": "i8"},
     "snapshot_segments": {
-        "snapshot_id": "i4", "device_idx": "i4", "address": "i8", "bytes": "i8", "stream": "i8", "small": "i1",
-        "expandable": "i1", "pool_id": "i4",
+        "snapshot_id": "i4",
+        "device_idx": "i4",
+        "address": "i8",
+        "bytes": "i8",
+        "stream": "i8",
+        "small": "i1",
+        "expandable": "i1",
+        "pool_id": "i4",
     },
     "snapshot_blocks": {
-        "snapshot_id": "i4", "device_idx": "i4", "segment_address": "i8", "address": "i8", "bytes": "i8",
-        "requested_bytes": "i8", "state": "i1", "stack_id": "i4",
+        "snapshot_id": "i4",
+        "device_idx": "i4",
+        "segment_address": "i8",
+        "address": "i8",
+        "bytes": "i8",
+        "requested_bytes": "i8",
+        "state": "i1",
+        "stack_id": "i4",
     },
     "identities": {
-        "device_idx": "i4", "address": "i8", "kind": "i1", "name_id": "i4", "module_id": "i4", "alloc_count": "i8",
+        "device_idx": "i4",
+        "address": "i8",
+        "kind": "i1",
+        "name_id": "i4",
+        "module_id": "i4",
+        "alloc_count": "i8",
         "free_count": "i8",
     },
     "counters": {
-        "t_ns": "i8", "device_idx": "i4", "step": "i4", "reason": "i1", "alloc_count": "i8", "free_count": "i8",
-        "allocated_bytes": "i8", "requested_bytes": "i8", "active_bytes": "i8", "reserved_bytes": "i8",
-        "peak_allocated_bytes": "i8", "peak_reserved_bytes": "i8",
+        "t_ns": "i8",
+        "device_idx": "i4",
+        "step": "i4",
+        "reason": "i1",
+        "alloc_count": "i8",
+        "free_count": "i8",
+        "allocated_bytes": "i8",
+        "requested_bytes": "i8",
+        "active_bytes": "i8",
+        "reserved_bytes": "i8",
+        "peak_allocated_bytes": "i8",
+        "peak_reserved_bytes": "i8",
     },
     "samples": {"t_ns": "i8", "device_idx": "i4", "used_bytes": "i8", "driver_bytes": "i8", "total_bytes": "i8"},
     "process_samples": {"t_ns": "i8", "device_idx": "i4", "pid": "i8", "bytes": "i8"},
@@ -137,7 +176,7 @@ class JournalWriter:
         """Write one part: beside its place first, then renamed.
 
         Raises:
-            OSError: the disk is full or the directory cannot be written; nothing half-written stays under a part's name.
+            OSError: the disk is full or the directory cannot be written; nothing half-written stays.
         """
         text = {key: getattr(part, key) for key in ("names", "modules", "stacks", "notes", "facts")}
         text["journal_version"] = JOURNAL_VERSION
@@ -147,7 +186,7 @@ class JournalWriter:
         beside = place.with_suffix(f".{os.getpid()}.tmp")
         try:
             with beside.open("wb") as stream:
-                np.savez(stream, text=blob, **part.columns)
+                np.savez(stream, allow_pickle=False, text=blob, **part.columns)
                 self.written_bytes += stream.tell()
             beside.replace(place)
         except OSError:
@@ -185,7 +224,9 @@ def _read_part(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path.name}: damaged journal part: {error}") from error
     if not isinstance(text, dict) or text.get("journal_version") != JOURNAL_VERSION:
-        raise InputError(f"{path.name}: journal version {text.get('journal_version')}, this gpuledger reads {JOURNAL_VERSION}")
+        raise InputError(
+            f"{path.name}: journal version {text.get('journal_version')}, this gpuledger reads {JOURNAL_VERSION}"
+        )
     return columns, text
 
 

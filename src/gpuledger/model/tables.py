@@ -51,8 +51,7 @@ class Table:
             "label": pa.dictionary(pa.int8(), pa.string()),
         }
         return pa.schema(
-            pa.field(column.name, kinds[column.type], column.nullable, {"unit": column.unit})
-            for column in self.columns
+            pa.field(column.name, kinds[column.type], column.nullable, {"unit": column.unit}) for column in self.columns
         )
 
 
@@ -68,12 +67,28 @@ SAMPLES = Table(
     (
         Column("t_ns", "int64", "ns", "time of the reading", "host clock (Unix time)"),
         _DEVICE,
-        Column("used_bytes", "int64", "B", "bytes in use on the card, the driver's own reserve excluded", "NVML memory info v2", True),
-        Column("driver_bytes", "int64", "B", "bytes the driver keeps for itself", "NVML memory info v2 (reserved)", True),
+        Column(
+            "used_bytes",
+            "int64",
+            "B",
+            "bytes in use on the card, the driver's own reserve excluded",
+            "NVML memory info v2",
+            True,
+        ),
+        Column(
+            "driver_bytes", "int64", "B", "bytes the driver keeps for itself", "NVML memory info v2 (reserved)", True
+        ),
         Column("total_bytes", "int64", "B", "capacity of the card", "NVML memory info", True),
         Column("power_average_w", "float64", "W", "power, mean of the last second", "NVML field 185", True),
         Column("power_instant_w", "float64", "W", "power, 25 ms of every 100 ms", "NVML field 186", True),
-        Column("energy_j", "float64", "J", "energy counter since the driver was loaded", "NVML total energy, ticks every 100 ms", True),
+        Column(
+            "energy_j",
+            "float64",
+            "J",
+            "energy counter since the driver was loaded",
+            "NVML total energy, ticks every 100 ms",
+            True,
+        ),
         Column("utilization_frac", "float64", "1", "share of time with a kernel on the card", "NVML utilization", True),
         Column("sm_clock_mhz", "int32", "MHz", "clock of the multiprocessors", "NVML clock info", True),
         Column("temperature_c", "int32", "°C", "temperature of the card", "NVML temperature", True),
@@ -87,7 +102,9 @@ PROCESS_SAMPLES = Table(
     (
         Column("t_ns", "int64", "ns", "time of the reading", "host clock (Unix time)"),
         _DEVICE,
-        Column("pid", "int64", "", "process id as NVML gives it (in a container it can be the host's)", "NVML process list"),
+        Column(
+            "pid", "int64", "", "process id as NVML gives it (in a container it can be the host's)", "NVML process list"
+        ),
         Column("bytes", "int64", "B", "bytes that process holds on the card", "NVML process list", True),
     ),
 )
@@ -96,19 +113,50 @@ COUNTERS = Table(
     "counters",
     "the allocator's own counters at one moment on one device",
     (
-        Column("t_ns", "int64", "ns", "time of the reading; equal to a row of samples when the card was read too", "host clock (Unix time)"),
+        Column(
+            "t_ns",
+            "int64",
+            "ns",
+            "time of the reading; equal to a row of samples when the card was read too",
+            "host clock (Unix time)",
+        ),
         _DEVICE,
         Column("step", "int32", "", "step that had just ended; 0 before the first", "step marks"),
         Column("reason", "label", "", "open, step_end, drain, close, oom or exit", "recorder"),
-        Column("event_index", "int64", "", "last event before the reading; null outside the recorded window", "count of allocations and frees", True),
+        Column(
+            "event_index",
+            "int64",
+            "",
+            "last event before the reading; null outside the recorded window",
+            "count of allocations and frees",
+            True,
+        ),
         Column("alloc_count", "int64", "", "allocations since the process started", "allocator counter, exact"),
         Column("free_count", "int64", "", "frees requested since the process started", "allocator counter, exact"),
         Column("allocated_bytes", "int64", "B", "bytes of allocated blocks", "allocator counter, exact"),
         Column("requested_bytes", "int64", "B", "bytes asked for", "allocator counter, exact"),
-        Column("active_bytes", "int64", "B", "allocated, plus freed but still in use by another stream", "allocator counter, exact"),
+        Column(
+            "active_bytes",
+            "int64",
+            "B",
+            "allocated, plus freed but still in use by another stream",
+            "allocator counter, exact",
+        ),
         Column("reserved_bytes", "int64", "B", "bytes of all segments", "allocator counter, exact"),
-        Column("peak_allocated_bytes", "int64", "B", "highest allocated since the last reset of peak statistics", "allocator counter, exact"),
-        Column("peak_reserved_bytes", "int64", "B", "highest reserved since the last reset of peak statistics", "allocator counter, exact"),
+        Column(
+            "peak_allocated_bytes",
+            "int64",
+            "B",
+            "highest allocated since the last reset of peak statistics",
+            "allocator counter, exact",
+        ),
+        Column(
+            "peak_reserved_bytes",
+            "int64",
+            "B",
+            "highest reserved since the last reset of peak statistics",
+            "allocator counter, exact",
+        ),
     ),
 )
 
@@ -122,20 +170,56 @@ BLOCKS = Table(
         Column("address", "int64", "", "first byte", _HISTORY),
         Column("requested_bytes", "int64", "B", "bytes asked for", _HISTORY),
         Column("allocated_bytes", "int64", "B", "bytes the allocator gave", _REPLAY),
-        Column("alloc_index", "int64", "", "index of the allocation in the device's events; -1 when it was alive before the recording", _HISTORY),
-        Column("free_requested_index", "int64", "", "index at which it was given back; null while alive", _HISTORY, True),
-        Column("free_index", "int64", "", "index at which it could be used again; null while alive or awaiting free", _HISTORY, True),
-        Column("alloc_ns", "int64", "ns", "time of the allocation; null when it was alive before the recording", _CLOCK, True),
+        Column(
+            "alloc_index",
+            "int64",
+            "",
+            "index of the allocation in the device's events; -1 when it was alive before the recording",
+            _HISTORY,
+        ),
+        Column(
+            "free_requested_index", "int64", "", "index at which it was given back; null while alive", _HISTORY, True
+        ),
+        Column(
+            "free_index",
+            "int64",
+            "",
+            "index at which it could be used again; null while alive or awaiting free",
+            _HISTORY,
+            True,
+        ),
+        Column(
+            "alloc_ns",
+            "int64",
+            "ns",
+            "time of the allocation; null when it was alive before the recording",
+            _CLOCK,
+            True,
+        ),
         Column("free_requested_ns", "int64", "ns", "time it was given back", _CLOCK, True),
         Column("free_ns", "int64", "ns", "time it could be used again", _CLOCK, True),
         Column("step", "int32", "", "step that allocated it; 0 before the first", _TAG),
         Column("phase", "label", "", "phase that allocated it", _TAG),
         Column("category", "label", "", "what it is for", "identity, else lifetime (model/accounts.py)"),
-        Column("module_id", "int32", "", "module that owns it (weights, gradients, state) or allocated it; null outside modules", _TAG, True),
+        Column(
+            "module_id",
+            "int32",
+            "",
+            "module that owns it (weights, gradients, state) or allocated it; null outside modules",
+            _TAG,
+            True,
+        ),
         Column("name_id", "int32", "", "parameter, buffer or imported tag it belongs to", "identity", True),
         Column("scope_id", "int32", "", "gpuledger.scope it was allocated in", _TAG, True),
         Column("operator_id", "int32", "", "operator that allocated it", "dispatch-mode recorder only", True),
-        Column("stack_id", "int32", "", "Python stack of the allocation; in backward, of the forward call", "last recorded step", True),
+        Column(
+            "stack_id",
+            "int32",
+            "",
+            "Python stack of the allocation; in backward, of the forward call",
+            "last recorded step",
+            True,
+        ),
     ),
 )
 
@@ -183,7 +267,13 @@ STEPS = Table(
         Column("recorded", "bool", "", "whether its allocations were recorded", "recorder"),
         Column("start_ns", "int64", "ns", "host time at its start", _CLOCK),
         Column("end_ns", "int64", "ns", "host time at its end", _CLOCK),
-        Column("paused_ns", "int64", "ns", "pauses of the recorder inside it, not part of the step's own time", "host clock"),
+        Column(
+            "paused_ns",
+            "int64",
+            "ns",
+            "pauses of the recorder inside it, not part of the step's own time",
+            "host clock",
+        ),
         Column("start_index", "int64", "", "first event; null when nothing was recorded", _HISTORY, True),
         Column("end_index", "int64", "", "last event", _HISTORY, True),
     ),
@@ -234,14 +324,26 @@ WINDOWS = Table(
         Column("energy_j", "float64", "J", "energy used", "NVML energy counter from tick to tick", True),
         Column("uncertainty_j", "float64", "J", "plus or minus, from tick jitter and counter step", "derived", True),
         Column("ticks", "int64", "", "ticks of the counter inside", "NVML energy counter"),
-        Column("throttled_ns", "int64", "ns", "time below the asked clock by the power cap", "NVML violation status", True),
+        Column(
+            "throttled_ns", "int64", "ns", "time below the asked clock by the power cap", "NVML violation status", True
+        ),
     ),
 )
 
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        BLOCKS, SEGMENTS, COUNTERS, SAMPLES, PROCESS_SAMPLES, STEPS, SPANS, WINDOWS, MODULES, NAMES, STACKS,
+        BLOCKS,
+        SEGMENTS,
+        COUNTERS,
+        SAMPLES,
+        PROCESS_SAMPLES,
+        STEPS,
+        SPANS,
+        WINDOWS,
+        MODULES,
+        NAMES,
+        STACKS,
     )
 }
 """Every table a run can hold."""

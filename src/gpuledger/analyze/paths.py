@@ -1,0 +1,56 @@
+"""Module paths as people write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+
+def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) -> list[dict[str, Any]]:
+    """Return the rows of the ``modules`` table.
+
+    Each entry of ``modules`` has ``path`` (qualified name below its outermost module, "" for that one itself),
+    ``class_name``, ``parent`` and ``root`` (ids, -1 for none), ``parameters`` (its own) and ``compiled``.
+
+    Where one outermost module that was called holds parameters, what is below it goes by its plain qualified name, as
+    in ``named_modules()``. With several (a GAN), and for modules that were never called (an EMA copy), each path begins
+    with the outermost module's class, numbered when the class repeats.
+    """
+    labels = _root_labels(modules)
+    with_parameters = {entry["root"] for entry in modules if entry["parameters"] and entry["root"] in called_roots}
+    rows = []
+    for number, entry in enumerate(modules):
+        label = labels[entry["root"]]
+        plain = with_parameters == {entry["root"]}
+        path = _join(label, entry["path"], plain=plain)
+        rows.append(
+            {
+                "module_id": number,
+                "parent_id": entry["parent"] if entry["parent"] >= 0 else None,
+                "path": path.encode("utf-8", "backslashreplace").decode("utf-8"),
+                "class_name": str(entry["class_name"]),
+                "root_id": entry["root"],
+                "depth": entry["path"].count(".") + 1 if entry["path"] else 0,
+                "compiled": bool(entry["compiled"]),
+            }
+        )
+    return rows
+
+
+def _join(label: str, path: str, *, plain: bool) -> str:
+    if not path:
+        return label
+    return path if plain else f"{label}.{path}"
+
+
+def _root_labels(modules: list[dict[str, Any]]) -> dict[int, str]:
+    """Return ``root id -> label``: its class, with ``#2``, ``#3``, … where the class repeats."""
+    seen: Counter[str] = Counter()
+    labels = {}
+    for number, entry in enumerate(modules):
+        if entry["root"] == number:
+            name = str(entry["class_name"])
+            seen[name] += 1
+            labels[number] = name if seen[name] == 1 else f"{name}#{seen[name]}"
+    return labels

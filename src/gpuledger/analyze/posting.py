@@ -1,0 +1,115 @@
+"""Posting: a rank's journal becomes its tables and its manifest.
+
+The steps, each a pure function of the one before: events of one device → block lives (:mod:`.replay`) → who they
+belong to (:mod:`.owners`) → what they are for (:mod:`.rules`) → rows. The counters the allocator kept itself are
+compared with the replay on the way; the outcome is written down as ``checks``, good or bad.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpuledger.analyze.checks import check_device
+from gpuledger.analyze.device import DeviceBook, device_books
+from gpuledger.analyze.paths import module_rows
+from gpuledger.analyze.rows import (
+    block_table,
+    counter_table,
+    process_sample_table,
+    sample_table,
+    segment_table,
+    span_table,
+    stack_table,
+    step_table,
+)
+from gpuledger.model.journal import REASONS, Journal, read_journal
+from gpuledger.model.run import write_json, write_table
+from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+
+JOURNAL_DIRECTORY = "journal"
+
+
+def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the rank's manifest after writing its tables and the manifest itself.
+
+    Args:
+        rank_directory: ``NAME.ledger/rank-N``, with a ``journal`` below it.
+        libraries: What context and libraries take on the card when measured apart: ``context_bytes``,
+            ``library_bytes``, ``source``.
+
+    Raises:
+        OSError: the tables cannot be written.
+    """
+    journal = read_journal(rank_directory / JOURNAL_DIRECTORY)
+    books = device_books(journal)
+    for name, table in build_tables(journal, books).items():
+        write_table(rank_directory, table, name)
+    manifest = build_manifest(journal, books, int(rank_directory.name.removeprefix("rank-")))
+    if libraries is not None:
+        manifest["libraries"] = libraries
+    write_json(rank_directory / "manifest.json", manifest)
+    return manifest
+
+
+def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
+    """Return every table of a rank as Arrow, by name."""
+    import pyarrow as pa
+
+    modules = module_rows(journal.modules, journal.facts.get("called_roots") or [])
+    tables: dict[str, Any] = {
+        "blocks": block_table(books),
+        "segments": segment_table(books),
+        "counters": counter_table(journal, books),
+        "samples": sample_table(journal),
+        "process_samples": process_sample_table(journal),
+        "steps": step_table(journal, books),
+        "spans": span_table(books),
+        "stacks": stack_table(journal.stacks),
+    }
+    names = {"name_id": range(len(journal.names)), "name": [_storable(name) for name in journal.names]}
+    tables["names"] = pa.table({k: list(v) for k, v in names.items()}, TABLES["names"].arrow_schema())
+    tables["modules"] = pa.Table.from_pylist(modules, TABLES["modules"].arrow_schema())
+    return tables
+
+
+def _storable(name: str) -> str:
+    """Return ``name`` with lone surrogates escaped: a text column holds valid Unicode only."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict[str, Any]:
+    """Return the manifest of one rank."""
+    facts = dict(journal.facts)
+    pauses = journal.tables["pauses"]
+    recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
+    notes = list(dict.fromkeys(journal.notes))
+    closed = facts.pop("closed", None)
+    for inner in ("called_roots", "workspace_bytes", "steps_asked"):
+        facts.pop(inner, None)
+    if closed is None:
+        notes.append("The process ended before the recording was closed; what is here is what it had written by then.")
+    checks = [check for book in books for check in check_device(book, journal)]
+    notes.extend(
+        f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]
+    )
+    return {
+        **facts,
+        "schema_version": SCHEMA_VERSION,
+        "rank": rank,
+        "status": "closed" if closed else "cut off",
+        "closed_by": closed,
+        "window": {
+            "first_step": int(recorded.min()) if recorded.size else None,
+            "last_step": int(recorded.max()) if recorded.size else None,
+            "asked": journal.facts.get("steps_asked"),
+        },
+        "steps_seen": facts.get("steps_seen", int(journal.rows("steps"))),
+        "notes": notes,
+        "damaged": journal.damaged,
+        "checks": checks,
+        "pauses": [
+            {"reason": REASONS[reason], "start_ns": int(start), "duration_ns": int(duration)}
+            for reason, start, duration in zip(pauses["reason"], pauses["start_ns"], pauses["duration_ns"], strict=True)
+        ],
+    }

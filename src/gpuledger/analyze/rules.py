@@ -1,0 +1,49 @@
+"""A category for every block: identity first, then the first lifetime rule that holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity, Rule
+
+NO_IDENTITY = -1
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the rules look at, one entry per block.
+
+    ``identity``: :class:`Identity` or :data:`NO_IDENTITY`. ``phase``: position in PHASES. ``fate``: position in FATES.
+    """
+
+    identity: NDArray[np.int8]
+    phase: NDArray[np.int8]
+    fate: NDArray[np.int8]
+    recomputed: NDArray[np.bool_]
+    workspace_sized: NDArray[np.bool_]
+    same_module: NDArray[np.bool_]
+
+
+def categorize(features: Features) -> NDArray[np.int8]:
+    """Return each block's position in CATEGORIES."""
+    other = CATEGORIES.index("other")
+    chosen = np.full(features.phase.size, -1, dtype=np.int8)
+    for identity in Identity:
+        chosen[features.identity == identity] = CATEGORIES.index(IDENTITY_CATEGORY[identity])
+    for rule in LIFETIME_RULES:
+        chosen[(chosen < 0) & _holds(rule, features)] = CATEGORIES.index(rule.category)
+    chosen[chosen < 0] = other
+    return chosen
+
+
+def _holds(rule: Rule, features: Features) -> NDArray[np.bool_]:
+    held: NDArray[np.bool_] = np.isin(features.phase, [PHASES.index(name) for name in rule.phases])
+    held &= np.isin(features.fate, [FATES.index(name) for name in rule.fates])
+    for name in ("recomputed", "workspace_sized", "same_module"):
+        wanted = getattr(rule, name)
+        if wanted is not None:
+            held &= getattr(features, name) == wanted
+    return held

@@ -1,0 +1,176 @@
+"""The public Python API: the only place that joins collecting, posting and reading."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpuledger._version import __version__
+from gpuledger.analyze.posting import post_rank
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.run import Run, choose_directory, rank_directories, read_json, read_run, write_json
+from gpuledger.model.tables import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from gpuledger.collect.session import Session
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def load(path: str | Path) -> Run:
+    """Return the run in ``path``; a rank whose journal was never posted (its process was killed) is posted first.
+
+    Raises:
+        InputError: not a run, damaged, or of a newer schema.
+    """
+    place = Path(path)
+    if (place / "manifest.json").is_file():
+        read_json(place / "manifest.json")
+        post_missing(place)
+    return read_run(place)
+
+
+def post_missing(run_directory: Path) -> None:
+    """Post every rank that has a journal and no manifest yet."""
+    for _, directory in rank_directories(run_directory):
+        if (directory / "journal").is_dir() and not (directory / "manifest.json").is_file():
+            post_rank(directory)
+
+
+class Recording:
+    """One recording made from Python; see :func:`record`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        out: str | Path | None,
+        steps: tuple[int, int] | None,
+        stacks: bool,
+        force: bool,
+        devices: str,
+    ) -> None:
+        self.name = name
+        self._out = None if out is None else str(out)
+        self._steps = steps
+        self._stacks = stacks
+        self._force = force
+        self._devices = devices
+        self._session: Session | None = None
+        self._started_ns = 0
+        self.path: Path | None = None
+        """Directory of the run, once it has begun."""
+
+    def __enter__(self) -> Recording:
+        """Begin recording.
+
+        Raises:
+            UsageError: the output exists, or another recording is under way in this process.
+        """
+        from gpuledger.collect import session as sessions
+        from gpuledger.collect.settings import RecordSettings
+
+        self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
+        self._started_ns = time.time_ns()
+        first, last = self._steps or (1, sys.maxsize)
+        settings = RecordSettings(self.path, first, last, self._stacks and self._steps is not None, self._devices)
+        rank_directory = self.path / "rank-0"
+        self._write_manifest("running")
+        self._session = sessions.start_recording(settings, rank_directory)
+        return self
+
+    def step(self) -> None:
+        """Mark the end of a step. Without it steps are told by the optimizer, or by calls of the outermost module."""
+        if self._session is None:
+            raise UsageError("recording.step(): nothing is being recorded", hint="use it inside the with-block")
+        self._session.mark_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End recording and post it; an exception of the block goes on as it is."""
+        from gpuledger.collect import session as sessions
+
+        assert self._session is not None
+        assert self.path is not None
+        sessions.stop_recording(self._session, "exception" if error else "end of record")
+        self._session = None
+        self._write_manifest("complete")
+        try:
+            post_missing(self.path)
+        except (OSError, GpuLedgerError) as failure:
+            if error is None:
+                raise
+            error.add_note(f"gpuledger: {self.path.name} could not be written: {failure}")
+
+    def run(self) -> Run:
+        """Return the finished run.
+
+        Raises:
+            UsageError: it is not finished.
+        """
+        if self.path is None or self._session is not None:
+            raise UsageError("recording.run(): the recording has not ended", hint="use it after the with-block")
+        return load(self.path)
+
+    def _write_manifest(self, status: str) -> None:
+        assert self.path is not None
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(
+            self.path / "manifest.json",
+            {
+                "schema_version": SCHEMA_VERSION,
+                "gpuledger_version": __version__,
+                "name": self.name,
+                "command": [],
+                "started_ns": self._started_ns,
+                "ended_ns": time.time_ns() if status == "complete" else None,
+                "status": status,
+                "settings": {},
+                "notes": [],
+            },
+        )
+
+    def __call__(self, function: Function) -> Function:
+        """Return ``function`` wrapped so that each call is recorded, into a numbered run each."""
+
+        @functools.wraps(function)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            with Recording(
+                self.name,
+                out=self._out,
+                steps=self._steps,
+                stacks=self._stacks,
+                force=self._force,
+                devices=self._devices,
+            ):
+                return function(*args, **kwargs)
+
+        return recorded  # type: ignore[return-value]
+
+
+def record(
+    name: str = "recording",
+    *,
+    out: str | Path | None = None,
+    steps: tuple[int, int] | None = None,
+    stacks: bool = True,
+    force: bool = False,
+    devices: str = "auto",
+) -> Recording:
+    """Return a recording of what happens inside a ``with`` block, or of a decorated function.
+
+    Args:
+        name: Name of the run; without ``out`` it goes to the first free ``NAME.ledger``, ``NAME-2.ledger``, …
+        out: Directory of the run.
+        steps: First and last step to record, from 1 and both included; None records the whole block.
+        stacks: Keep Python stacks in the last recorded step (only where ``steps`` says which that is).
+        force: Overwrite ``out``.
+        devices: ``auto``, ``cuda`` or ``cpu``.
+    """
+    return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices)
