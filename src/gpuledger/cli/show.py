@@ -1,0 +1,157 @@
+"""``gpuledger show``: where the bytes are at one instant."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import (
+    at_option,
+    choose_ranks,
+    device_option,
+    json_option,
+    open_run,
+    print_json,
+    print_lines,
+    print_notes,
+    quoted,
+    rank_option,
+    run_argument,
+    why_empty,
+)
+from gpuledger.errors import EmptyRunError
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+    from gpuledger.report.document import View
+    from gpuledger.report.terminal import Terminal
+
+WORDS = {
+    "category": ("category", "module"),
+    "module": ("category", "module"),
+    "phase": ("category", "module", "phase"),
+    "tensor": ("category", "module", "tensor"),
+}
+"""What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
+ROWS, ROWS_OF_TWO = 20, 10
+
+
+@click.command(
+    "show",
+    short_help="Show where the bytes are at one instant.",
+    epilog="""\b
+Examples:
+  gpuledger show train.ledger --by module --depth 2
+  gpuledger show train.ledger --at end --by tensor -n 50""",
+)
+@run_argument()
+@click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
+@at_option()
+@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step.")
+@click.option(
+    "-n",
+    "rows",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Rows to show; the rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]",
+)
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths to their first N parts.")
+@rank_option()
+@device_option()
+@json_option()
+def show_command(
+    run_path: str,
+    by: str | None,
+    at: str,
+    step: int | None,
+    rows: int | None,
+    depth: int | None,
+    rank_text: str | None,
+    device_idx: int | None,
+    as_json: bool,
+) -> None:
+    """Show where the bytes are at one instant.
+
+    RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
+    `rounding` is what the allocator gave beyond what was asked for. Several ranks stand side by side.
+    """
+    run = open_run(run_path)
+    ranks = choose_ranks(run, rank_text)
+    views = _views(ranks, at, step, device_idx, by, depth)
+    from gpuledger.report.document import show_document
+    from gpuledger.report.terminal import Terminal
+
+    if as_json:
+        print_json(show_document(views, WORDS[by or "category"]))
+        return
+    terminal = Terminal.of(sys.stdout)
+    if len(views) > 1:
+        print_lines(_side_by_side(views, terminal))
+    else:
+        print_lines(_one_view(views[0], by, rows, terminal))
+    print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
+
+
+def _views(
+    ranks: tuple[Rank, ...], at: str, step: int | None, device_idx: int | None, by: str | None, depth: int | None
+) -> list[View]:
+    """Return a view of each device of each rank; ranks without a block are left out unless all are.
+
+    Raises:
+        EmptyRunError: no rank has a block.
+    """
+    from gpuledger.analyze.breakdown import break_down
+    from gpuledger.analyze.instant import resolve_instant
+    from gpuledger.analyze.live import device_indices
+    from gpuledger.analyze.summary import summarize
+    from gpuledger.report.document import View
+
+    views = []
+    for rank in ranks:
+        for device in device_indices(rank) if device_idx is None else (device_idx,):
+            instant = resolve_instant(rank, at, device, step)
+            views.append(View(summarize(rank, device), break_down(rank, instant, WORDS[by or "category"], depth)))
+    if not views:
+        raise EmptyRunError(f"{ranks[0].directory.parent.name}: no allocation was recorded", hint=why_empty(ranks))
+    return views
+
+
+def _one_view(view: View, by: str | None, rows: int | None, terminal: Terminal) -> list[str]:
+    from gpuledger.report.phrases import head_lines
+    from gpuledger.report.tables import group_table, tensor_table
+
+    lines = head_lines(view, terminal)
+    if by == "tensor":
+        return [*lines, "", *tensor_table(view.breakdown, rows or ROWS).lines(terminal)]
+    for word in (by,) if by else ("category", "module"):
+        count = rows or (ROWS if by else ROWS_OF_TWO)
+        lines += ["", *group_table(view.breakdown, word, count).lines(terminal)]
+    return lines
+
+
+def _side_by_side(views: list[View], terminal: Terminal) -> list[str]:
+    from gpuledger.analyze.ranks import find_imbalance
+    from gpuledger.report.tables import imbalance_line, rank_table
+
+    lines = rank_table(views).lines(terminal)
+    imbalance = find_imbalance([view.summary for view in views])
+    return lines if imbalance is None else [*lines, "", *terminal.paragraph(imbalance_line(imbalance))]
+
+
+def _closing_lines(views: list[View], path: str, by: str | None, terminal: Terminal) -> list[str]:
+    """Return the notes of every view, once each, and the commands to try next."""
+    from gpuledger.report.text import next_lines
+
+    notes = dict.fromkeys(note for view in views for note in view.summary.notes)
+    lines = [line for note in notes for line in terminal.paragraph(note, "note   ", 7)]
+    if len(views) > 1:
+        highest = max(views, key=lambda view: view.summary.peak_allocated_bytes).summary
+        one = f"--rank {highest.rank} --device {highest.device_idx}"
+        commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
+    elif by == "module":
+        commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]
+    else:
+        commands = [f"gpuledger show {path} --by module -n 50", f"gpuledger report {path} --open"]
+    return ["", *lines, *next_lines(commands, terminal)]

@@ -1,0 +1,90 @@
+"""Figures and places in the words every text view uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuledger.report.terminal import BOLD, Terminal
+from gpuledger.units import format_bytes, format_frac, format_ns, share_frac
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.instant import Instant
+    from gpuledger.analyze.summary import Summary
+    from gpuledger.report.document import View
+
+MISSING = "–"
+LABEL_CELLS = 7
+
+
+def percent(part: float | None, whole: float | None) -> str:
+    """Return a share in running text: ``51 %``, ``3.4 %``, ``< 0.1 %``; a dash where it is unknown."""
+    fraction = share_frac(part, whole)
+    return format_frac(fraction, 0) if fraction is not None and abs(fraction) >= 0.0995 else share(part, whole)
+
+
+def share(part: float | None, whole: float | None) -> str:
+    """Return a share for a column, always with one decimal: ``51.0 %``, ``< 0.1 %``; a dash where it is unknown."""
+    fraction = share_frac(part, whole)
+    if fraction is None:
+        return MISSING
+    return "< 0.1 %" if 0 < fraction < 0.0005 else format_frac(fraction)
+
+
+def short_bytes(value_bytes: int | None) -> str:
+    """Return bytes as text; a dash where they are unknown."""
+    return MISSING if value_bytes is None else format_bytes(value_bytes)
+
+
+def device_label(device_idx: int) -> str:
+    """Return ``cuda:0``, or ``cpu`` for -1."""
+    return "cpu" if device_idx < 0 else f"cuda:{device_idx}"
+
+
+def of_capacity(value_bytes: int, capacity_bytes: int | None) -> str:
+    """Return ``71.2 GiB of 139.8 (51 %)``; the unit is said once where it is the same."""
+    value = format_bytes(value_bytes)
+    if not capacity_bytes:
+        return value
+    number, unit = format_bytes(capacity_bytes).split(" ")
+    whole = number if value.endswith(f" {unit}") else f"{number} {unit}"
+    return f"{value} of {whole} ({percent(value_bytes, capacity_bytes)})"
+
+
+def place_of(instant: Instant) -> str:
+    """Return where the program was: ``step 2 · backward · layers.31.mlp``."""
+    step = f"step {instant.step}" if instant.step else ""
+    return " · ".join(part for part in (step, instant.phase, instant.module) if part)
+
+
+def labelled(terminal: Terminal, label: str, parts: Sequence[str]) -> list[str]:
+    """Return ``parts`` after a label in bold; following lines are indented below the first part."""
+    room = None if terminal.width_cells is None else max(terminal.width_cells - LABEL_CELLS, 8)
+    safe = [terminal.text(part) for part in parts]
+    fitted = [part if room is None else terminal.shortened(part, room) for part in safe]
+    first = label.ljust(LABEL_CELLS - 1) + " "
+    lines = terminal.wrapped([first + fitted[0], *fitted[1:]], LABEL_CELLS)
+    return [terminal.styled(label, BOLD) + lines[0][len(label) :], *lines[1:]]
+
+
+def head_lines(view: View, terminal: Terminal) -> list[str]:
+    """Return the two lines every view of one device begins with."""
+    summary, books = view.summary, view.breakdown
+    instant = books.instant
+    parts = [
+        of_capacity(books.allocated_bytes, summary.capacity_bytes),
+        place_of(instant),
+        f"reserved {format_bytes(books.reserved_bytes)}" if instant.device_idx >= 0 else "CPU tensors",
+    ]
+    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
+    if label == "at":
+        parts.insert(0, instant.label)
+    return [*labelled(terminal, label, parts), *labelled(terminal, "step", step_time(summary))]
+
+
+def step_time(summary: Summary) -> list[str]:
+    """Return the step time in parts: ``412.00 ms (p95 431.00 ms)``, ``host clock, 5 unrecorded steps``."""
+    times = summary.step_time
+    if times.median_ns is None:
+        return [MISSING, times.source]
+    return [f"{format_ns(times.median_ns)} (p95 {format_ns(times.p95_ns)})", times.source]
