@@ -40,9 +40,9 @@ def format_ns(value_ns: float | None) -> str:
             return f"{sign}{size / unit_ns:.{0 if unit == 'ns' else 2}f} {unit}"
     if round(size / 10**9, 2) < 120:
         return f"{sign}{size / 10**9:.2f} s"
-    if round(size / (60 * 10**9), 1) < 120:
-        return f"{sign}{size / (60 * 10**9):.1f} min"
-    return f"{sign}{size / (3_600 * 10**9):.1f} h"
+    if round(size / (60 * 10**9), 2) < 120:
+        return f"{sign}{size / (60 * 10**9):.2f} min"
+    return f"{sign}{size / (3_600 * 10**9):.2f} h"
 
 
 def format_seconds(value_s: float | None) -> str:

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import synthetic
+from random_runs import to_table
+from synthetic import load_run, make_run
+
+from gpuledger.analyze.balance import Balance, build_balance
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.steps import step_times
+from gpuledger.analyze.summary import summarize
+from gpuledger.errors import EmptyRunError
+from gpuledger.model.run import read_run, write_json, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gpuledger.model.run import Rank
+
+Rows = list[dict[str, Any]]
+
+
+def lines(balance: Balance) -> dict[str, int | None]:
+    return {line.name: line.bytes for line in balance.lines}
+
+
+def changed(path: Path, table: str, change: Callable[[Rows], Rows]) -> Rank:
+    """Return the rank of a fresh run with one table's rows changed."""
+    rank = load_run(path).rank()
+    write_table(rank.directory, to_table(table, change(rank.table(table).to_pylist())), table)
+    return read_run(path).rank()
+
+
+def with_manifest(path: Path, **facts: Any) -> Rank:
+    make_run(path)
+    place = path / "rank-0" / "manifest.json"
+    manifest = {key: value for key, value in (json.loads(place.read_text()) | facts).items() if value is not None}
+    write_json(place, manifest)
+    return read_run(path).rank()
+
+
+@pytest.mark.parametrize("at", ["peak", "end", "400ms"])
+def test_the_remainder_is_the_one_put_in(tmp_path: Path, at: str) -> None:
+    rank = load_run(tmp_path / "one.ledger").rank()
+    balance = build_balance(rank, at=at)
+    found = lines(balance)
+    assert balance.remainder_bytes == found["remainder"] == synthetic.REMAINDER_BYTES
+    assert (found["context"], found["library"]) == (synthetic.CONTEXT_BYTES, synthetic.LIBRARY_BYTES)
+    assert found["other_processes"] == synthetic.OTHER_PROCESS_BYTES
+    assert found["driver"] == synthetic.DRIVER_BYTES
+    assert balance.total_bytes == synthetic.TOTAL_BYTES
+    assert sum(line.bytes or 0 for line in balance.lines if line.level == 0) == synthetic.TOTAL_BYTES
+    assert sum(line.bytes or 0 for line in balance.lines if line.level == 1) == balance.used_bytes
+    books = break_down(rank, balance.instant)
+    assert balance.process_bytes == books.reserved_bytes + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
+    assert all(line.source for line in balance.lines)
+
+
+def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> None:
+    rank = load_run(tmp_path / "one.ledger").rank()
+    early = build_balance(rank, at="300ms")
+    assert early.remainder_bytes == synthetic.REMAINDER_BYTES
+    assert any("that is accounted for" in note for note in early.notes)
+    assert build_balance(rank, at="end").notes == ()
+
+
+def test_awaiting_and_free_segments_are_told_apart(tmp_path: Path) -> None:
+    rank = load_run(tmp_path / "one.ledger", blocks=20_000).rank()
+    end = build_balance(rank, at="end")
+    books = break_down(rank, end.instant)
+    found = lines(end)
+    assert found["free_segments"]
+    assert found["fragmented"]
+    free = (found["free_segments"] or 0) + (found["fragmented"] or 0)
+    assert books.reserved_bytes == free + books.active_bytes
+    waiting = [
+        row["free_requested_index"]
+        for row in rank.table("blocks").to_pylist()
+        if row["free_requested_index"] is not None and row["free_index"] > row["free_requested_index"] + 5
+    ]
+    assert waiting
+
+
+def test_without_libraries_the_remainder_holds_them_and_says_so(tmp_path: Path) -> None:
+    balance = build_balance(with_manifest(tmp_path / "one.ledger", libraries=None))
+    apart = {line.name: line for line in balance.lines}
+    assert (apart["context"].bytes, apart["library"].bytes) == (None, None)
+    assert "not measured" in apart["context"].note
+    assert "context, library" in apart["remainder"].note
+    put_in = synthetic.REMAINDER_BYTES + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
+    assert balance.remainder_bytes == put_in
+
+
+def test_without_a_reading_nothing_of_the_card_is_claimed(tmp_path: Path) -> None:
+    balance = build_balance(changed(tmp_path / "one.ledger", "samples", lambda rows: []))
+    assert (balance.used_bytes, balance.remainder_bytes, balance.process_bytes) == (None, None, None)
+    assert lines(balance)["used"] is None
+    assert "not read" in balance.notes[0]
+    assert balance.total_bytes == synthetic.TOTAL_BYTES
+
+
+def test_a_hosts_process_id_is_taken_only_when_it_is_alone(tmp_path: Path) -> None:
+    def only_host_pid(rows: Rows) -> Rows:
+        return [row | {"pid": 777} for row in rows if row["pid"] == synthetic.PID]
+
+    def host_pids(rows: Rows) -> Rows:
+        return [row | {"pid": row["pid"] + 70_000} for row in rows]
+
+    alone = build_balance(changed(tmp_path / "one.ledger", "process_samples", only_host_pid))
+    assert alone.process_bytes is not None
+    assert any("777" in note for note in alone.notes)
+    unclear = build_balance(changed(tmp_path / "two.ledger", "process_samples", host_pids))
+    assert (unclear.process_bytes, lines(unclear)["other_processes"]) == (None, None)
+    assert unclear.remainder_bytes == synthetic.REMAINDER_BYTES + synthetic.OTHER_PROCESS_BYTES
+    assert any("not found" in note for note in unclear.notes)
+    hidden = build_balance(changed(tmp_path / "six.ledger", "process_samples", lambda rows: []))
+    assert hidden.process_bytes is None
+
+
+def test_cpu_tensors_balance_without_a_card(tmp_path: Path) -> None:
+    balance = build_balance(load_run(tmp_path / "cpu.ledger", cuda=False).rank())
+    assert (balance.card, balance.used_bytes, balance.remainder_bytes) == ("CPU", None, None)
+    assert "no card" in balance.notes[0]
+    assert lines(balance)["allocated"] == sum(line.bytes or 0 for line in balance.lines if line.level == 2)
+
+
+def test_step_time_prefers_unrecorded_steps_and_takes_pauses_off(tmp_path: Path) -> None:
+    times = step_times(load_run(tmp_path / "one.ledger").rank())
+    assert (times.count, times.median_ns, times.p95_ns) == (
+        5,
+        synthetic.STEP_NS + 1_000_000,
+        synthetic.STEP_NS + 2_000_000,
+    )
+    assert "5 unrecorded steps" in times.source
+    recorded = step_times(changed(tmp_path / "two.ledger", "steps", lambda rows: rows[:3]))
+    assert (recorded.count, recorded.median_ns) == (2, synthetic.STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
+    assert "2 recorded steps" in recorded.source
+    first = step_times(changed(tmp_path / "three.ledger", "steps", lambda rows: rows[:1]))
+    assert (first.count, first.median_ns) == (1, synthetic.STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
+    none = step_times(changed(tmp_path / "four.ledger", "steps", lambda rows: []))
+    assert (none.count, none.median_ns, none.p95_ns) == (0, None, None)
+
+
+def test_a_step_on_two_devices_counts_once(tmp_path: Path) -> None:
+    rank = changed(tmp_path / "one.ledger", "steps", lambda rows: rows + [row | {"device_idx": 1} for row in rows])
+    assert step_times(rank).count == 5
+
+
+def test_summary_holds_the_counters_figures(tmp_path: Path) -> None:
+    rank = load_run(tmp_path / "one.ledger").rank()
+    found = summarize(rank)
+    counters = rank.table("counters").to_pylist()
+    assert found.peak_allocated_bytes == max(row["peak_allocated_bytes"] for row in counters)
+    assert found.peak_reserved_bytes == max(row["peak_reserved_bytes"] for row in counters)
+    assert (found.device_name, found.capacity_bytes) == ("NVIDIA H200", synthetic.TOTAL_BYTES)
+    assert (found.later_peak_bytes, found.notes) == (None, ())
+
+
+def test_a_higher_peak_outside_the_window_is_told(tmp_path: Path) -> None:
+    def higher(rows: Rows) -> Rows:
+        return [row | {"peak_allocated_bytes": 90 << 30} if row["reason"] == "exit" else row for row in rows]
+
+    found = summarize(changed(tmp_path / "one.ledger", "counters", higher))
+    assert found.later_peak_bytes == 90 << 30
+    assert "90.0 GiB" in found.notes[0]
+
+
+def test_damage_and_notes_reach_the_summary(tmp_path: Path) -> None:
+    rank = with_manifest(tmp_path / "one.ledger", notes=["a", "a", "b"], damaged=["00003.npz: cut"], devices=[])
+    found = summarize(rank)
+    assert found.notes == ("a", "b", "A part of the recording is damaged: 00003.npz: cut")
+    assert found.device_name == "cuda:0"
+
+
+def test_cpu_summary_and_empty_run(tmp_path: Path) -> None:
+    found = summarize(load_run(tmp_path / "cpu.ledger", cuda=False).rank())
+    assert (found.device_idx, found.device_name) == (-1, "CPU")
+    assert found.peak_reserved_bytes == found.peak_allocated_bytes
+    empty = load_run(tmp_path / "none.ledger", blocks=0).rank()
+    for ask in (summarize, build_balance):
+        with pytest.raises(EmptyRunError):
+            ask(empty)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.errors import UsageError
+from gpuledger.units import (
+    format_bytes,
+    format_frac,
+    format_ns,
+    format_seconds,
+    parse_bytes,
+    parse_duration_ns,
+    share_frac,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (76_450_000_000, "71.2 GiB"),
+        ((1 << 30) - 1, "1.0 GiB"),
+        (1 << 60, "1024.0 PiB"),
+        (-1536, "-1.5 KiB"),
+        (None, "n/a"),
+    ],
+)
+def test_bytes_are_printed_in_binary_units(value: int | None, text: str) -> None:
+    assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 ns"),
+        (17_840_000, "17.84 ms"),
+        (999_999, "1.00 ms"),
+        (1_000, "1.00 µs"),
+        (119_990_000_000, "119.99 s"),
+        (600_000_000_000, "10.00 min"),
+        (3 * 3_600 * 10**9, "3.00 h"),
+        (None, "n/a"),
+    ],
+)
+def test_times_are_printed_with_their_unit(value: int | None, text: str) -> None:
+    assert format_ns(value) == text
+
+
+def test_seconds_and_shares() -> None:
+    assert format_seconds(0.5) == "500.00 ms"
+    assert format_seconds(None) == "n/a"
+    assert format_frac(0.8844) == "88.4 %"
+    assert format_frac(None) == "n/a"
+    assert format_frac(share_frac(1, 3), 0) == "33 %"
+    assert share_frac(1, 0) is None
+    assert share_frac(None, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("512", 512), ("20MiB", 20 << 20), ("80GB", 80 * 10**9), (" 2.5 gib ", 5 << 29), ("0", 0), ("1TiB", 1 << 40)],
+)
+def test_sizes_are_read(text: str, value: int) -> None:
+    assert parse_bytes(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1.5s", 1_500_000_000), ("350ms", 350_000_000), ("20us", 20_000), ("20 µs", 20_000), ("2min", 120 * 10**9)],
+)
+def test_durations_are_read(text: str, value: int) -> None:
+    assert parse_duration_ns(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e3", "1 2", "12 parsecs", "nan", "inf", "٣", "1G", "9" * 400])
+def test_nonsense_sizes_are_refused(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_bytes(text)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["", "peak", "1.5", "-1s", "5 days", "s", "9" * 40 + "h"])
+def test_nonsense_durations_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_duration_ns(text)
