@@ -1,0 +1,69 @@
+"""``gpuledger report``: a run as one HTML file that opens by double click."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from pathlib import Path
+
+import click
+
+from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.units import format_bytes
+
+
+@click.command(
+    "report",
+    epilog="""\b
+Examples:
+  gpuledger report train.ledger --open
+  gpuledger report train.ledger --rank 0 -o rank-0.html""",
+)
+@run_argument()
+@click.option("-o", "--output", "output", metavar="FILE", help="Write here. Without it: NAME.html in this directory.")
+@click.option("--open", "open_after", is_flag=True, help="Open it in the browser.")
+@rank_option()
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def report_command(run_path: str, output: str | None, open_after: bool, rank_text: str | None, force: bool) -> None:
+    """Write one offline HTML file: cards, timeline, modules, table, balance, notes and provenance.
+
+    Nothing in it is fetched from a network. The path is printed to stdout.
+    """
+    run = open_run(run_path)
+    ranks = choose_ranks(run, rank_text)
+    place = choose_file(output, f"{run.name}.html", force=force)
+    from gpuledger.report.data import gather
+    from gpuledger.report.html import render_html
+
+    written = write_text(place, render_html(gather(run, ranks)))
+    click.echo(place)
+    print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
+    if open_after and not webbrowser.open(place.absolute().as_uri()):
+        raise GpuLedgerError(f"{place}: no browser could be started", hint="open the file by hand")
+
+
+def choose_file(output: str | None, default: str, *, force: bool) -> Path:
+    """Return the file to write; nothing is created.
+
+    Raises:
+        UsageError: it exists and ``force`` is not given, or it is a directory.
+    """
+    place = Path(output or default)
+    if place.is_dir():
+        raise UsageError(f"{place}: is a directory", hint=f"-o {place / default}")
+    if place.exists() and not force:
+        raise UsageError(f"{place}: exists, will not overwrite", hint="give another -o, or --force")
+    return place
+
+
+def write_text(place: Path, text: str) -> int:
+    """Return the bytes written: beside ``place`` first, then renamed, so that half a file never bears its name."""
+    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    content = text.encode("utf-8")
+    try:
+        beside.write_bytes(content)
+        beside.replace(place)
+    finally:
+        beside.unlink(missing_ok=True)
+    return len(content)

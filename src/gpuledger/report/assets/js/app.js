@@ -1,0 +1,148 @@
+// Brings the views together: reads the payload, follows the state, says when the page is ready.
+
+let REPORT = null;
+
+/** Everything the reader sees, kept in step with the state. */
+class App {
+  constructor() {
+    this.store = new Store();
+    this.legend = new Legend(this.store);
+    this.timeline = new Timeline(this.store, (index) => this.legend.read(index));
+    this.structure = new Structure(this.store);
+    this.table = new AccountTable(this.store);
+    watchTips();
+    watchTheme(this.store, () => this.repaint());
+    this.follow();
+    this.listen();
+  }
+
+  get view() {
+    return REPORT.views[Number(this.store.state.view)] || REPORT.views[0];
+  }
+
+  /** Redraw what depends on the parts of the state that changed. */
+  follow() {
+    const { store } = this;
+    store.listen(["view"], () => this.showView());
+    store.listen(["hide"], () => { this.legend.show(this.view); this.timeline.draw(); });
+    store.listen(["scale"], () => { this.drawControls(); this.timeline.draw(); });
+    store.listen(["zoom"], () => { this.drawControls(); this.timeline.zoom(); });
+    store.listen(["at"], () => { this.legend.read(null); this.timeline.plot.redraw(false); });
+    store.listen(["at", "q", "node", "shape", "group", "sort", "rows"], () => this.showInstant());
+    store.listen(["at", "q", "hide", "scale", "node", "shape", "group", "sort", "rows"], () => drawCards(this.view, store.state));
+  }
+
+  listen() {
+    const { store } = this;
+    const on = (id, type, action) => byId(id).addEventListener(type, action);
+    on("view", "change", (event) => store.set({ view: event.target.value }));
+    on("scale", "click", () => store.set({ scale: store.state.scale === "capacity" ? "data" : "capacity" }));
+    on("reset-zoom", "click", () => store.set({ zoom: "" }));
+    on("to-peak", "click", () => store.set({ at: "peak" }));
+    on("to-end", "click", () => store.set({ at: "end" }));
+    on("earlier", "click", () => this.move(-1));
+    on("later", "click", () => this.move(1));
+    on("search", "input", (event) => store.set({ q: event.target.value }));
+    on("shape-icicle", "click", () => store.set({ shape: "icicle" }));
+    on("shape-treemap", "click", () => store.set({ shape: "treemap" }));
+    on("group", "change", (event) => store.set({ group: event.target.value, sort: "" }));
+    document.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Choose the next kept instant in one direction. */
+  move(direction) {
+    const k = chosenInstant(this.view, this.store.state) + direction;
+    if (k >= 0 && k < this.view.instants.length) this.store.set({ at: instantKey(this.view, k) });
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") return this.escape();
+    if (event.target.closest("input, select, textarea, canvas")) return;
+    const action = { "/": () => byId("search").focus(), p: () => this.store.set({ at: "peak" }), e: () => this.store.set({ at: "end" }), ",": () => this.move(-1), ".": () => this.move(1) }[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  /** Go one level up; at the top, clear the search. */
+  escape() {
+    hideTip();
+    if (!this.structure.up() && this.store.state.q) this.store.set({ q: "" });
+  }
+
+  showView() {
+    const { view } = this;
+    document.title = `${printable(REPORT.name)} · gpuledger`;
+    byId("title").textContent = printable(REPORT.name);
+    byId("subtitle").textContent = [view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, `${view.recorder} recorder`].filter(Boolean).map(printable).join(" · ");
+    drawRanks(this.store);
+    drawCards(view, this.store.state);
+    drawBalance(view);
+    drawAbout(view);
+    this.legend.show(view);
+    this.timeline.show(view);
+    this.showInstant();
+  }
+
+  showInstant() {
+    const { view } = this;
+    const { state } = this.store;
+    const k = chosenInstant(view, state);
+    if (!this.ledger || this.ledger.instant !== view.instants[k]) this.ledger = ledgerAt(view, k);
+    const matches = matchQuery(view, this.ledger, state.q);
+    this.structure.show(view, this.ledger, matches);
+    this.table.show(view, this.ledger, matches);
+    this.drawInstant(view, k, matches);
+    this.drawControls();
+  }
+
+  drawInstant(view, k, matches) {
+    const instant = view.instants[k];
+    const name = k === view.peak ? "At the peak" : instant.label ? `At the ${instant.label}` : "At a local high";
+    byId("instant-name").textContent = name;
+    const module = instant.module ? printable(instant.module) : "";
+    byId("instant-where").textContent = [formatNs(instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
+    byId("instant-bytes").textContent = `${formatBytes(instant.allocated)} allocated · ${formatBytes(instant.reserved)} reserved`;
+    byId("instant-bytes").dataset.tip = formatExact(instant.allocated);
+    byId("earlier").disabled = k === 0;
+    byId("later").disabled = k === view.instants.length - 1;
+    byId("matched").textContent = matches ? `${groupDigits(matches.count)} accounts match: ${formatBytes(matches.bytes)}, ${formatShare(matches.bytes, instant.allocated) || "0.0 %"}` : "";
+  }
+
+  drawControls() {
+    const { state } = this.store;
+    const capacity = this.view.summary.capacity_bytes;
+    byId("scale").disabled = !capacity;
+    byId("scale").setAttribute("aria-pressed", String(state.scale === "capacity"));
+    byId("reset-zoom").disabled = !state.zoom;
+    byId("shape-icicle").setAttribute("aria-pressed", String(state.shape !== "treemap"));
+    byId("shape-treemap").setAttribute("aria-pressed", String(state.shape === "treemap"));
+    if (byId("search").value !== state.q) byId("search").value = state.q;
+    byId("group").value = this.table.group();
+  }
+
+  /** Paint the canvases again in the present colours. */
+  repaint() {
+    if (!REPORT) return;
+    this.timeline.draw();
+    this.structure.draw();
+  }
+}
+
+async function start() {
+  const payload = await readPayload();
+  REPORT = { ...payload, views: payload.views.map(decodeView) };
+  byId("group").replaceChildren(...Object.entries(GROUPS).map(([key, { label }]) => element("option", { value: key }, label)));
+  drawDefinitions();
+  const app = new App();
+  app.showView();
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+}
+
+start().catch((error) => {
+  byId("failure").hidden = false;
+  byId("failure").textContent = `This report could not be shown: ${error.message}. It needs a browser of 2023 or later (Chrome 80, Firefox 113, Safari 16.4).`;
+  document.documentElement.dataset.failed = "";
+  throw error;
+});

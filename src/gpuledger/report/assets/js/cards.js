@@ -1,0 +1,120 @@
+// The header cards. Each is a link: its address holds the state in which the views show what the card says.
+
+/** Fill the cards of `view`. */
+function drawCards(view, state) {
+  const base = { ...state, zoom: "", node: "0", hide: "" };
+  const cards = [peakCard(view, base), reservedCard(view, base), holderCard(view, base), stepCard(view, base), balanceCard(view, base), notesCard(view, base)];
+  byId("cards").replaceChildren(...cards.filter(Boolean));
+}
+
+function card({ key, title, value, exact, lines, href, jump, definition }) {
+  const link = element(
+    "a",
+    { className: "card", href, "data-card": key, onclick: jump ? () => byId(jump).scrollIntoView() : null },
+    element("span", { className: "card-title", "data-define": definition }, title),
+    element("span", { className: "card-value number", "data-tip": exact, "data-value": exact }, value),
+    ...lines.filter(Boolean).map((line) => element("span", { className: "card-line", title: line }, line)),
+  );
+  return link;
+}
+
+function peakCard(view, base) {
+  const { summary } = view;
+  const share = formatShare(summary.peak_allocated_bytes, summary.capacity_bytes);
+  return card({
+    key: "peak_allocated_bytes",
+    title: "Peak allocated",
+    value: formatBytes(summary.peak_allocated_bytes),
+    exact: formatExact(summary.peak_allocated_bytes),
+    lines: [
+      share ? `${share} of ${formatBytes(summary.capacity_bytes)}` : "capacity not known",
+      placeOf(view.instants[view.peak]),
+      view.instants[view.peak].module ? printable(view.instants[view.peak].module) : "outside modules",
+    ],
+    href: formatState({ ...base, at: "peak", scale: "data" }),
+    definition: "peak_allocated_bytes",
+  });
+}
+
+/** Return "step 2 · backward". */
+function placeOf(instant) {
+  return `${instant.step > 0 ? `step ${instant.step}` : "before step 1"} · ${formatName(instant.phase)}`;
+}
+
+function reservedCard(view, base) {
+  const { summary } = view;
+  const idle = summary.peak_reserved_bytes - summary.peak_allocated_bytes;
+  return card({
+    key: "peak_reserved_bytes",
+    title: "Peak reserved",
+    value: formatBytes(summary.peak_reserved_bytes),
+    exact: formatExact(summary.peak_reserved_bytes),
+    lines: [
+      summary.capacity_bytes ? `${formatShare(summary.peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : "capacity not known",
+      idle >= 0 ? `${formatBytes(idle)} above allocated` : null,
+    ],
+    href: formatState({ ...base, at: "peak", scale: "capacity" }),
+    definition: "peak_reserved_bytes",
+  });
+}
+
+function holderCard(view, base) {
+  const sums = categoriesBelow(view, ledgerAt(view, view.peak), 0);
+  const largest = sums.indexOf(Math.max(...sums));
+  const category = REPORT.categories[largest];
+  return card({
+    key: "largest_category",
+    title: "Largest at the peak",
+    value: formatName(category.key),
+    exact: formatExact(sums[largest]),
+    lines: [formatBytes(sums[largest]), `${formatShare(sums[largest], view.summary.peak_allocated_bytes)} of the peak`],
+    href: formatState({ ...base, at: "peak", q: category.key, group: "folded" }),
+    definition: `category.${category.key}`,
+  });
+}
+
+function stepCard(view, base) {
+  const { step_time: time, instant } = view.summary;
+  const band = view.bands.find((one) => one.kind === "step" && one.step === instant.step);
+  return card({
+    key: "step_time_ns",
+    title: "Step time",
+    value: formatNs(time.median_ns),
+    exact: time.median_ns === null ? "no step was timed" : `${groupDigits(time.median_ns)} ns`,
+    lines: [
+      time.count ? `median${time.p95_ns === null ? "" : `; p95 ${formatNs(time.p95_ns)}`}` : "no step was timed",
+      time.source || null,
+    ],
+    href: formatState({ ...base, zoom: band ? formatZoom(band.start, band.end) : "" }),
+    definition: "step_time_ns",
+  });
+}
+
+function balanceCard(view, base) {
+  const { balance } = view;
+  const measured = balance.used_bytes !== null;
+  return card({
+    key: "remainder_bytes",
+    title: "Left unexplained",
+    value: formatBytes(balance.remainder_bytes),
+    exact: formatExact(balance.remainder_bytes),
+    lines: [measured ? `of ${formatBytes(balance.used_bytes)} used` : "the card was not read", "see the balance"],
+    href: formatState(base),
+    jump: "balance-section",
+    definition: "remainder",
+  });
+}
+
+function notesCard(view, base) {
+  const count = view.notes.length;
+  return card({
+    key: "notes",
+    title: "Notes",
+    value: String(count),
+    exact: count ? `${count} ${count === 1 ? "note" : "notes"}` : "nothing to note",
+    lines: [count ? printable(view.notes[0]) : "nothing to note"],
+    href: formatState(base),
+    jump: "notes-section",
+    definition: "notes",
+  });
+}

@@ -1,0 +1,76 @@
+// Numbers as text. The same rules as the terminal: GiB = 2^30, exact bytes always one hover away.
+
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const MISSING = "n/a";
+
+/** Return `value` with `decimals` decimals; exact halves go to the even digit, as Python's format does. */
+function fixed(value, decimals) {
+  const exact = value.toFixed(60);
+  const cut = exact.length - 60 + decimals;
+  if (!/^50*$/.test(exact.slice(cut))) return value.toFixed(decimals);
+  const kept = exact.slice(0, cut);
+  return /[02468]\.?$/.test(kept) ? kept.replace(/\.$/, "") : value.toFixed(decimals);
+}
+
+/** Return the exponent of 1024 in whose unit `bytes` is shown. */
+function byteExponent(bytes) {
+  let exponent = 0;
+  let size = Math.abs(bytes);
+  while (exponent + 1 < BYTE_UNITS.length && Number(fixed(size, exponent ? 1 : 0)) >= 1024) {
+    size /= 1024;
+    exponent += 1;
+  }
+  return exponent;
+}
+
+/** Return `bytes` as "71.2 GiB". */
+function formatBytes(bytes) {
+  if (bytes === null || bytes === undefined) return MISSING;
+  const exponent = byteExponent(bytes);
+  return `${fixed(bytes / 1024 ** exponent, exponent ? 1 : 0)} ${BYTE_UNITS[exponent]}`;
+}
+
+/** Return `bytes` as "71,234,567 bytes". */
+function formatExact(bytes) {
+  if (bytes === null || bytes === undefined) return "not measured";
+  return `${groupDigits(bytes)} ${Math.abs(bytes) === 1 ? "byte" : "bytes"}`;
+}
+
+/** Return a whole number with thousands set apart by commas, in every locale alike. */
+function groupDigits(number) {
+  return String(number).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+}
+
+/** Return `part / whole` as "51.3 %"; "" where either is missing. */
+function formatShare(part, whole) {
+  if (!whole || part === null || part === undefined) return "";
+  return `${fixed((part / whole) * 100, 1)} %`;
+}
+
+const TIME_UNITS = [["ns", 1, 0], ["µs", 1e3, 2], ["ms", 1e6, 2]];
+
+/** Return nanoseconds as "17.84 ms". */
+function formatNs(ns) {
+  if (ns === null || ns === undefined) return MISSING;
+  const size = Math.abs(ns);
+  const sign = ns < 0 ? "-" : "";
+  for (const [unit, unitNs, decimals] of TIME_UNITS) {
+    if (Number(fixed(size / unitNs, 2)) < 1000) return `${sign}${fixed(size / unitNs, decimals)} ${unit}`;
+  }
+  if (Number(fixed(size / 1e9, 2)) < 120) return `${sign}${fixed(size / 1e9, 2)} s`;
+  if (Number(fixed(size / 60e9, 1)) < 120) return `${sign}${fixed(size / 60e9, 1)} min`;
+  return `${sign}${fixed(size / 3600e9, 1)} h`;
+}
+
+/** Return a category's key as a reader's words: "activation_gradient" as "activation gradient". */
+function formatName(key) {
+  return key.replace(/_/g, " ");
+}
+
+/** Return `text` with what cannot be seen made visible, so that a name cannot reorder or hide its surroundings. */
+function printable(text) {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (character) => {
+    const code = character.codePointAt(0);
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : `\\u${code.toString(16).padStart(4, "0")}`;
+  });
+}

@@ -1,0 +1,47 @@
+// Several ranks or devices: one is looked at, all stand side by side.
+
+/** Return "rank 1 · cuda:0". */
+function viewLabel(view) {
+  return `rank ${view.rank} · ${view.device_idx < 0 ? "cpu" : `cuda:${view.device_idx}`}`;
+}
+
+/** Show the choice of ranks, and their peaks beside each other where there are several. */
+function drawRanks(store) {
+  const several = REPORT.views.length > 1;
+  byId("ranks-section").hidden = !several;
+  byId("view-choice").hidden = !several;
+  if (!several) return;
+  byId("view").replaceChildren(...REPORT.views.map((view, number) => element("option", { value: String(number) }, viewLabel(view))));
+  byId("view").value = store.state.view;
+  const most = Math.max(...REPORT.views.map((view) => view.summary.peak_allocated_bytes));
+  byId("ranks-body").replaceChildren(...REPORT.views.map((view, number) => rankRow(store, view, number, most)));
+  byId("ranks-caption").textContent = imbalance(REPORT.views);
+}
+
+function rankRow(store, view, number, most) {
+  const { summary } = view;
+  const row = element(
+    "tr",
+    { "aria-current": String(number) === store.state.view ? "true" : null },
+    element("th", { scope: "row" }, element("button", { type: "button", className: "link", onclick: () => store.set({ view: String(number) }) }, viewLabel(view))),
+    element("td", { className: "column-bytes" }, bytesElement(summary.peak_allocated_bytes)),
+    element("td", { className: "column-bar" }, splitBar([{ bytes: summary.peak_allocated_bytes, color: "var(--accent)" }], most)),
+    element("td", { className: "column-bytes" }, bytesElement(summary.peak_reserved_bytes)),
+    element("td", { className: "column-bytes" }, element("span", { className: "number" }, formatNs(summary.step_time.median_ns))),
+    element("td", {}, `${placeOf(view.instants[view.peak])}`),
+  );
+  return row;
+}
+
+/** Return the sentence that names how far apart the views' peaks are. */
+function imbalance(views) {
+  const peaks = views.map((view) => view.summary.peak_allocated_bytes);
+  const most = peaks.indexOf(Math.max(...peaks));
+  const least = peaks.indexOf(Math.min(...peaks));
+  const mean = peaks.reduce((sum, peak) => sum + peak, 0) / peaks.length;
+  if (peaks[most] === peaks[least]) return `All ${views.length} peaks are equal: ${formatBytes(peaks[most])}.`;
+  return (
+    `Highest ${formatBytes(peaks[most])} (${viewLabel(views[most])}), lowest ${formatBytes(peaks[least])} (${viewLabel(views[least])}), ` +
+    `mean ${formatBytes(Math.round(mean))}: the highest is ${formatShare(peaks[most] - mean, mean)} above the mean.`
+  );
+}

@@ -1,0 +1,97 @@
+// Rows of the table: the accounts that match the search, grouped one way or another.
+
+const GROUPS = {
+  folded: { label: "modules, repeated layers folded", columns: ["name", "class", "count", "bytes", "share", "split"] },
+  module: { label: "modules", columns: ["name", "class", "bytes", "total", "share", "split"] },
+  account: { label: "category × module", columns: ["category", "name", "class", "bytes", "share"] },
+  category: { label: "categories", columns: ["category", "count", "bytes", "share"] },
+  tensor: { label: "tensors (at the peak)", columns: ["name", "category", "module", "count", "bytes", "share"] },
+};
+
+/** Return the rows of `group`: {key, name, class, category, count, bytes, total, sums, node}. */
+function tableRows(view, ledger, matches, group) {
+  if (group === "tensor") return tensorRows(view);
+  const rows = new Map();
+  for (let account = 0; account < ledger.bytes.length; account++) {
+    const bytes = ledger.bytes[account];
+    if (bytes === 0 || (matches && !matches.accounts[account])) continue;
+    const node = view.accounts.node[account];
+    const category = view.accounts.category[account];
+    const { key, row } = rowFor(view, ledger, group, node, category);
+    const known = rows.get(key) || rows.set(key, row).get(key);
+    known.bytes += bytes;
+    known.sums[category] = (known.sums[category] || 0) + bytes;
+    known.nodes.add(node);
+  }
+  return [...rows.values()].map((row) => ({ ...row, count: row.nodes.size }));
+}
+
+function rowFor(view, ledger, group, node, category) {
+  const { tree } = view;
+  const name = group === "folded" ? foldPath(tree.path[node]) : tree.path[node];
+  const blank = { name, class: tree.className[node], category: -1, bytes: 0, total: ledger.total[node], sums: {}, nodes: new Set(), node };
+  if (group === "category") return { key: category, row: { ...blank, name: "", class: "", category } };
+  if (group === "account") return { key: `${node} ${category}`, row: { ...blank, category } };
+  if (group === "module") return { key: node, row: blank };
+  return { key: `${name} ${tree.className[node]}`, row: blank };
+}
+
+function tensorRows(view) {
+  const words = view.query.toLowerCase().split(/\s+/).filter(Boolean);
+  const { tensors } = view;
+  return tensors.bytes
+    .map((bytes, i) => ({
+      name: tensors.name[i] ? printable(tensors.name[i]) : "(no name)",
+      module: printable(tensors.module[i]),
+      category: tensors.category[i],
+      count: tensors.blocks[i],
+      bytes,
+      sums: {},
+      node: null,
+    }))
+    .filter((row) => words.every((word) => `${row.name} ${row.module} ${REPORT.categories[row.category].key}`.toLowerCase().includes(word)));
+}
+
+/** Return `rows` in the order `sort` asks for ("bytes", "-name", …); the largest first without a wish. */
+function sortRows(rows, sort) {
+  const key = sort.replace(/^-/, "") || "bytes";
+  const textual = ["name", "class", "category", "module"].includes(key);
+  const descending = sort ? sort.startsWith("-") : true;
+  const value = (row) => (key === "category" && row.category >= 0 ? REPORT.categories[row.category].key : key === "share" || key === "split" ? row.bytes : row[key] ?? "");
+  const compare = textual ? (a, b) => String(value(a)).localeCompare(String(value(b)), "en", { numeric: true }) : (a, b) => value(a) - value(b);
+  return [...rows].sort((a, b) => (descending ? -compare(a, b) : compare(a, b)) || b.bytes - a.bytes);
+}
+
+const COLUMN_TITLES = { name: "Module", class: "Class", count: "Count", bytes: "Bytes", total: "With children", share: "Share", split: "Categories", category: "Category", module: "Module" };
+
+/** Return the heads and the cells of `rows` as text; bytes are exact. */
+function textTable(rows, group, whole) {
+  const columns = GROUPS[group].columns.filter((column) => column !== "split");
+  const cell = (row, column) => {
+    if (column === "category") return REPORT.categories[row.category].key;
+    if (column === "share") return formatShare(row.bytes, whole);
+    return String(row[column] ?? "");
+  };
+  return { heads: columns.map((column) => columnTitle(column, group)), cells: rows.map((row) => columns.map((column) => cell(row, column))) };
+}
+
+function columnTitle(column, group) {
+  if (column === "name" && group === "tensor") return "Tensor";
+  if (column === "bytes" && group === "module") return "Own";
+  return COLUMN_TITLES[column];
+}
+
+/** Return a table as Markdown; a bar inside a name is escaped. */
+function toMarkdown({ heads, cells }) {
+  const line = (parts) => `| ${parts.map((part) => part.replace(/\|/g, "\\|")).join(" | ")} |`;
+  return [line(heads), line(heads.map(() => "---")), ...cells.map(line)].join("\n");
+}
+
+/** Return a table as CSV (RFC 4180); a name that a spreadsheet would run as a formula is led by a quote. */
+function toCsv({ heads, cells }) {
+  const field = (text) => {
+    const safe = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
+    return /[",\r\n]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+  };
+  return [heads, ...cells].map((row) => row.map(field).join(",")).join("\r\n");
+}

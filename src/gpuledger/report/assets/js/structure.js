@@ -1,0 +1,236 @@
+// The module tree at the chosen instant, as icicle or treemap, on one canvas: pointer, keyboard, search, zoom.
+
+const TREEMAP_HEIGHT = 420;
+
+/** The picture of who holds the bytes. */
+class Structure {
+  constructor(store) {
+    this.store = store;
+    this.canvas = byId("structure");
+    this.boxes = [];
+    this.pointed = null;
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => this.unpoint());
+    this.canvas.addEventListener("click", (event) => this.click(event));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.canvas.addEventListener("blur", () => this.unpoint());
+    new ResizeObserver(() => this.view && this.draw()).observe(this.canvas.parentElement);
+  }
+
+  /** Show the books of `view` at one instant; `matches` is null without a search. */
+  show(view, ledger, matches) {
+    this.view = view;
+    this.ledger = ledger;
+    this.matches = matches;
+    this.draw();
+  }
+
+  focus() {
+    const node = Number(this.store.state.node);
+    return Number.isInteger(node) && node > 0 && node < this.view.tree.count && this.ledger.total[node] > 0 ? node : 0;
+  }
+
+  draw() {
+    const width = this.canvas.parentElement.clientWidth;
+    if (!width) return;
+    const treemap = this.store.state.shape === "treemap";
+    const height = treemap ? TREEMAP_HEIGHT : icicleRows(this.view) * ICICLE_ROW;
+    const focus = this.focus();
+    this.boxes = this.ledger.total[0] > 0 ? (treemap ? layoutTreemap(this.view, this.ledger, focus, width, height) : layoutIcicle(this.view, this.ledger, focus, width)) : [];
+    this.paint(sizedContext(this.canvas, width, height), width, height);
+    this.drawTrail(focus);
+  }
+
+  paint(context, width, height) {
+    context.clearRect(0, 0, width, height);
+    context.font = `12px ${cssColor("sans")}`;
+    context.textBaseline = "middle";
+    const style = { frame: cssColor("box"), ink: cssColor("ink"), line: cssColor("surface"), muted: cssColor("muted"), accent: cssColor("accent") };
+    for (const box of this.boxes) this.paintBox(context, box, style);
+    if (this.pointed) outline(context, this.pointed, style.ink);
+  }
+
+  paintBox(context, box, style) {
+    const treemap = this.store.state.shape === "treemap";
+    const color = box.account >= 0 ? REPORT.categories[this.view.accounts.category[box.account]].color : null;
+    context.globalAlpha = this.isMatched(box) ? 1 : 0.15;
+    context.fillStyle = color || style.frame;
+    const gap = box.w > 3 && !treemap ? 1 : 0;
+    context.fillRect(box.x, box.y, box.w - gap, box.h - (treemap ? 0 : 1));
+    if (treemap && !color) outline(context, box, style.line);
+    if (!color && !treemap && box.w >= 8) this.paintComposition(context, box);
+    const room = box.w - 10;
+    if (room > 14 && (!treemap || color || box.head) && box.h >= 14) {
+      context.fillStyle = color ? readableOn(color) : style.ink;
+      const line = treemap && !color ? 9 : Math.min(box.h, ICICLE_ROW) / 2 - (color || treemap ? 0 : 1);
+      context.fillText(fitText(context, this.label(box), room), box.x + 5, box.y + line);
+    }
+    context.globalAlpha = 1;
+  }
+
+  /** Draw the strip along a module's foot that says what its bytes are. */
+  paintComposition(context, box) {
+    const sums = this.compositionOf(box.node);
+    let x = box.x;
+    REPORT.categories.forEach((category, id) => {
+      const width = (sums[id] / this.ledger.total[box.node]) * (box.w - 1);
+      context.fillStyle = category.color;
+      if (width > 0) context.fillRect(x, box.y + box.h - 4, width, 3);
+      x += width;
+    });
+  }
+
+  compositionOf(node) {
+    if (this.composedFor !== this.ledger) {
+      this.composedFor = this.ledger;
+      this.compositions = new Map();
+    }
+    if (!this.compositions.has(node)) this.compositions.set(node, categoriesBelow(this.view, this.ledger, node));
+    return this.compositions.get(node);
+  }
+
+  isMatched(box) {
+    if (!this.matches) return true;
+    return box.account >= 0 ? this.matches.accounts[box.account] === 1 : this.matches.nodes[box.node] === 1;
+  }
+
+  bytesOf(box) {
+    return box.account >= 0 ? this.ledger.bytes[box.account] : this.ledger.total[box.node];
+  }
+
+  label(box) {
+    const name = box.account >= 0 ? formatName(REPORT.categories[this.view.accounts.category[box.account]].key) : this.view.tree.name[box.node];
+    return `${name}  ${formatBytes(this.bytesOf(box))}`;
+  }
+
+  boxAt(event) {
+    const bounds = this.canvas.getBoundingClientRect();
+    const x = event.clientX - bounds.left;
+    const y = event.clientY - bounds.top;
+    let found = null;
+    for (const box of this.boxes) if (box.x <= x && x < box.x + box.w && box.y <= y && y < box.y + box.h) found = box;
+    return found;
+  }
+
+  point(event) {
+    const box = this.boxAt(event);
+    if (box !== this.pointed) this.select(box);
+    if (box) showTip(this.describe(box), event.clientX + 14, event.clientY + 16, event.clientY - 10);
+    else hideTip();
+  }
+
+  unpoint() {
+    this.select(null);
+    hideTip();
+  }
+
+  /** Outline `box` without painting the rest anew: it is the same picture. */
+  select(box) {
+    this.pointed = box;
+    const context = this.canvas.getContext("2d");
+    this.paint(context, this.canvas.clientWidth, this.canvas.clientHeight);
+    byId("structure-said").textContent = box ? this.describe(box).map((line) => [line.text, line.value].filter(Boolean).join(" ")).join(", ") : "";
+  }
+
+  describe(box) {
+    const { tree } = this.view;
+    const bytes = this.bytesOf(box);
+    const shares = `${formatBytes(bytes)} · ${formatShare(bytes, this.ledger.total[0])} of allocated`;
+    const title = box.node === 0 ? "everything allocated on this device" : tree.path[box.node];
+    const lines = [{ text: title, className: "tip-title path" }];
+    if (tree.className[box.node]) lines.push({ text: tree.className[box.node], className: "tip-source" });
+    if (box.account >= 0) {
+      const category = REPORT.categories[this.view.accounts.category[box.account]];
+      return [...lines, { text: formatName(category.key), color: category.color, value: shares }, { text: formatExact(bytes), className: "tip-source" }];
+    }
+    lines.push({ text: shares });
+    const sums = [...this.compositionOf(box.node)].map((sum, id) => ({ sum, category: REPORT.categories[id] })).filter(({ sum }) => sum > 0);
+    sums.sort((a, b) => b.sum - a.sum);
+    lines.push(...sums.map(({ sum, category }) => ({ text: formatName(category.key), color: category.color, value: formatBytes(sum) })));
+    return lines;
+  }
+
+  click(event) {
+    const box = this.boxAt(event);
+    if (!box) return;
+    if (this.store.state.shape === "treemap") this.zoomTo(this.childOfFocus(box.node));
+    else this.zoomTo(box.node === this.focus() ? this.view.tree.parent[box.node] : box.node);
+  }
+
+  /** Return the ancestor of `node` right below the focus: a treemap is entered level by level. */
+  childOfFocus(node) {
+    const focus = this.focus();
+    let child = node;
+    while (child !== focus && this.view.tree.parent[child] !== focus) child = this.view.tree.parent[child];
+    return child;
+  }
+
+  zoomTo(node) {
+    this.pointed = null;
+    hideTip();
+    this.store.set({ node: String(Math.max(0, node)) });
+  }
+
+  /** Arrows walk over the boxes, Enter goes in, Esc goes up. */
+  key(event) {
+    if (event.key === "Enter" && this.pointed) this.zoomTo(this.pointed.node);
+    else if (event.key.startsWith("Arrow")) this.walk(event.key.slice(5));
+    else return;
+    event.preventDefault();
+  }
+
+  up() {
+    const focus = this.focus();
+    if (focus > 0) this.zoomTo(this.view.tree.parent[focus]);
+    return focus > 0;
+  }
+
+  walk(direction) {
+    if (!this.pointed) return this.select(this.boxes[0] || null);
+    const { x, y, w, h } = this.pointed;
+    const ahead = {
+      Right: (box) => box.y === y && box.x >= x + w - 0.01,
+      Left: (box) => box.y === y && box.x + box.w <= x + 0.01,
+      Down: (box) => box.y >= y + h - 0.01 && box.x + box.w > x && box.x < x + w,
+      Up: (box) => box.y + box.h <= y + 0.01 && box.x <= x + 0.01 && box.x + box.w > x,
+    }[direction];
+    const distance = (box) => Math.abs(box.y - y) * 1e4 + Math.abs(box.x - x);
+    const next = this.boxes.filter((box) => box !== this.pointed && ahead(box)).sort((a, b) => distance(a) - distance(b))[0];
+    if (next) this.select(next);
+    return undefined;
+  }
+
+  /** Show the way from the whole device to the focus. */
+  drawTrail(focus) {
+    const nodes = [];
+    for (let node = focus; node > 0; node = this.view.tree.parent[node]) nodes.unshift(node);
+    const step = (node) => element("button", { type: "button", className: "link", onclick: () => this.zoomTo(node), disabled: node === focus }, this.view.tree.name[node]);
+    byId("trail").replaceChildren(...[0, ...nodes].flatMap((node, i) => (i ? [element("span", { className: "muted", "aria-hidden": "true" }, "›"), step(node)] : [step(node)])));
+    byId("trail-bytes").textContent = `${formatBytes(this.ledger.total[focus])}${focus ? ` · ${formatShare(this.ledger.total[focus], this.ledger.total[0])} of allocated` : " allocated"}`;
+  }
+}
+
+function outline(context, box, color) {
+  context.strokeStyle = color;
+  context.lineWidth = 1.5;
+  context.strokeRect(box.x + 0.75, box.y + 0.75, Math.max(0.5, box.w - 2), Math.max(0.5, box.h - 2.5));
+}
+
+/** Return `text`, cut with "…" where `room` pixels do not hold it. */
+function fitText(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  let low = 0;
+  let high = text.length;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
+    else high = middle - 1;
+  }
+  return low > 1 ? `${text.slice(0, low)}…` : "";
+}
+
+/** Return black or white, whichever reads better on `color` (#rrggbb). */
+function readableOn(color) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16) / 255);
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 ? "#16181b" : "#ffffff";
+}

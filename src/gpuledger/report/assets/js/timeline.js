@@ -1,0 +1,232 @@
+// Bytes by category over time, stacked; the reserved line above, the card's capacity, the peak and the chosen instant.
+
+const CLICK_SLOP_PX = 4;
+
+/** Return a zoom as text for the state; times in ns since the recording opened. */
+function formatZoom(start, end) {
+  return `${Math.round(start)},${Math.round(end)}`;
+}
+
+/** Return the zoom in `text` as [start, end] in seconds, or null. */
+function parseZoom(text) {
+  const [start, end] = text.split(",").map(Number);
+  return Number.isFinite(start) && Number.isFinite(end) && end > start ? [start / 1e9, end / 1e9] : null;
+}
+
+/** The timeline of one view. */
+class Timeline {
+  constructor(store, onHover) {
+    this.store = store;
+    this.onHover = onHover;
+    this.host = byId("timeline");
+    new ResizeObserver(() => this.resize()).observe(this.host);
+  }
+
+  /** Show `view` from its beginning to its end. */
+  show(view) {
+    this.view = view;
+    const { t } = view.timeline;
+    const last = t[t.length - 1];
+    this.whole = [0, Math.max(last, 1) / 1e9];
+    this.draw();
+  }
+
+  /** Build the plot anew: another view, other categories, other colours. */
+  draw() {
+    if (this.plot) this.plot.destroy();
+    this.hidden = new Set(this.store.state.hide.split(",").filter(Boolean));
+    this.plot = new uPlot(this.options(), this.stack(), this.host);
+    this.listen();
+  }
+
+  options() {
+    const { categories } = this.view.timeline;
+    const ink = cssColor("ink");
+    const axis = { stroke: cssColor("muted"), font: `12px ${cssColor("sans")}`, grid: { stroke: cssColor("grid"), width: 1 }, ticks: { stroke: cssColor("grid"), width: 1, size: 4 } };
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    const areas = categories.map((_, position) => {
+      const category = REPORT.categories[categories[categories.length - 1 - position]];
+      return { label: category.key, fill: category.color, width: 0, points: { show: false }, paths: stepped };
+    });
+    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped };
+    return {
+      width: this.host.clientWidth,
+      height: this.host.clientHeight,
+      padding: [BANDS_HEIGHT, 12, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
+      scales: {
+        x: { time: false, min: this.range()[0], max: this.range()[1] },
+        y: { range: (plot, low, high) => [0, this.top(high)] },
+      },
+      axes: [
+        { ...axis, values: (plot, ticks) => timeLabels(ticks) },
+        { ...axis, size: 76, incrs: byteIncrements(), values: (plot, ticks) => byteLabels(ticks) },
+      ],
+      series: [{}, ...areas, reserved],
+      hooks: { draw: [(plot) => this.decorate(plot)], setSelect: [(plot) => this.zoomToSelection(plot)], setCursor: [(plot) => this.hover(plot)] },
+    };
+  }
+
+  /** Return uPlot's columns: seconds, then running sums from all categories down to the first, then reserved. */
+  stack() {
+    const { t, categories, bytes, reserved } = this.view.timeline;
+    const sums = [];
+    let below = new Float64Array(t.length);
+    categories.forEach((category, position) => {
+      const shown = !this.hidden.has(REPORT.categories[category].key);
+      below = shown ? below.map((sum, i) => sum + bytes[position][i]) : below;
+      sums.unshift(below);
+    });
+    return [t.map((ns) => ns / 1e9), ...sums, reserved];
+  }
+
+  range() {
+    return parseZoom(this.store.state.zoom) || this.whole;
+  }
+
+  /** Return the top of the y scale: the data's, or the card's capacity when that is asked for. */
+  top(high) {
+    const capacity = this.view.summary.capacity_bytes;
+    if (this.store.state.scale === "capacity" && capacity) return Math.max(capacity, high) * 1.04;
+    return Math.max(high, 1) * 1.08;
+  }
+
+  listen() {
+    const { over } = this.plot;
+    let from = null;
+    over.addEventListener("mousedown", (event) => { from = event.clientX; });
+    over.addEventListener("mouseup", (event) => {
+      if (from !== null && Math.abs(event.clientX - from) < CLICK_SLOP_PX) this.choose(event.clientX);
+      from = null;
+    });
+    over.addEventListener("dblclick", () => this.store.set({ zoom: "" }));
+    over.addEventListener("mouseleave", () => this.onHover(null));
+  }
+
+  /** Choose the instant nearest to what was clicked. */
+  choose(clientX) {
+    const seconds = this.plot.posToVal(clientX - this.plot.over.getBoundingClientRect().left, "x");
+    const k = nearestInstant(this.view.instants, seconds * 1e9);
+    this.store.set({ at: instantKey(this.view, k) });
+  }
+
+  zoomToSelection(plot) {
+    const { left, width } = plot.select;
+    if (width < CLICK_SLOP_PX) return;
+    const zoom = formatZoom(plot.posToVal(left, "x") * 1e9, plot.posToVal(left + width, "x") * 1e9);
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.store.set({ zoom });
+  }
+
+  hover(plot) {
+    this.onHover(plot.cursor.left >= 0 ? plot.cursor.idx : null);
+  }
+
+  /** Move to the zoom in the state. */
+  zoom() {
+    const [min, max] = this.range();
+    this.plot.setScale("x", { min, max });
+  }
+
+  resize() {
+    if (this.plot && this.host.clientWidth > 0) this.plot.setSize({ width: this.host.clientWidth, height: this.host.clientHeight });
+  }
+
+  decorate(plot) {
+    drawBands(plot, this.view.bands);
+    drawCapacity(plot, this.view.summary.capacity_bytes);
+    drawInstants(plot, this.view.instants);
+    const chosen = this.view.instants[chosenInstant(this.view, this.store.state)];
+    const peak = this.view.instants[this.view.peak];
+    if (chosen !== peak) drawMarker(plot, chosen, "chosen", cssColor("accent"));
+    drawMarker(plot, peak, `peak ${formatBytes(peak.allocated)}`, chosen === peak ? cssColor("accent") : cssColor("ink"));
+  }
+}
+
+/** Return increments of the byte axis: 1, 2, 5, 10, … 500 of each unit. */
+function byteIncrements() {
+  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+  return BYTE_UNITS.flatMap((_, exponent) => steps.map((step) => step * 1024 ** exponent));
+}
+
+/** Return byte labels that share the largest tick's unit. */
+function byteLabels(ticks) {
+  const exponent = byteExponent(Math.max(...ticks));
+  const whole = ticks.every((tick) => Number.isInteger(tick / 1024 ** exponent));
+  return ticks.map((tick) => (tick === 0 ? "0" : `${(tick / 1024 ** exponent).toFixed(whole ? 0 : 1)} ${BYTE_UNITS[exponent]}`));
+}
+
+/** Return time labels that share one unit and its decimals. */
+function timeLabels(ticks) {
+  const span = ticks.length > 1 ? ticks[1] - ticks[0] : 1;
+  const [factor, unit] = ticks[ticks.length - 1] >= 1 ? [1, "s"] : ticks[ticks.length - 1] >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
+  const decimals = Math.min(6, Math.max(0, Math.ceil(-Math.log10(span * factor) - 1e-9)));
+  return ticks.map((tick) => `${(tick * factor).toFixed(decimals)} ${unit}`);
+}
+
+function drawCapacity(plot, capacity) {
+  if (!capacity || capacity > plot.scales.y.max) return;
+  const { ctx, bbox } = plot;
+  const ratio = uPlot.pxRatio;
+  const y = Math.round(plot.valToPos(capacity, "y", true));
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = cssColor("warning");
+  ctx.setLineDash([6 * ratio, 4 * ratio]);
+  ctx.lineWidth = 1.5 * ratio;
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.font = `${11 * ratio}px ${cssColor("sans")}`;
+  ctx.textBaseline = "top";
+  ctx.textAlign = "left";
+  ctx.fillText(`capacity ${formatBytes(capacity)}`, bbox.left + 6 * ratio, y + 4 * ratio);
+  ctx.restore();
+}
+
+/** Draw a small mark on the time axis for every instant whose accounts this file holds. */
+function drawInstants(plot, instants) {
+  const { ctx, bbox } = plot;
+  const ratio = uPlot.pxRatio;
+  ctx.save();
+  ctx.fillStyle = cssColor("muted");
+  for (const instant of instants) {
+    const x = Math.round(plot.valToPos(instant.t / 1e9, "x", true));
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.fillRect(x, bbox.top + bbox.height, ratio, 5 * ratio);
+  }
+  ctx.restore();
+}
+
+function drawMarker(plot, instant, text, color) {
+  const { ctx, bbox } = plot;
+  const ratio = uPlot.pxRatio;
+  const x = Math.round(plot.valToPos(instant.t / 1e9, "x", true));
+  if (x < bbox.left || x > bbox.left + bbox.width) return;
+  const y = Math.round(plot.valToPos(instant.allocated, "y", true));
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = color;
+  ctx.lineWidth = ratio;
+  ctx.beginPath();
+  ctx.moveTo(x + 0.5 * ratio, bbox.top);
+  ctx.lineTo(x + 0.5 * ratio, bbox.top + bbox.height);
+  ctx.stroke();
+  ctx.beginPath();
+  ctx.arc(x + 0.5 * ratio, y, 3.5 * ratio, 0, 2 * Math.PI);
+  ctx.fill();
+  drawFlag(ctx, text, x, bbox, ratio, color);
+  ctx.restore();
+}
+
+function drawFlag(ctx, text, x, bbox, ratio, color) {
+  ctx.font = `600 ${11 * ratio}px ${cssColor("sans")}`;
+  ctx.textBaseline = "middle";
+  ctx.textAlign = "left";
+  const width = ctx.measureText(text).width + 10 * ratio;
+  const left = x + width > bbox.left + bbox.width ? x - width : x;
+  ctx.fillStyle = color;
+  ctx.fillRect(left, bbox.top, width, 16 * ratio);
+  ctx.fillStyle = cssColor("surface");
+  ctx.fillText(text, left + 5 * ratio, bbox.top + 8.5 * ratio);
+}

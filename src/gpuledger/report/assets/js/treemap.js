@@ -1,0 +1,19 @@
+// Boxes of the treemap: areas are bytes; modules are frames, their accounts the filled rectangles.
+
+const TREEMAP_SMALLEST_PX2 = 12;
+const TREEMAP_HEAD_PX = 16;
+
+/** Return the boxes of `focus` in `width` x `height` pixels; parts too small to see are left out before the layout. */
+function layoutTreemap(view, ledger, focus, width, height) {
+  const smallest = (TREEMAP_SMALLEST_PX2 * ledger.total[focus]) / (width * height);
+  const root = d3
+    .hierarchy({ node: focus, account: -1, bytes: ledger.total[focus] }, (part) => (part.account >= 0 ? null : visibleParts(view, ledger, part.node, smallest)))
+    .sum((part) => (part.account >= 0 ? part.bytes : 0))
+    .sort((a, b) => b.value - a.value);
+  d3.treemap().size([width, height]).paddingInner(1).paddingOuter(2).paddingTop((box) => (box.depth <= 2 ? TREEMAP_HEAD_PX : 3)).round(true)(root);
+  return root.descendants().map((box) => ({ x: box.x0, y: box.y0, w: box.x1 - box.x0, h: box.y1 - box.y0, node: box.data.node, account: box.data.account, head: box.depth <= 2 }));
+}
+
+function visibleParts(view, ledger, node, smallest) {
+  return childParts(view, ledger, node).filter((part) => part.bytes >= smallest || isAlwaysDrawn(view, part));
+}

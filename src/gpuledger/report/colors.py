@@ -1,0 +1,38 @@
+"""The colours of the books: one per category, the same in the report, in figures and in the terminal."""
+
+from __future__ import annotations
+
+from gpuledger.model.accounts import ROUNDING
+
+CATEGORY_COLORS = {
+    "weight": "#4e79a7",
+    "buffer": "#86bcb6",
+    "optimizer_state": "#b07aa1",
+    "gradient": "#59a14f",
+    "workspace": "#9c755f",
+    "communication": "#e15759",
+    "input": "#a0cbe8",
+    "activation": "#f28e2b",
+    "activation_gradient": "#8cd17d",
+    "temporary": "#f1ce63",
+    "other": "#79706e",
+    ROUNDING: "#bab0ac",
+}
+"""Category -> colour (``#rrggbb``), from Tableau 20; readable on light and on dark ground.
+
+The order is that of a stack, from what stays to what comes and goes, so that the lower edges of a picture are calm.
+"""
+
+UNKNOWN_COLOR = "#79706e"
+"""The colour of a category this version does not know."""
+
+
+def stack_order(categories: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``categories`` in the order in which they are stacked; unknown ones come last."""
+    known = tuple(CATEGORY_COLORS)
+    return tuple(sorted(categories, key=lambda name: (known.index(name) if name in known else len(known), name)))
+
+
+def category_color(category: str) -> str:
+    """Return the colour of ``category``, ``#rrggbb``."""
+    return CATEGORY_COLORS.get(category, UNKNOWN_COLOR)

@@ -1,0 +1,128 @@
+"""What one report shows, gathered from a run's analyses and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.account_series import AccountSeries, build_account_series, choose_instants
+from gpuledger.analyze.balance import Balance, build_balance
+from gpuledger.analyze.breakdown import Account, break_down
+from gpuledger.analyze.live import device_indices
+from gpuledger.analyze.summary import Summary, summarize
+from gpuledger.analyze.timeline import Band, Timeline, bands, build_timeline
+from gpuledger.errors import EmptyRunError
+from gpuledger.model.accounts import ROUNDING
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank, Run
+
+MAX_POINTS, MIN_POINTS = 4000, 400
+MAX_INSTANTS, MIN_INSTANTS = 96, 12
+MAX_RUNS = 120_000
+"""Runs of equal account bytes in one file; a wide model gets fewer instants, so that the file stays small."""
+MAX_TENSORS = 200
+MAX_BANDS = 4000
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module: ``parent_id`` is None for an outermost one."""
+
+    module_id: int
+    parent_id: int | None
+    path: str
+    class_name: str
+
+
+@dataclass(frozen=True)
+class View:
+    """One device of one rank. ``tensors`` are the largest at the peak, ``tensors_left_out`` those below them."""
+
+    rank: int
+    device_idx: int
+    manifest: dict[str, Any]
+    summary: Summary
+    timeline: Timeline
+    bands: tuple[Band, ...]
+    modules: tuple[Module, ...]
+    accounts: AccountSeries
+    tensors: tuple[Account, ...]
+    tensors_left_out: int
+    balance: Balance
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A run as a report shows it: its name, its manifest, and one view per rank and device."""
+
+    name: str
+    manifest: dict[str, Any]
+    views: tuple[View, ...]
+
+
+def gather(run: Run, ranks: tuple[Rank, ...]) -> ReportData:
+    """Return what a report on ``ranks`` shows; the more views, the coarser each one's timeline.
+
+    Raises:
+        EmptyRunError: no rank has a block.
+        InputError: a part of the run is damaged.
+    """
+    places = [(rank, device_idx) for rank in ranks for device_idx in device_indices(rank)]
+    if not places:
+        raise EmptyRunError(
+            f"{run.path.name}: no allocation was recorded, there is nothing to report",
+            hint="gpuledger doctor says what can be recorded here",
+        )
+    views = []
+    for rank in ranks:
+        fresh = replace(rank)  # keeps its own columns, so that they go when the next rank's come
+        views += [_view(fresh, device_idx, len(places)) for place, device_idx in places if place is rank]
+    return ReportData(run.name, run.manifest, tuple(views))
+
+
+def _view(rank: Rank, device_idx: int, views: int) -> View:
+    timeline = build_timeline(rank, device_idx, max(MIN_POINTS, MAX_POINTS // views))
+    summary = summarize(rank, device_idx)
+    tensors = _tensors(rank, summary)
+    return View(
+        rank=rank.number,
+        device_idx=device_idx,
+        manifest=rank.manifest,
+        summary=summary,
+        timeline=timeline,
+        bands=_bands(rank, device_idx, timeline),
+        modules=_modules(rank),
+        accounts=_accounts(rank, timeline, views),
+        tensors=tuple(tensors[:MAX_TENSORS]),
+        tensors_left_out=max(0, len(tensors) - MAX_TENSORS),
+        balance=build_balance(rank, device_idx),
+    )
+
+
+def _accounts(rank: Rank, timeline: Timeline, views: int) -> AccountSeries:
+    """Return the accounts at as many instants as the file has room for."""
+    count = max(MIN_INSTANTS, MAX_INSTANTS // views)
+    while True:
+        series = build_account_series(rank, timeline.device_idx, choose_instants(rank, timeline, count))
+        if series.bytes.size <= MAX_RUNS // views or count <= MIN_INSTANTS:
+            return series
+        count = max(MIN_INSTANTS, count // 2)
+
+
+def _tensors(rank: Rank, summary: Summary) -> list[Account]:
+    books = break_down(rank, summary.instant, by=("category", "module", "tensor"))
+    return [account for account in books.accounts if account.category != ROUNDING]
+
+
+def _bands(rank: Rank, device_idx: int, timeline: Timeline) -> tuple[Band, ...]:
+    """Return the steps and phases that touch the timeline, the first :data:`MAX_BANDS` of them."""
+    start_ns, end_ns = int(timeline.t_ns[0]), int(timeline.t_ns[-1])
+    touching = [band for band in bands(rank, device_idx) if band.end_ns >= start_ns and band.start_ns <= end_ns]
+    return tuple(touching[:MAX_BANDS])
+
+
+def _modules(rank: Rank) -> tuple[Module, ...]:
+    table = rank.table("modules", ("module_id", "parent_id", "path", "class_name"))
+    columns = (table[name].to_pylist() for name in table.column_names)
+    return tuple(Module(*row) for row in zip(*columns, strict=True))

@@ -1,0 +1,91 @@
+"""What each number of a report means: from the tables' own columns where there is one, from here where there is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.accounts import CATEGORIES, IDENTITY_CATEGORY, LIFETIME_RULES, ROUNDING
+from gpuledger.model.tables import TABLES
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One term: its title, what it means, and where the number comes from."""
+
+    title: str
+    meaning: str
+    source: str
+
+
+_COLUMNS = {
+    "peak_reserved_bytes": ("Peak reserved", "segments", "bytes", "highest sum of all segments the allocator held"),
+    "allocated": ("Allocated", "counters", "allocated_bytes", ""),
+    "reserved": ("Reserved", "counters", "reserved_bytes", ""),
+    "active": ("Active", "counters", "active_bytes", ""),
+    "used": ("Used", "samples", "used_bytes", ""),
+    "driver": ("Driver", "samples", "driver_bytes", ""),
+    "capacity": ("Capacity", "samples", "total_bytes", ""),
+    "other_processes": ("Other processes", "process_samples", "bytes", "what other processes hold on this card"),
+}
+"""Term -> title, table, column, and a meaning where the column's own does not do."""
+
+_OWN = {
+    "peak_allocated_bytes": Definition(
+        "Peak allocated",
+        "most bytes allocated at one instant of the recording; context, libraries and other processes are not in it",
+        "caching allocator's history, exact",
+    ),
+    "step_time_ns": Definition(
+        "Step time",
+        "host time from one step's beginning to its end, the recorder's pauses taken off",
+        "host clock; a step ends when the host returns from it, not when the card has done its work",
+    ),
+    "largest_category": Definition(
+        "Largest category", "the category with most bytes at the peak", "sum over live blocks"
+    ),
+    "context": Definition(
+        "Context", "what one process's CUDA context takes on this card", "measured apart; see the line's source"
+    ),
+    "library": Definition(
+        "Library", "what cuBLAS, cuDNN and other libraries take outside the allocator", "measured apart"
+    ),
+    "free_segments": Definition(
+        "Free segments", "segments without a block in use; empty_cache() would give them back", "history and addresses"
+    ),
+    "fragmented": Definition(
+        "Fragmented", "free pieces inside segments that are in use", "reserved less free segments less active"
+    ),
+    "awaiting_free": Definition(
+        "Awaiting free", "given back by the program while another stream may still use it", "active less allocated"
+    ),
+    "unused": Definition(
+        "Unused", "what the card could still give: its capacity less driver and used", "NVML memory info v2"
+    ),
+    "remainder": Definition(
+        "Remainder",
+        "the card's used bytes less every line that was measured; free to be wrong, never hidden",
+        "NVML's reading less all other lines",
+    ),
+    "notes": Definition("Notes", "what a reader of these numbers should know", "the run"),
+    f"category.{ROUNDING}": Definition(
+        "Rounding", "what the allocator gave beyond what was asked for", "allocated less requested, exact"
+    ),
+}
+
+
+def definitions() -> dict[str, Definition]:
+    """Return the definition of every term a report shows; categories are under ``category.NAME``."""
+    found = dict(_OWN)
+    for key, (title, table, column, meaning) in _COLUMNS.items():
+        known = next(one for one in TABLES[table].columns if one.name == column)
+        found[key] = Definition(title, meaning or known.meaning, known.source)
+    found |= {f"category.{category}": _define_category(category) for category in CATEGORIES}
+    return found
+
+
+def _define_category(category: str) -> Definition:
+    seen = [kind for kind, name in IDENTITY_CATEGORY.items() if name == category]
+    ways = ["seen to be one, by its address"] if seen else []
+    ways += [f"{rule.why} ({', '.join(rule.phases)})" for rule in LIFETIME_RULES if rule.category == category]
+    title = category.replace("_", " ").capitalize()
+    return Definition(title, "; or ".join(ways), "identity of the storage, else its lifetime across phases")
