@@ -52,7 +52,8 @@ MANIFESTS = """\
 ## Manifests
 
 `manifest.json` of the run: `schema_version`, `gpuledger_version`, `name`, `command` (a list), `started_ns`,
-`ended_ns`, `exit_status`, `signal` (that ended it, or null), `status` (running, complete, cut off), `settings` ({name: {value, origin}}), `notes`.
+`ended_ns`, `exit_status`, `signal` (that ended it, or null), `status` (running, complete, cut off), `settings`
+({name: {value, origin}}), `notes`.
 
 `rank-N/manifest.json`: `schema_version`, `rank`, `pid`, `recorder` (cuda-history or dispatch), `devices` (device_idx,
 name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `python_version`, `allocator_settings`,
