@@ -42,6 +42,14 @@ def post_missing(run_directory: Path) -> None:
             post_rank(directory)
 
 
+def settle(run_directory: Path) -> Run:
+    """Return a run whose program has just ended, posted."""
+    for _, directory in rank_directories(run_directory):
+        if (directory / "journal").is_dir() and not (directory / "manifest.json").is_file():
+            post_rank(directory)
+    return read_run(run_directory)
+
+
 class Recording:
     """One recording made from Python; see :func:`record`."""
 

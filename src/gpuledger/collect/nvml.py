@@ -32,6 +32,10 @@ class Nvml:
         """Return the driver's version."""
         return str(self._nvml.nvmlSystemGetDriverVersion())
 
+    def device_count(self) -> int:
+        """Return the number of cards."""
+        return int(self._nvml.nvmlDeviceGetCount())
+
     def read_memory(self, uuid: str) -> MemoryReading | None:
         """Return the card's bytes; None where it cannot be read."""
         try:

@@ -7,7 +7,11 @@ from pathlib import Path
 
 
 def claim_rank(run_directory: Path) -> Path:
-    """Return the rank directory of this process, made now: ``RANK`` where a launcher set it and it is free, else the first free number."""
+    """Return the rank directory of this process, made now.
+
+    ``RANK`` where a launcher set it and that is free; a second process of the same rank comes after the last rank of
+    the launcher's world. Without ``RANK`` the first free number.
+    """
     wanted = os.environ.get("RANK", "")
     world = os.environ.get("WORLD_SIZE", "")
     number = int(wanted) if wanted.isdecimal() else 0

@@ -39,7 +39,7 @@ class StackBook:
 
     def intern_frame(self, frame: FrameType | None) -> int:
         """Return the number of the stack that begins at ``frame``."""
-        frames = []
+        frames: list[tuple[str, int, str]] = []
         while frame is not None and len(frames) < 2 * MAX_FRAMES:
             code = frame.f_code
             frames.append((code.co_filename, frame.f_lineno, code.co_name))

@@ -32,7 +32,7 @@ def _find(name: str) -> Callable[..., Any] | None:
     for place in (_C, torch.autograd):
         found = getattr(place, name, None)
         if callable(found):
-            return found  # type: ignore[no-any-return]
+            return found
     return None
 
 
@@ -65,7 +65,7 @@ def sequence_reader() -> Callable[[], int]:
 
 def set_memory_metadata() -> Callable[[str], None]:
     """Return the function that tags the calling thread's next CUDA allocations."""
-    return _C._cuda_setMemoryMetadata  # type: ignore[no-any-return]
+    return _C._cuda_setMemoryMetadata
 
 
 def get_memory_metadata() -> str:
@@ -97,17 +97,17 @@ def stop_history() -> None:
 
 def full_snapshot() -> dict[str, Any]:
     """Return segments, blocks and every event since the history was cleared."""
-    return _C._cuda_memorySnapshot(None)  # type: ignore[no-any-return, attr-defined]
+    return _C._cuda_memorySnapshot(None)
 
 
 def light_snapshot() -> dict[str, Any]:
     """Return segments and blocks only; leaves a SNAPSHOT event in the history. 0.1–1 ms."""
-    return _C._cuda_memorySnapshot((0, 0, False))  # type: ignore[no-any-return, attr-defined]
+    return _C._cuda_memorySnapshot((0, 0, False))
 
 
 def memory_stats(device_idx: int) -> dict[str, Any]:
     """Return the allocator's counters as a nested dict, straight from C++ (8 µs on an H200, the public one 67)."""
-    return _C._cuda_memoryStats(device_idx)  # type: ignore[no-any-return]
+    return _C._cuda_memoryStats(device_idx)
 
 
 def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> None:
@@ -144,7 +144,8 @@ def _configured_cublas_bytes() -> int | None:
     return sum(int(kib) * int(count) for kib, count in pairs) << 10
 
 
-def dispatch_stack_is_empty() -> bool:
-    """Return whether no TorchDispatchMode is active in this thread."""
-    length = getattr(_C, "_len_torch_dispatch_stack", None)
-    return length is None or length() == 0
+def top_dispatch_mode() -> Any:
+    """Return the innermost TorchDispatchMode of this thread; None where there is none."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return _get_current_dispatch_mode()

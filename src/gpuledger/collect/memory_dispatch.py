@@ -1,0 +1,235 @@
+"""Memory through the dispatcher: every new storage an operator makes, and its death.
+
+For CPU tensors, and for CUDA ones where the allocator keeps no history.
+
+Seen: storages made by operators of the thread that opened the recorder (a dispatch mode belongs to its thread; on the
+CPU backward runs in the calling thread). Not seen: what an operator uses inside itself, tensors made without an
+operator (``torch.from_numpy``, a C++ extension) until an operator takes them as input, other threads' tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.collect import torch_private
+from gpuledger.collect.stacks import StackBook
+from gpuledger.model.journal import REASONS, Action, Part
+
+_PSEUDO_ADDRESS = 1 << 56
+"""Where storages without an address of their own (fake, meta) are put, one after another."""
+
+
+class _Token(threading.local):
+    value = -1
+
+
+class DispatchRecorder:
+    """Records storages of the given device types.
+
+    Args:
+        stacks: Where Python stacks are numbered.
+        on_error: Called with an error of ours; must not raise.
+        devices: Device types to record.
+    """
+
+    kind = "dispatch"
+
+    def __init__(
+        self, stacks: StackBook, on_error: Callable[[BaseException], None], devices: Iterable[str] = ("cpu",)
+    ) -> None:
+        self.set_token: Callable[[Any], None] = self._set_token
+        self._stacks = stacks
+        self._on_error = on_error
+        self._kinds = frozenset(devices)
+        self._token = _Token()
+        self._mode: _Mode | None = None
+        self._with_stacks = False
+        self._pid = os.getpid()
+        self._live: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
+        self._events: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._operators: dict[Any, int] = {}
+        self._held: dict[int, list[int]] = {}
+        self._next_pseudo = _PSEUDO_ADDRESS
+
+    # -- the protocol -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def make_token(tag_id: int) -> int:
+        """Return the tag itself."""
+        return tag_id
+
+    def _set_token(self, token: int) -> None:
+        self._token.value = token
+
+    def current_token(self) -> int:
+        """Return the calling thread's tag."""
+        return self._token.value
+
+    def open(self, part: Part) -> None:
+        """Put the mode at the bottom of this thread's stack of modes."""
+        self._mode = _Mode(self)
+        self._mode.__enter__()
+
+    def set_stacks(self, on: bool) -> None:
+        """Keep Python stacks from now on, or stop doing so."""
+        self._with_stacks = on
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees)`` since the recorder opened."""
+        held = self._held or {-1: [0] * 6}
+        return {device_idx: (counted[0], counted[1]) for device_idx, counted in held.items()}
+
+    def read_counters(self, part: Part, step: int, reason: str) -> None:
+        """Append our own counts: on the CPU nobody else keeps any."""
+        t_ns = time.time_ns()
+        for device_idx, (made, gone, now_bytes, peak_bytes, *_) in (self._held or {-1: [0] * 6}).items():
+            part.add(
+                "counters",
+                t_ns=t_ns,
+                device_idx=device_idx,
+                step=step,
+                reason=REASONS.index(reason),
+                alloc_count=made,
+                free_count=gone,
+                allocated_bytes=now_bytes,
+                requested_bytes=now_bytes,
+                active_bytes=now_bytes,
+                reserved_bytes=now_bytes,
+                peak_allocated_bytes=peak_bytes,
+                peak_reserved_bytes=peak_bytes,
+            )
+
+    def drain(self, part: Part, reason: str) -> None:
+        """Move the events into ``part``."""
+        events, self._events = self._events, []
+        part.facts["operators"] = [str(operator) for operator in self._operators]
+        if not events:
+            return
+        names = ("device_idx", "action", "address", "bytes", "time_ns", "tag_id", "stack_id", "operator_id")
+        part.add("events", stream=0, **dict(zip(names, zip(*events, strict=True), strict=True)))
+
+    def close(self, part: Part, reason: str) -> None:
+        """Take the mode out and move the last events into ``part``."""
+        mode, self._mode = self._mode, None
+        if mode is None:
+            return
+        mode.retire()
+        self.drain(part, reason)
+        self._live.clear()
+
+    # -- storages ---------------------------------------------------------------------------------------------------
+
+    def see(self, operator: Any, results: Any, arguments: Any) -> None:
+        """Note the storages among an operator's results that are new, and among its arguments that nobody has seen."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            for tensor in _tensors(arguments):
+                self._note(tensor, None)
+            for tensor in _tensors(results):
+                self._note(tensor, operator)
+        except Exception as error:
+            self._on_error(error)
+
+    def _note(self, tensor: torch.Tensor, operator: Any) -> None:
+        device = tensor.device
+        if device.type not in self._kinds or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._live.get(key)
+        size_bytes = storage.nbytes()
+        if known is not None:
+            if known[3] == size_bytes:
+                return
+            self._drop(key)
+        if not size_bytes:
+            return
+        device_idx = -1 if device.index is None else device.index
+        address = storage.data_ptr() or self._pseudo_address(size_bytes)
+        reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
+        self._live[key] = (reference, device_idx, address, size_bytes)
+        self._count(device_idx, size_bytes)
+        stack_id = self._stack_id() if self._with_stacks and operator is not None else -1
+        operator_id = -1 if operator is None else self._operator_id(operator)
+        self._events.append(
+            (device_idx, Action.ALLOC, address, size_bytes, time.time_ns(), self._token.value, stack_id, operator_id)
+        )
+
+    def _drop(self, key: int) -> None:
+        """A storage is gone. Called from the garbage collector, in any thread."""
+        known = self._live.pop(key, None)
+        if known is None or self._mode is None or os.getpid() != self._pid:
+            return
+        _, device_idx, address, size_bytes = known
+        self._count(device_idx, -size_bytes)
+        now_ns, tag = time.time_ns(), self._token.value
+        self._events.append((device_idx, Action.FREE_REQUESTED, address, size_bytes, now_ns, tag, -1, -1))
+        self._events.append((device_idx, Action.FREE_COMPLETED, address, size_bytes, now_ns, tag, -1, -1))
+
+    def _count(self, device_idx: int, change_bytes: int) -> None:
+        counted = self._held.setdefault(device_idx, [0, 0, 0, 0])
+        counted[0 if change_bytes > 0 else 1] += 1
+        counted[2] += change_bytes
+        counted[3] = max(counted[3], counted[2])
+
+    def _pseudo_address(self, size_bytes: int) -> int:
+        address = self._next_pseudo
+        self._next_pseudo += -(-size_bytes // 64) * 64
+        return address
+
+    def _operator_id(self, operator: Any) -> int:
+        number = self._operators.get(operator)
+        if number is None:
+            number = self._operators[operator] = len(self._operators)
+        return number
+
+    def _stack_id(self) -> int:
+        return self._stacks.intern_frame(sys._getframe(4))
+
+
+class _Mode(TorchDispatchMode):
+    """Sees every operator. Lets ``torch.compile`` work as if it were not there."""
+
+    def __init__(self, recorder: DispatchRecorder) -> None:
+        super().__init__()
+        self._recorder: DispatchRecorder | None = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch that compiled code needs no fallback because of this mode."""
+        return True
+
+    def retire(self) -> None:
+        """Do nothing any more, and leave the stack where nobody else stands on top."""
+        self._recorder = None
+        if torch_private.top_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self._recorder is not None:
+            self._recorder.see(func, result, args)
+        return result
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors of an operator's results or arguments: itself, or those in lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from _tensors(inner)
