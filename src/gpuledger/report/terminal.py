@@ -181,16 +181,27 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str | Cell | Bar, ...], ...]
 
+    def fits(self, terminal: Terminal) -> bool:
+        """Return whether nothing has to be shortened or left out."""
+        natural = self._natural_widths(self._safe_rows(terminal), terminal)
+        return terminal.width_cells is None or _total_cells(natural) <= terminal.width_cells
+
     def lines(self, terminal: Terminal) -> list[str]:
         """Return the table's lines, no wider than the terminal as long as numbers stay whole."""
-        safe = [[self._safe(cell, terminal) for cell in row] for row in self.rows]
-        natural = [self._natural_cells(number, safe, terminal) for number in range(len(self.columns))]
+        safe = self._safe_rows(terminal)
+        natural = self._natural_widths(safe, terminal)
         widths = self._fit(natural, terminal.width_cells)
         lines = []
         if any(column.title for column in self.columns):
             titles = [Cell(terminal.text(column.title), DIM) for column in self.columns]
             lines.append(self._line(titles, widths, terminal))
         return lines + [self._line(row, widths, terminal) for row in safe]
+
+    def _safe_rows(self, terminal: Terminal) -> list[list[Cell | Bar]]:
+        return [[self._safe(cell, terminal) for cell in row] for row in self.rows]
+
+    def _natural_widths(self, rows: list[list[Cell | Bar]], terminal: Terminal) -> list[int]:
+        return [self._natural_cells(number, rows, terminal) for number in range(len(self.columns))]
 
     @staticmethod
     def _safe(cell: str | Cell | Bar, terminal: Terminal) -> Cell | Bar:
@@ -248,6 +259,6 @@ class Table:
         return "  ".join(pieces).rstrip()
 
 
-def _total_cells(widths: Sequence[int | None]) -> int:
+def _total_cells(widths: Sequence[int] | Sequence[int | None]) -> int:
     shown = [width for width in widths if width is not None]
     return sum(shown) + 2 * (len(shown) - 1)

@@ -1,0 +1,127 @@
+"""``gpuledger sql``: DuckDB over the tables of a run, read-only."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import open_run, print_lines, print_notes, run_argument
+from gpuledger.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuledger.model.sql import Answer
+
+ROWS = 100
+
+
+@click.command(
+    "sql",
+    short_help="Ask a run's tables with SQL, read-only.",
+    epilog="""\b
+Examples:
+  gpuledger sql train.ledger "select category, sum(requested_bytes) from at_peak group by 1"
+  gpuledger sql train.ledger "show tables\"""",
+)
+@run_argument()
+@click.argument("query")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, never cut.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
+@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, help="Rows of the text table.")
+def sql_command(run_path: str, query: str, as_json: bool, as_csv: bool, rows: int) -> None:
+    """Ask a run's tables with SQL, read-only.
+
+    Every table holds all ranks, with the rank as first column. Beside the tables: `accounts` is blocks with the
+    module's path and the tensor's name, `peaks` the event of each device's highest allocated bytes, `at_peak` the
+    accounts alive at it. One SELECT (or DESCRIBE, SHOW TABLES); no other file can be read or written.
+    """
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: give one of them")
+    from gpuledger.model.sql import ask, open_database
+
+    answer = ask(open_database(open_run(run_path)), query)
+    if as_json:
+        _print_json(answer)
+    elif as_csv:
+        _print_csv(answer)
+    else:
+        _print_table(answer, rows)
+
+
+def _print_json(answer: Answer) -> None:
+    """Print the rows as they come; a repeated column name is numbered, so that no value is lost."""
+    names = _distinct(answer.columns)
+    separator = "["
+    for row in _rows(answer):
+        values = dict(zip(names, map(_plain, row), strict=True))
+        click.echo(f"{separator}\n{json.dumps(values, ensure_ascii=True, allow_nan=False)}", nl=False)
+        separator = ","
+    click.echo("[]" if separator == "[" else "\n]")
+
+
+def _print_csv(answer: Answer) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(answer.columns)
+    writer.writerows([_plain(value) for value in row] for row in _rows(answer))
+
+
+def _print_table(answer: Answer, limit: int) -> None:
+    """Print the first rows as a table, or one value a line where the table is wider than the terminal."""
+    from gpuledger.report.terminal import Column, Table, Terminal
+
+    terminal = Terminal.of(sys.stdout)
+    found = _rows(answer)
+    shown = list(islice(found, limit))
+    texts = tuple(tuple(_text(value) for value in row) for row in shown)
+    numeric = [any(isinstance(row[n], int | float | Decimal) for row in shown) for n in range(len(answer.columns))]
+    columns = (Column(name, right=right) for name, right in zip(answer.columns, numeric, strict=True))
+    table = Table(tuple(columns), texts)
+    if table.fits(terminal):
+        print_lines(table.lines(terminal))
+    else:
+        for position, row in enumerate(texts):
+            pairs = Table((Column(), Column()), tuple(zip(answer.columns, row, strict=True)))
+            print_lines([*([""] if position else []), *pairs.lines(terminal)])
+    left = sum(1 for _ in found)
+    if left:
+        print_notes([f"gpuledger: {left:,} more rows; -n {limit + left}, --csv or --json print them"])
+
+
+def _rows(answer: Answer) -> Iterator[tuple[Any, ...]]:
+    return chain.from_iterable(answer.batches)
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON and CSV can hold."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    taken: list[str] = []
+    for name in names:
+        number = 1
+        candidate = name
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        taken.append(candidate)
+    return taken
