@@ -131,7 +131,7 @@ def test_bands_cover_every_recorded_step_with_its_phases(rank: Rank) -> None:
     assert len(phases) == 1 + 3 * 5
 
 
-def test_neighbouring_pieces_of_one_phase_are_one_band() -> None:
+def test_neighbouring_pieces_of_one_phase_are_one_band_that_ends_with_its_step() -> None:
     spans = [
         {"device_idx": 0, "kind": kind, "start_ns": start, "end_ns": start + 10, "phase": phase, "step": step}
         for kind, start, phase, step in (
@@ -143,11 +143,14 @@ def test_neighbouring_pieces_of_one_phase_are_one_band() -> None:
         )
     ]
     with written(block_rows([life()])) as rank:
+        step = {"step": 2, "device_idx": 0, "kind": "call", "recorded": True, "start_ns": 18, "end_ns": 36, "paused_ns": 0}
         write_table(rank.directory, to_table("spans", spans), "spans")
+        write_table(rank.directory, to_table("steps", [step]), "steps")
         assert [(b.label, b.step, b.start_ns, b.end_ns) for b in bands(rank, 0)] == [
+            ("step 2", 2, 18, 36),
             ("forward", 1, 0, 20),
             ("forward", 2, 20, 30),
-            ("backward", 2, 30, 40),
+            ("backward", 2, 30, 36),
         ]
 
 

@@ -92,11 +92,15 @@ def build_timeline(rank: Rank, device_idx: int | None = None, points: int = 4000
 
 
 def bands(rank: Rank, device_idx: int) -> tuple[Band, ...]:
-    """Return the steps and then the phases in time order; neighbouring pieces of one phase are joined."""
+    """Return the steps and then the phases in time order; neighbouring pieces of one phase are joined.
+
+    A phase ends with its step at the latest: what follows until the next event is the recorder's pause or idle time.
+    """
     found = [
         Band("step", f"step {step}", step, start, end)
         for step, start, end in zip(*_columns(rank, "steps", device_idx), strict=True)
     ]
+    step_end_ns = {band.step: band.end_ns for band in found}
     codes, words = read_labels(rank, "spans", "phase", device_idx)
     kinds, kind_words = read_labels(rank, "spans", "kind", device_idx)
     phases: list[Band] = []
@@ -104,6 +108,7 @@ def bands(rank: Rank, device_idx: int) -> tuple[Band, ...]:
     for step, start, end, code, kind in rows:
         if kind < 0 or kind_words[kind] != "phase" or code < 0:
             continue
+        end = max(start, min(end, step_end_ns.get(step, end)))
         last = phases[-1] if phases else None
         if last is not None and (last.label, last.step) == (words[code], step):
             phases[-1] = Band("phase", last.label, step, last.start_ns, max(last.end_ns, end))
