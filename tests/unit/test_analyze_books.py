@@ -143,7 +143,8 @@ def test_neighbouring_pieces_of_one_phase_are_one_band_that_ends_with_its_step()
         )
     ]
     with written(block_rows([life()])) as rank:
-        step = {"step": 2, "device_idx": 0, "kind": "call", "recorded": True, "start_ns": 18, "end_ns": 36, "paused_ns": 0}
+        step = {"step": 2, "device_idx": 0, "kind": "call", "recorded": True, "paused_ns": 0}
+        step |= {"start_ns": 18, "end_ns": 36}
         write_table(rank.directory, to_table("spans", spans), "spans")
         write_table(rank.directory, to_table("steps", [step]), "steps")
         assert [(b.label, b.step, b.start_ns, b.end_ns) for b in bands(rank, 0)] == [
