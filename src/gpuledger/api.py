@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger._version import __version__
 from gpuledger.analyze.posting import post_rank
+from gpuledger.collect.calibrate import (
+    Calibration,
+    CardKey,
+    cache_path,
+    libraries_for,
+    load_profile,
+    lookup_or_measure,
+)
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.model.run import Run, choose_directory, rank_directories, read_json, read_run, write_json
+from gpuledger.model.run import Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -37,17 +45,34 @@ def load(path: str | Path) -> Run:
 
 def post_missing(run_directory: Path) -> None:
     """Post every rank that has a journal and no manifest yet."""
-    for _, directory in rank_directories(run_directory):
+    for number, directory in rank_directories(run_directory):
         if (directory / "journal").is_dir() and not (directory / "manifest.json").is_file():
-            post_rank(directory)
+            manifest = post_rank(directory)
+            _add_libraries(Rank(number, directory, manifest), _kept_profile)
 
 
 def settle(run_directory: Path) -> Run:
-    """Return a run whose program has just ended, posted."""
-    for _, directory in rank_directories(run_directory):
-        if (directory / "journal").is_dir() and not (directory / "manifest.json").is_file():
-            post_rank(directory)
+    """Return a run whose program has just ended, posted, with what context and libraries take measured apart."""
+    post_missing(run_directory)
+    for rank in read_run(run_directory).ranks:
+        if "libraries" not in rank.manifest:
+            _add_libraries(rank, lookup_or_measure)
     return read_run(run_directory)
+
+
+def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) -> None:
+    """Write into a rank's manifest what context and libraries take on its card."""
+    trained = "backward" in rank.table("spans", ("phase",)).column("phase").to_pylist()
+    libraries, notes = libraries_for(rank.manifest, trained=trained, lookup=lookup)
+    if libraries is not None or notes:
+        manifest = {**rank.manifest, "notes": [*rank.manifest["notes"], *notes]}
+        if libraries is not None:
+            manifest["libraries"] = libraries
+        write_json(rank.directory / "manifest.json", manifest)
+
+
+def _kept_profile(key: CardKey, _uuid: str) -> Calibration:
+    return load_profile(key, cache_path())
 
 
 class Recording:
