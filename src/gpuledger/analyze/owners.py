@@ -189,4 +189,5 @@ def _same_module(tags: EventTags, lives: Replay, module_id: I64) -> NDArray[np.b
     if not tags.module_id.size:
         return np.zeros(freed.shape, dtype=bool)
     at = np.clip(np.where(freed, lives.free_requested_index, 0), 0, tags.module_id.size - 1)
-    return freed & (tags.module_id[at] == module_id)
+    same: NDArray[np.bool_] = freed & (tags.module_id[at] == module_id)
+    return same

@@ -291,7 +291,23 @@ def replay(
             handler(index, where, how_much, on)
     blocks = np.array(state.rows, dtype=np.int64).reshape(-1, 7).T
     segments = np.array(state.segments, dtype=np.int64).reshape(-1, 6).T
-    return Replay(*blocks, *segments[:5], segments[5].astype(bool), state.surprises)
+    first_byte, block_stream, requested_bytes, allocated_bytes, alloc_index, free_requested_index, free_index = blocks
+    return Replay(
+        address=first_byte,
+        stream=block_stream,
+        requested_bytes=requested_bytes,
+        allocated_bytes=allocated_bytes,
+        alloc_index=alloc_index,
+        free_requested_index=free_requested_index,
+        free_index=free_index,
+        segment_address=segments[0],
+        segment_bytes=segments[1],
+        segment_stream=segments[2],
+        segment_alloc_index=segments[3],
+        segment_free_index=segments[4],
+        segment_mapped=segments[5].astype(bool),
+        surprises=state.surprises,
+    )
 
 
 def _open(state: _Replayer, opening: OpenState) -> None:

@@ -77,7 +77,7 @@ class DispatchRecorder:
     def open(self, part: Part) -> None:
         """Put the mode at the bottom of this thread's stack of modes."""
         self._mode = _Mode(self)
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def set_stacks(self, on: bool) -> None:
         """Keep Python stacks from now on, or stop doing so."""
@@ -201,7 +201,7 @@ class _Mode(TorchDispatchMode):
     """Sees every operator. Lets ``torch.compile`` work as if it were not there."""
 
     def __init__(self, recorder: DispatchRecorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self._recorder: DispatchRecorder | None = recorder
 
     @classmethod

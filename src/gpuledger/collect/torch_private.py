@@ -30,8 +30,8 @@ LOST_WITHOUT = {
 
 def _find(name: str) -> Callable[..., Any] | None:
     for place in (_C, torch.autograd):
-        found = getattr(place, name, None)
-        if callable(found):
+        found: Callable[..., Any] | None = getattr(place, name, None)
+        if found is not None:
             return found
     return None
 
