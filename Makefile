@@ -17,7 +17,7 @@ demo:
 	@$(PYTHON) tools/prepare.py run
 	$(BIN)/gpuledger run --out demo --force examples/gpt_text.py
 	$(BIN)/gpuledger show demo.ledger
-	$(BIN)/gpuledger report demo.ledger -o demo.html --force
+	$(BIN)/gpuledger report demo.ledger -o demo.html --force > /dev/null
 	echo "The report is one file, open it in a browser: $$PWD/demo.html"
 
 lint:

@@ -60,8 +60,8 @@ MANIFESTS = """\
 name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `python_version`, `allocator_settings`,
 `status` (closed, cut off), `closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `stacks`, `notes`,
 `damaged` (parts that could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
-expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder; `blocks.operator_id` is the place
-in this list), `oom` (device_idx, tried_bytes, total_bytes,
+expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
+`blocks.operator_id` is the place in this list), `oom` (device_idx, tried_bytes, total_bytes,
 free_bytes, largest_free_bytes), `recorder_bytes`, `libraries` (context_bytes, library_bytes, source; absent where not
 measured).
 """
