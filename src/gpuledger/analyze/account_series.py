@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.breakdown import category_words
-from gpuledger.analyze.instant import Instant, find_peak, module_paths, resolve_instant
+from gpuledger.analyze.instant import Instant, module_paths, resolve_instant
 from gpuledger.analyze.live import (
     I64,
     Lives,
@@ -53,14 +53,14 @@ class AccountSeries:
     rounding_bytes: I64
 
 
-def choose_instants(rank: Rank, timeline: Timeline, limit: int) -> tuple[Instant, ...]:
-    """Return at most ``limit`` instants worth looking at, in order of the events.
+def choose_instants(rank: Rank, timeline: Timeline, peak: Instant, limit: int) -> tuple[Instant, ...]:
+    """Return at most ``limit`` instants worth looking at, the most wanted first.
 
-    The peak and the end come first; then each step's peak, the highest ones before the others; then the ends of the
+    ``peak`` and the end come first; then each step's peak, the highest ones before the others; then the ends of the
     phases; what room is left goes to the highest instants of equal stretches of the timeline.
     """
     device = timeline.device_idx
-    peak, end = find_peak(rank, device), resolve_instant(rank, "end", device)
+    end = resolve_instant(rank, "end", device)
     labels: dict[int, str] = {peak.index: peak.label}
     labels.setdefault(end.index, end.label)
     for index, label in [*_step_peaks(rank, device), *_phase_ends(rank, device)]:
@@ -68,17 +68,17 @@ def choose_instants(rank: Rank, timeline: Timeline, limit: int) -> tuple[Instant
             labels.setdefault(index, label)
     for index in _highest_of_stretches(timeline, limit - len(labels)):
         labels.setdefault(index, "")
-    known = {peak.index: peak, end.index: end}
+    known = {end.index: end, peak.index: peak}
     others = _describe_all(rank, device, {index: label for index, label in labels.items() if index not in known})
-    found = sorted({**others, **known}.values(), key=lambda instant: instant.index)
-    return _in_time_order(found)
+    return tuple((others | known)[index] for index in labels)
 
 
 def build_account_series(rank: Rank, device_idx: int, instants: tuple[Instant, ...]) -> AccountSeries:
-    """Return the accounts of one device at ``instants`` (ascending by index).
+    """Return the accounts of one device at ``instants``, which it puts in order.
 
     Source: caching allocator's history, exact.
     """
+    instants = _in_time_order(sorted(instants, key=lambda instant: instant.index))
     lives = read_lives(rank, device_idx)
     points = np.array([instant.index for instant in instants], dtype=np.int64)
     born, died = np.searchsorted(points, lives.alloc_index), np.searchsorted(points, lives.free_requested_index)

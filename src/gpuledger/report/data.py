@@ -15,11 +15,12 @@ from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.instant import Instant
     from gpuledger.model.run import Rank, Run
 
-MAX_POINTS, MIN_POINTS = 4000, 400
-MAX_INSTANTS, MIN_INSTANTS = 96, 12
-MAX_RUNS = 120_000
+POINTS, POINTS_OF_FILE, FEWEST_POINTS = 4_000, 24_000, 400
+INSTANTS, INSTANTS_OF_FILE, FEWEST_INSTANTS = 96, 384, 12
+RUNS_OF_FILE = 120_000
 """Runs of equal account bytes in one file; a wide model gets fewer instants, so that the file stays small."""
 MAX_TENSORS = 200
 MAX_BANDS = 4000
@@ -81,8 +82,13 @@ def gather(run: Run, ranks: tuple[Rank, ...]) -> ReportData:
     return ReportData(run.name, run.manifest, tuple(views))
 
 
+def share_of(total: int, views: int, most: int, fewest: int) -> int:
+    """Return what one of ``views`` may take of ``total``."""
+    return max(fewest, min(most, total // views))
+
+
 def _view(rank: Rank, device_idx: int, views: int) -> View:
-    timeline = build_timeline(rank, device_idx, max(MIN_POINTS, MAX_POINTS // views))
+    timeline = build_timeline(rank, device_idx, share_of(POINTS_OF_FILE, views, POINTS, FEWEST_POINTS))
     summary = summarize(rank, device_idx)
     tensors = _tensors(rank, summary)
     return View(
@@ -93,21 +99,23 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         timeline=timeline,
         bands=_bands(rank, device_idx, timeline),
         modules=_modules(rank),
-        accounts=_accounts(rank, timeline, views),
+        accounts=_accounts(rank, timeline, summary.instant, views),
         tensors=tuple(tensors[:MAX_TENSORS]),
         tensors_left_out=max(0, len(tensors) - MAX_TENSORS),
         balance=build_balance(rank, device_idx),
     )
 
 
-def _accounts(rank: Rank, timeline: Timeline, views: int) -> AccountSeries:
+def _accounts(rank: Rank, timeline: Timeline, peak: Instant, views: int) -> AccountSeries:
     """Return the accounts at as many instants as the file has room for."""
-    count = max(MIN_INSTANTS, MAX_INSTANTS // views)
-    while True:
-        series = build_account_series(rank, timeline.device_idx, choose_instants(rank, timeline, count))
-        if series.bytes.size <= MAX_RUNS // views or count <= MIN_INSTANTS:
-            return series
-        count = max(MIN_INSTANTS, count // 2)
+    count = share_of(INSTANTS_OF_FILE, views, INSTANTS, FEWEST_INSTANTS)
+    room = RUNS_OF_FILE // views
+    instants = choose_instants(rank, timeline, peak, count)
+    series = build_account_series(rank, timeline.device_idx, instants)
+    if series.bytes.size <= room:
+        return series
+    fewer = max(FEWEST_INSTANTS, len(instants) * room // series.bytes.size)
+    return build_account_series(rank, timeline.device_idx, instants[:fewer])
 
 
 def _tensors(rank: Rank, summary: Summary) -> list[Account]:

@@ -15,7 +15,8 @@ from gpuledger.report.payload import build_payload, encode
 if TYPE_CHECKING:
     from gpuledger.report.data import ReportData
 
-VENDORED_SCRIPTS = ("uPlot.iife.min.js", "d3-hierarchy.min.js")
+VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
+"""Vendored script -> the licence that goes with it into every report."""
 VENDORED_STYLES = ("uPlot.min.css",)
 SCRIPTS = (
     "format.js",
@@ -47,7 +48,7 @@ def render_html(data: ReportData) -> str:
 
     Names reach the page only inside the base64 data; the title alone is written into the markup, escaped.
     """
-    scripts = [*(asset(f"vendor/{name}") for name in VENDORED_SCRIPTS), own_script()]
+    scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script()]
     style = "".join([*(asset(f"vendor/{name}") for name in VENDORED_STYLES), asset("report.css")])
     parts = {
         "POLICY": policy(scripts, style),
@@ -68,6 +69,11 @@ def policy(scripts: list[str], style: str) -> str:
         f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def vendored_script(name: str, licence: str) -> str:
+    """Return a vendored script, led by its licence."""
+    return f"/*\n{asset(f'vendor/{licence}')}\n*/\n{asset(f'vendor/{name}')}"
 
 
 def own_script() -> str:

@@ -64,7 +64,7 @@ function balanceRow(line, start, whole) {
     element("th", { scope: "row" }, category ? swatch(category.color) : null, term(formatName(line.name), definition)),
     element("td", { className: "column-bytes" }, known ? bytesElement(line.bytes) : element("span", { className: "muted" }, "not measured")),
     element("td", { className: "column-share" }, element("span", { className: "number" }, whole.bytes && known ? `${formatShare(line.bytes, whole.bytes)} of ${whole.name}` : "")),
-    element("td", { className: "column-bar" }, known && whole.bytes ? waterfallBar(line, start, whole.bytes, category) : null),
+    element("td", { className: "column-bar" }, line.bytes && whole.bytes ? waterfallBar(line, start, whole.bytes, category) : null),
     element("td", { className: "column-source" }, [line.source, line.note].filter(Boolean).map(printable).join(" · ")),
   );
 }
@@ -73,7 +73,7 @@ function waterfallBar(line, start, scale, category) {
   const bar = element("span", { className: "waterfall", "aria-hidden": "true" });
   const piece = element("span", { className: `piece piece-${line.name}` });
   const from = Math.max(0, Math.min(start, start + line.bytes));
-  piece.style.left = `${(100 * from) / scale}%`;
+  piece.style.left = `min(${(100 * from) / scale}%, 100% - 2px)`;
   piece.style.width = `${(100 * Math.abs(line.bytes)) / scale}%`;
   if (category) piece.style.background = category.color;
   bar.append(piece);

@@ -2,6 +2,7 @@
 
 const BAND_ROW_HEIGHT = 15;
 const BANDS_HEIGHT = 2 * BAND_ROW_HEIGHT + 4;
+const PHASE_INITIAL = { setup: "S", forward: "F", backward: "B", optimizer: "O", evaluation: "E" };
 const PHASE_WEIGHT = { setup: 0.1, forward: 0.2, backward: 0.36, optimizer: 0.52, evaluation: 0.2, between: 0.04 };
 
 /** Draw the bands that fall between the plot's sides; called by uPlot after its axes, in canvas pixels. */
@@ -40,7 +41,7 @@ function drawBand(context, band, x, y, width, height, ratio) {
 }
 
 function shortBand(band) {
-  return band.kind === "step" ? String(band.step) : band.label.slice(0, 1).toUpperCase();
+  return band.kind === "step" ? String(band.step) : PHASE_INITIAL[band.label] ?? "";
 }
 
 /** Return "step 2 · backward" for time `t` (ns), from the bands around it. */

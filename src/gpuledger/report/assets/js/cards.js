@@ -59,7 +59,7 @@ function reservedCard(view, base) {
 }
 
 function holderCard(view, base) {
-  const sums = categoriesBelow(view, ledgerAt(view, view.peak), 0);
+  const sums = categoriesBelow(ledgerAt(view, view.peak), 0);
   const largest = sums.indexOf(Math.max(...sums));
   const category = REPORT.categories[largest];
   return card({

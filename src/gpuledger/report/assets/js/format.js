@@ -47,19 +47,15 @@ function formatShare(part, whole) {
   return `${fixed((part / whole) * 100, 1)} %`;
 }
 
-const TIME_UNITS = [["ns", 1, 0], ["µs", 1e3, 2], ["ms", 1e6, 2]];
+const TIME_UNITS = [["ns", 1, 1000], ["µs", 1e3, 1000], ["ms", 1e6, 1000], ["s", 1e9, 120], ["min", 60e9, 120], ["h", 3600e9, Infinity]];
 
 /** Return nanoseconds as "17.84 ms". */
 function formatNs(ns) {
   if (ns === null || ns === undefined) return MISSING;
   const size = Math.abs(ns);
   const sign = ns < 0 ? "-" : "";
-  for (const [unit, unitNs, decimals] of TIME_UNITS) {
-    if (Number(fixed(size / unitNs, 2)) < 1000) return `${sign}${fixed(size / unitNs, decimals)} ${unit}`;
-  }
-  if (Number(fixed(size / 1e9, 2)) < 120) return `${sign}${fixed(size / 1e9, 2)} s`;
-  if (Number(fixed(size / 60e9, 1)) < 120) return `${sign}${fixed(size / 60e9, 1)} min`;
-  return `${sign}${fixed(size / 3600e9, 1)} h`;
+  const [unit, unitNs] = TIME_UNITS.find(([, one, below]) => Number(fixed(size / one, 2)) < below);
+  return `${sign}${fixed(size / unitNs, unit === "ns" ? 0 : 2)} ${unit}`;
 }
 
 /** Return a category's key as a reader's words: "activation_gradient" as "activation gradient". */

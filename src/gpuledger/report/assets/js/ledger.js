@@ -21,21 +21,26 @@ function ledgerAt(view, k) {
   for (let account = 0; account < bytes.length; account++) self[accounts.node[account]] += bytes[account];
   const total = Float64Array.from(self);
   for (let node = tree.count - 1; node > 0; node--) total[tree.parent[node]] += total[node];
-  return { instant: view.instants[k], bytes, self, total };
+  return { instant: view.instants[k], bytes, self, total, below: sumCategories(view, bytes) };
+}
+
+/** Return bytes by category of each node and everything below it, one row of categories after another. */
+function sumCategories(view, bytes) {
+  const { tree, accounts } = view;
+  const width = REPORT.categories.length;
+  const sums = new Float64Array(tree.count * width);
+  for (let account = 0; account < bytes.length; account++) sums[accounts.node[account] * width + accounts.category[account]] += bytes[account];
+  for (let node = tree.count - 1; node > 0; node--) {
+    const parent = tree.parent[node];
+    for (let category = 0; category < width; category++) sums[parent * width + category] += sums[node * width + category];
+  }
+  return sums;
 }
 
 /** Return bytes by category of `node` and everything below it. */
-function categoriesBelow(view, ledger, node) {
-  const sums = new Float64Array(REPORT.categories.length);
-  const pending = [node];
-  while (pending.length) {
-    const current = pending.pop();
-    for (let a = view.accounts.start[current]; a < view.accounts.start[current + 1]; a++) {
-      sums[view.accounts.category[a]] += ledger.bytes[a];
-    }
-    for (const child of view.tree.children[current]) if (ledger.total[child] > 0) pending.push(child);
-  }
-  return sums;
+function categoriesBelow(ledger, node) {
+  const width = REPORT.categories.length;
+  return ledger.below.subarray(node * width, (node + 1) * width);
 }
 
 /** Return a test for accounts: every word of `query` is in the module's path, its class or the category. */

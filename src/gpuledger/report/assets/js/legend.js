@@ -69,7 +69,7 @@ class Legend {
 
   readInstant() {
     const k = chosenInstant(this.view, this.store.state);
-    const sums = categoriesBelow(this.view, ledgerAt(this.view, k), 0);
+    const sums = categoriesBelow(ledgerAt(this.view, k), 0);
     const instant = this.view.instants[k];
     this.write(instant.t, placeOf(instant), this.view.timeline.categories.map((id) => [REPORT.categories[id].key, sums[id]]), instant.reserved);
   }

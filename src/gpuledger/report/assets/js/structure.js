@@ -58,35 +58,31 @@ class Structure {
     const gap = box.w > 3 && !treemap ? 1 : 0;
     context.fillRect(box.x, box.y, box.w - gap, box.h - (treemap ? 0 : 1));
     if (treemap && !color) outline(context, box, style.line);
-    if (!color && !treemap && box.w >= 8) this.paintComposition(context, box);
+    if (!color && !treemap) this.paintComposition(context, box);
     const room = box.w - 10;
     if (room > 14 && (!treemap || color || box.head) && box.h >= 14) {
       context.fillStyle = color ? readableOn(color) : style.ink;
       const line = treemap && !color ? 9 : Math.min(box.h, ICICLE_ROW) / 2 - (color || treemap ? 0 : 1);
-      context.fillText(fitText(context, this.label(box), room), box.x + 5, box.y + line);
+      context.fillText(this.label(context, box, room), box.x + 5, box.y + line);
     }
     context.globalAlpha = 1;
   }
 
   /** Draw the strip along a module's foot that says what its bytes are. */
   paintComposition(context, box) {
-    const sums = this.compositionOf(box.node);
+    const sums = categoriesBelow(this.ledger, box.node);
     let x = box.x;
+    if (box.w < 4) {
+      context.fillStyle = REPORT.categories[sums.indexOf(Math.max(...sums))].color;
+      context.fillRect(x, box.y + box.h - 4, box.w, 3);
+      return;
+    }
     REPORT.categories.forEach((category, id) => {
       const width = (sums[id] / this.ledger.total[box.node]) * (box.w - 1);
       context.fillStyle = category.color;
       if (width > 0) context.fillRect(x, box.y + box.h - 4, width, 3);
       x += width;
     });
-  }
-
-  compositionOf(node) {
-    if (this.composedFor !== this.ledger) {
-      this.composedFor = this.ledger;
-      this.compositions = new Map();
-    }
-    if (!this.compositions.has(node)) this.compositions.set(node, categoriesBelow(this.view, this.ledger, node));
-    return this.compositions.get(node);
   }
 
   isMatched(box) {
@@ -98,9 +94,11 @@ class Structure {
     return box.account >= 0 ? this.ledger.bytes[box.account] : this.ledger.total[box.node];
   }
 
-  label(box) {
+  /** Return name and bytes of a box, the name alone where there is no room for both. */
+  label(context, box, room) {
     const name = box.account >= 0 ? formatName(REPORT.categories[this.view.accounts.category[box.account]].key) : this.view.tree.name[box.node];
-    return `${name}  ${formatBytes(this.bytesOf(box))}`;
+    const whole = `${name}  ${formatBytes(this.bytesOf(box))}`;
+    return context.measureText(whole).width <= room ? whole : fitText(context, name, room);
   }
 
   boxAt(event) {
@@ -144,7 +142,7 @@ class Structure {
       return [...lines, { text: formatName(category.key), color: category.color, value: shares }, { text: formatExact(bytes), className: "tip-source" }];
     }
     lines.push({ text: shares });
-    const sums = [...this.compositionOf(box.node)].map((sum, id) => ({ sum, category: REPORT.categories[id] })).filter(({ sum }) => sum > 0);
+    const sums = [...categoriesBelow(this.ledger, box.node)].map((sum, id) => ({ sum, category: REPORT.categories[id] })).filter(({ sum }) => sum > 0);
     sums.sort((a, b) => b.sum - a.sum);
     lines.push(...sums.map(({ sum, category }) => ({ text: formatName(category.key), color: category.color, value: formatBytes(sum) })));
     return lines;
@@ -226,7 +224,7 @@ function fitText(context, text, room) {
     if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
     else high = middle - 1;
   }
-  return low > 1 ? `${text.slice(0, low)}…` : "";
+  return low > 2 ? `${text.slice(0, low)}…` : "";
 }
 
 /** Return black or white, whichever reads better on `color` (#rrggbb). */

@@ -20,5 +20,14 @@ function watchTheme(store, repaint) {
   byId("theme").addEventListener("click", () => store.set({ theme: shownTheme(store.state) === "dark" ? "light" : "dark" }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", change);
   store.listen(["theme"], change);
+  window.addEventListener("beforeprint", () => preparePrint(repaint));
+  window.addEventListener("afterprint", change);
   apply();
+}
+
+/** Paper is white, and shows every definition. */
+function preparePrint(repaint) {
+  document.documentElement.dataset.theme = "light";
+  byId("meanings").open = true;
+  repaint();
 }

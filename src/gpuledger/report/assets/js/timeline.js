@@ -60,7 +60,7 @@ class Timeline {
         y: { range: (plot, low, high) => [0, this.top(high)] },
       },
       axes: [
-        { ...axis, values: (plot, ticks) => timeLabels(ticks) },
+        { ...axis, size: 34, values: (plot, ticks) => timeLabels(ticks) },
         { ...axis, size: 76, incrs: byteIncrements(), values: (plot, ticks) => byteLabels(ticks) },
       ],
       series: [{}, ...areas, reserved],

@@ -1,0 +1,32 @@
+"""A report in a browser, as the tests handle it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+@dataclass
+class Opened:
+    """A report in a browser: its page, and everything it asked for or complained about."""
+
+    page: Page
+    address: str
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def text(self, selector: str) -> str:
+        """Return the shown text of one element."""
+        return self.page.locator(selector).inner_text()
+
+    def value(self, key: str) -> str:
+        """Return the exact value that a card holds."""
+        return self.page.locator(f'[data-card="{key}"] .card-value').get_attribute("data-value") or ""
+
+    @property
+    def state(self) -> str:
+        """Return what the address says of the state."""
+        return str(self.page.evaluate("location.hash"))

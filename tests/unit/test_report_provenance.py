@@ -1,0 +1,69 @@
+"""Provenance: what is known is said, what is not known is left out."""
+
+from __future__ import annotations
+
+from gpuledger.report.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
+
+
+def test_an_empty_manifest_gives_no_facts() -> None:
+    assert facts_of_run({}) == []
+    assert facts_of_rank({}, 0) == []
+    assert check_rows({}, 0) == []
+    assert oom_rows({}, 0) == []
+
+
+def test_a_run_is_described() -> None:
+    facts = dict(
+        facts_of_run(
+            {
+                "command": ["python", "train.py", "--name", "two words"],
+                "started_ns": 1_760_000_000_000_000_000,
+                "ended_ns": 1_760_000_002_500_000_000,
+                "status": "complete",
+                "exit_status": 3,
+                "settings": {"steps": {"value": "1:3", "origin": "default"}},
+            }
+        )
+    )
+    assert facts == {
+        "Command": "python train.py --name 'two words'",
+        "Started": "2025-10-09 08:53:20 UTC",
+        "Took": "2.50 s",
+        "Status": "complete, exit status 3",
+        "Setting steps": "1:3 (default)",
+    }
+
+
+def test_a_process_is_described_with_its_own_device() -> None:
+    facts = dict(
+        facts_of_rank(
+            {
+                "devices": [{"device_idx": 0, "name": "first"}, {"device_idx": 1, "name": "second", "uuid": "GPU-1"}],
+                "window": {"first_step": 1, "last_step": 3},
+                "steps_seen": 8,
+                "pauses": [{"duration_ns": 1_000_000}, {"duration_ns": 2_000_000}],
+                "allocator_settings": {"expandable_segments": True},
+            },
+            1,
+        )
+    )
+    assert facts["Device"] == "second"
+    assert facts["Device UUID"] == "GPU-1"
+    assert facts["Recorded steps"] == "1 to 3 of 8 seen"
+    assert facts["Pauses of the recorder"] == "2, 3.00 ms in all"
+    assert facts["Allocator settings"] == "expandable_segments=True"
+
+
+def test_checks_and_out_of_memory_are_those_of_the_device() -> None:
+    manifest = {
+        "checks": [
+            {"name": "a", "device_idx": 0, "expected": 1, "found": 1, "ok": True},
+            {"name": "b", "device_idx": 1, "expected": 2, "found": 3, "ok": False},
+        ],
+        "oom": [{"device_idx": 1, "tried_bytes": 7, "free_bytes": None}],
+    }
+    assert check_rows(manifest, 1) == [{"name": "b", "expected": "2", "found": "3", "ok": False}]
+    assert oom_rows(manifest, 0) == []
+    assert oom_rows(manifest, 1) == [
+        {"tried_bytes": 7, "total_bytes": None, "free_bytes": None, "largest_free_bytes": None}
+    ]
