@@ -8,6 +8,7 @@ import click
 
 from gpuledger.cli.common import (
     at_option,
+    choose_devices,
     choose_ranks,
     device_option,
     json_option,
@@ -39,13 +40,13 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
     From the card's capacity down to the categories of torch's blocks, each line with its source. What no line
     explains is the remainder, and a line that could not be measured is a dash, never 0.
     """
-    ranks = choose_ranks(open_run(run_path), rank_text)
+    places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
     from gpuledger.analyze.balance import build_balance
     from gpuledger.report.document import balance_document
     from gpuledger.report.tables import balance_lines
     from gpuledger.report.terminal import Terminal
 
-    balances = [(rank.number, build_balance(rank, device_idx, at)) for rank in ranks]
+    balances = [(rank.number, build_balance(rank, device, at)) for rank, device in places]
     if as_json:
         documents = [balance_document(number, balance) for number, balance in balances]
         print_json(documents[0] if len(documents) == 1 else {**documents[0], "ranks": documents})

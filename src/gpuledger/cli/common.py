@@ -39,9 +39,7 @@ def at_option() -> Decorator:
 
 def rank_option() -> Decorator:
     """Return the option --rank."""
-    return click.option(
-        "--rank", "rank_text", metavar="N|all", help="One process of several. Without it: all, side by side."
-    )
+    return click.option("--rank", "rank_text", metavar="N|all", help="One process of several. Without it: all.")
 
 
 def device_option() -> Decorator:
@@ -51,7 +49,7 @@ def device_option() -> Decorator:
         "device_idx",
         type=int,
         metavar="N",
-        help="torch's device index, -1 for CPU tensors. Without it: the one whose peak is highest.",
+        help="torch's device index, -1 for CPU tensors. Without it: each.",
     )
 
 
@@ -84,6 +82,22 @@ def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:
     if not rank_text.isdecimal():
         raise UsageError(f"--rank {rank_text}: not a rank", hint="give a number, or all")
     return (run.rank(int(rank_text)),)
+
+
+def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tuple[Rank, int]]:
+    """Return each rank with each of its devices, or with ``device_idx``; ranks without a block are left out.
+
+    Raises:
+        EmptyRunError: no rank has a block.
+    """
+    from gpuledger.analyze.live import device_indices
+
+    chosen = [
+        (rank, device) for rank in ranks for device in (device_indices(rank) if device_idx is None else (device_idx,))
+    ]
+    if not chosen:
+        raise EmptyRunError(f"{ranks[0].directory.parent.name}: no allocation was recorded", hint=why_empty(ranks))
+    return chosen
 
 
 def why_empty(ranks: tuple[Rank, ...]) -> str:

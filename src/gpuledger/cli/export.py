@@ -29,7 +29,9 @@ Examples:
 )
 @run_argument()
 @click.option("--to", "form", required=True, type=click.Choice(["csv", "parquet", "json"]), help="The form to write.")
-@click.option("--table", type=click.Choice(list(TABLES)), help="One table. Without it: all.")
+@click.option(
+    "--table", type=click.Choice(list(TABLES)), metavar="NAME", help=f"One of: {', '.join(TABLES)}. Without it: all."
+)
 @click.option(
     "-o",
     "output",

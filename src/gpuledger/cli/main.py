@@ -128,6 +128,7 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
 
 
 @click.command(
+    "gpuledger",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b

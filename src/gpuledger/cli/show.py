@@ -9,6 +9,7 @@ import click
 
 from gpuledger.cli.common import (
     at_option,
+    choose_devices,
     choose_ranks,
     device_option,
     json_option,
@@ -19,9 +20,7 @@ from gpuledger.cli.common import (
     quoted,
     rank_option,
     run_argument,
-    why_empty,
 )
-from gpuledger.errors import EmptyRunError
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -75,11 +74,10 @@ def show_command(
     """Show where the bytes are at one instant.
 
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
-    `rounding` is what the allocator gave beyond what was asked for. Several ranks stand side by side.
+    `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side.
     """
-    run = open_run(run_path)
-    ranks = choose_ranks(run, rank_text)
-    views = _views(ranks, at, step, device_idx, by, depth)
+    places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
+    views = _views(places, at, step, by, depth)
     from gpuledger.report.document import show_document
     from gpuledger.report.terminal import Terminal
 
@@ -94,28 +92,17 @@ def show_command(
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
 
 
-def _views(
-    ranks: tuple[Rank, ...], at: str, step: int | None, device_idx: int | None, by: str | None, depth: int | None
-) -> list[View]:
-    """Return a view of each device of each rank; ranks without a block are left out unless all are.
-
-    Raises:
-        EmptyRunError: no rank has a block.
-    """
+def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | None, depth: int | None) -> list[View]:
     from gpuledger.analyze.breakdown import break_down
     from gpuledger.analyze.instant import resolve_instant
-    from gpuledger.analyze.live import device_indices
     from gpuledger.analyze.summary import summarize
     from gpuledger.report.document import View
 
-    views = []
-    for rank in ranks:
-        for device in device_indices(rank) if device_idx is None else (device_idx,):
-            instant = resolve_instant(rank, at, device, step)
-            views.append(View(summarize(rank, device), break_down(rank, instant, WORDS[by or "category"], depth)))
-    if not views:
-        raise EmptyRunError(f"{ranks[0].directory.parent.name}: no allocation was recorded", hint=why_empty(ranks))
-    return views
+    words = WORDS[by or "category"]
+    return [
+        View(summarize(rank, device), break_down(rank, resolve_instant(rank, at, device, step), words, depth))
+        for rank, device in places
+    ]
 
 
 def _one_view(view: View, by: str | None, rows: int | None, terminal: Terminal) -> list[str]:

@@ -34,7 +34,14 @@ Examples:
 @click.argument("query")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, never cut.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
-@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, help="Rows of the text table.")
+@click.option(
+    "-n",
+    "rows",
+    type=click.IntRange(min=1),
+    default=ROWS,
+    metavar="N",
+    help=f"Rows of the text table.  [default: {ROWS}]",
+)
 def sql_command(run_path: str, query: str, as_json: bool, as_csv: bool, rows: int) -> None:
     """Ask a run's tables with SQL, read-only.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.report.terminal import BOLD, Terminal
@@ -31,9 +32,29 @@ def share(part: float | None, whole: float | None) -> str:
     return "< 0.1 %" if 0 < fraction < 0.0005 else format_frac(fraction)
 
 
-def short_bytes(value_bytes: int | None) -> str:
-    """Return bytes as text; a dash where they are unknown."""
-    return MISSING if value_bytes is None else format_bytes(value_bytes)
+@dataclass(frozen=True)
+class Unit:
+    """One unit for a whole column, so that its figures can be compared and added as they stand."""
+
+    name: str
+    bytes: int
+
+    def amount(self, value_bytes: int | None) -> str:
+        """Return bytes in this unit, ``72,908.8``; ``< 0.1`` for a little, a dash where they are unknown."""
+        if value_bytes is None:
+            return MISSING
+        if self.bytes == 1:
+            return f"{value_bytes:,}"
+        if 0 < abs(value_bytes) < self.bytes / 20:
+            return "< 0.1" if value_bytes > 0 else "> -0.1"
+        return f"{value_bytes / self.bytes:,.1f}"
+
+
+def column_unit(largest_bytes: int) -> Unit:
+    """Return MiB, or KiB or B where the largest figure would have fewer than four digits before its point."""
+    if largest_bytes >= 1_000 << 20:
+        return Unit("MiB", 1 << 20)
+    return Unit("KiB", 1 << 10) if largest_bytes >= 1_000 << 10 else Unit("B", 1)
 
 
 def device_label(device_idx: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.balance import HISTORY, NVML_MEMORY, NVML_PROCESSES
+from gpuledger.analyze.balance import HISTORY, NVML_MEMORY, NVML_PROCESSES, Line
 from gpuledger.analyze.groups import UNNAMED, Group, group_accounts, label_of
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.colors import category_color
-from gpuledger.report.phrases import MISSING, device_label, labelled, percent, place_of, share, short_bytes
+from gpuledger.report.phrases import MISSING, Unit, column_unit, device_label, labelled, percent, place_of, share
 from gpuledger.report.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
 from gpuledger.units import format_bytes, format_ns
 
@@ -20,34 +21,41 @@ if TYPE_CHECKING:
     from gpuledger.report.document import View
 
 Row = tuple[str | Cell | Bar, ...]
-CLOSED_LINES = ("used", "allocated", "remainder")
-"""Lines of the balance that are sums or differences of others."""
+CLOSED_LINES = ("card", "memory", "used", "allocated", "remainder", "total")
+"""Lines of the balance that are sums or differences of others, set in bold."""
 SHORT_SOURCES = {HISTORY: "allocator history", NVML_MEMORY: "NVML memory", NVML_PROCESSES: "NVML processes"}
-BALANCE_COLUMNS = (
-    Column(),
-    Column("bytes", right=True),
-    Column("share", right=True, optional=1),
-    Column("source", optional=2),
-    Column("note", optional=3),
-)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Writes sizes of one table: all in one unit, and as shares of one whole."""
+
+    unit: Unit
+    whole_bytes: int | None
+
+    def cells(self, size_bytes: int | None, style: str = "") -> tuple[Cell, Cell]:
+        amount, fraction = self.unit.amount(size_bytes), share(size_bytes, self.whole_bytes)
+        return Cell(amount, style), Cell(fraction, style)
 
 
 def group_table(books: Breakdown, word: str, rows: int) -> Table:
     """Return the accounts as a table with one row per ``word``, closed by a total."""
     groups = group_accounts(books.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
-    largest = max((group.bytes for group in groups), default=1) or 1
-    stacked, total = word != "category", books.allocated_bytes
-    body: list[Row] = [_group_row(group, total, largest, stacked) for group in shown]
+    total = books.allocated_bytes
+    scale, largest = _Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
+    make_row = _category_row if word == "category" else _stacked_row
+    blanks = ("",) if word == "category" else ("", "")
+    body: list[Row] = [make_row(group, scale, largest) for group in shown]
     if rest:
         left = sum(group.bytes for group in rest)
-        body.append(_sum_row(f"… {len(rest):,} more", left, total, DIM, blanks=1 + stacked, at_end=True))
-    body.append(_sum_row("total", total, total, BOLD, blanks=1 + stacked, at_end=True))
+        body.append((Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks))
+    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), *blanks))
     columns = (
         Column(f"by {word}", shrinks=True),
-        Column("bytes", right=True),
+        Column(scale.unit.name, right=True),
         Column("share", right=True),
-        *((Column("mostly", optional=1),) if stacked else ()),
+        *(() if word == "category" else (Column("mostly", optional=1),)),
         Column(bar=True, optional=2),
     )
     return Table(columns, tuple(body))
@@ -60,16 +68,17 @@ def tensor_table(books: Breakdown, rows: int) -> Table:
     """
     shown, rest = books.accounts[:rows], books.accounts[rows:]
     total = books.allocated_bytes
-    body: list[Row] = [_tensor_row(account, total) for account in shown]
+    scale = _Scale(column_unit(total), total)
+    body: list[Row] = [_tensor_row(account, scale) for account in shown]
     if rest:
         left = sum(account.bytes for account in rest)
-        body.append(_sum_row(f"… {len(rest):,} more", left, total, DIM, blanks=2, at_end=False))
-    body.append(_sum_row("total", total, total, BOLD, blanks=2, at_end=False))
+        body.append((Cell(f"… {len(rest):,} more", DIM), "", "", *scale.cells(left, DIM)))
+    body.append((Cell("total", BOLD), "", "", *scale.cells(total, BOLD)))
     columns = (
         Column("by tensor", shrinks=True),
         Column("category", optional=1),
         Column("blocks", right=True, optional=2),
-        Column("bytes", right=True),
+        Column(scale.unit.name, right=True),
         Column("share", right=True),
     )
     return Table(columns, tuple(body))
@@ -105,14 +114,18 @@ def balance_lines(rank: int, balance: Balance, terminal: Terminal) -> list[str]:
     device_idx, whole = balance.instant.device_idx, balance.total_bytes
     where = " · ".join(part for part in (f"rank {rank}", device_label(device_idx), balance.card) if part)
     head = labelled(terminal, balance.instant.label, [place_of(balance.instant), where])
-    card = "memory" if device_idx < 0 else "card"
-    rows = [_balance_row(card, whole, whole, "capacity", "", BOLD)]
-    for line in balance.lines:
-        style = BOLD if line.name in CLOSED_LINES else ""
-        note = "" if line.bytes is None else line.note
-        rows.append(_balance_row("  " * (line.level + 1) + line.name, line.bytes, whole, line.source, note, style))
-    table = Table(BALANCE_COLUMNS, (*rows, _closing_row(balance)))
-    return [*head, "", *table.lines(terminal), *_missing_lines(balance, terminal)]
+    largest = max([whole or 0, *(line.bytes or 0 for line in balance.lines)])
+    scale = _Scale(column_unit(largest), whole)
+    lines = (_card_line(balance), *balance.lines, _closing_line(balance))
+    rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
+    columns = (
+        Column(),
+        Column(scale.unit.name, right=True),
+        Column("share", right=True, optional=1),
+        Column("source", optional=2),
+        Column("note", optional=3),
+    )
+    return [*head, "", *Table(columns, rows).lines(terminal), *_missing_lines(balance, terminal)]
 
 
 def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
@@ -125,31 +138,27 @@ def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
     return [line for text in texts for line in terminal.paragraph(text, f"{terminal.text(MISSING)}      ", 7)]
 
 
-def _group_row(group: Group, total: int, largest: int, stacked: bool) -> Row:
+def _category_row(group: Group, scale: _Scale, largest: int) -> Row:
+    color = category_color(group.label)
+    return (Cell(group.label, color=color), *scale.cells(group.bytes), Bar(((group.bytes / largest, color),)))
+
+
+def _stacked_row(group: Group, scale: _Scale, largest: int) -> Row:
+    """Return a row whose bar is divided into categories, with the largest of them in words."""
     bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
-    numbers = (format_bytes(group.bytes), share(group.bytes, total))
-    if not stacked:
-        return (Cell(group.label, color=category_color(group.label)), *numbers, bar)
     name, size = group.by_category[0]
-    mostly = "" if name == ROUNDING else f"{name} {percent(size, group.bytes)}" if len(group.by_category) > 1 else name
-    return (group.label, *numbers, Cell(mostly, color=category_color(name)), bar)
+    mostly = name if len(group.by_category) == 1 else f"{name} {percent(size, group.bytes)}"
+    words = "" if name == ROUNDING else mostly
+    return (group.label, *scale.cells(group.bytes), Cell(words, color=category_color(name)), bar)
 
 
-def _sum_row(label: str, size: int, total: int, style: str, *, blanks: int, at_end: bool) -> Row:
-    """Return a row that sums others, with empty cells before or after its numbers."""
-    numbers = (Cell(format_bytes(size), style), Cell(share(size, total), style))
-    empty: Row = ("",) * blanks
-    return (Cell(label, style), *numbers, *empty) if at_end else (Cell(label, style), *empty, *numbers)
-
-
-def _tensor_row(account: Account, total: int) -> Row:
+def _tensor_row(account: Account, scale: _Scale) -> Row:
     named = account.name or account.category == ROUNDING
     return (
         label_of(account, "tensor") if named else f"{label_of(account, 'module')} {UNNAMED}",
         Cell("" if account.category == ROUNDING else account.category, color=category_color(account.category)),
         f"{account.blocks:,}",
-        format_bytes(account.bytes),
-        share(account.bytes, total),
+        *scale.cells(account.bytes),
     )
 
 
@@ -167,18 +176,25 @@ def _rank_row(view: View) -> Row:
     )
 
 
-def _closing_row(balance: Balance) -> Row:
-    """Return the row that says what the lines inside ``used`` sum to, and whether the card reports the same."""
+def _card_line(balance: Balance) -> Line:
+    name = "memory" if balance.instant.device_idx < 0 else "card"
+    return Line(name, balance.total_bytes, -1, "capacity", "")
+
+
+def _closing_line(balance: Balance) -> Line:
+    """Return the line that says what the lines inside ``used`` sum to, and whether the card reports the same."""
     total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
     if balance.used_bytes is None:
         note = "what the allocator holds; there is no reading to close it against"
     else:
         left = balance.used_bytes - total
-        note = "equals used" if left == 0 else f"differs from used by {short_bytes(left)}"
-    return _balance_row("    total", total, balance.total_bytes, "sum of the lines", note, BOLD)
+        note = "equals used" if left == 0 else f"differs from used by {format_bytes(left)}"
+    return Line("total", total, 1, "sum of the lines", note)
 
 
-def _balance_row(name: str, size: int | None, whole: int | None, source: str, note: str, style: str = "") -> Row:
-    short = SHORT_SOURCES.get(source, source)
-    number = Cell(short_bytes(size), style)
-    return (Cell(name, style), number, share(size, whole), Cell(short, DIM), Cell(note, DIM))
+def _balance_row(line: Line, scale: _Scale, style: str) -> Row:
+    name = "  " * (line.level + 1) + line.name
+    source = SHORT_SOURCES.get(line.source, line.source)
+    note = "" if line.bytes is None else line.note
+    amount, fraction = scale.cells(line.bytes)
+    return (Cell(name, style), Cell(amount.text, style), fraction, Cell(source, DIM), Cell(note, DIM))

@@ -48,7 +48,7 @@ class Terminal:
     def of(cls, stream: TextIO, environ: Mapping[str, str] | None = None) -> Terminal:
         """Return what ``stream`` can show; NO_COLOR, TERM, COLORTERM and COLUMNS are respected."""
         environ = os.environ if environ is None else environ
-        encoding = getattr(stream, "encoding", None) or "ascii"
+        encoding = getattr(stream, "encoding", None) or "utf-8"
         width = int(environ["COLUMNS"]) if environ.get("COLUMNS", "").isdecimal() else 0
         if not stream.isatty():
             return cls(width or None, encoding)

@@ -1,0 +1,108 @@
+"""The keys of every JSON document: scripts read them, so a key may be added but not renamed or dropped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from synthetic import make_run
+
+from gpuledger.cli.main import main
+from gpuledger.model.tables import SCHEMA_VERSION
+
+SHOW = {
+    "schema_version": int,
+    "rank": int,
+    "device_idx": int,
+    "device_name": str,
+    "recorder": str,
+    "peak_allocated_bytes": int,
+    "peak_reserved_bytes": int,
+    "capacity_bytes": int,
+    "step_time_ns": int,
+    "step_time_p95_ns": int,
+    "step_time_source": str,
+    "instant": dict,
+    "allocated_bytes": int,
+    "requested_bytes": int,
+    "active_bytes": int,
+    "reserved_bytes": int,
+    "accounts": list,
+    "notes": list,
+}
+INSTANT = {"device_idx": int, "index": int, "t_ns": int, "step": int, "phase": str, "label": str}
+ACCOUNT = {"category": str, "bytes": int, "blocks": int}
+BALANCE = {
+    "schema_version": int,
+    "rank": int,
+    "device_idx": int,
+    "card": str,
+    "instant": dict,
+    "total_bytes": int,
+    "used_bytes": int,
+    "process_bytes": int,
+    "remainder_bytes": int,
+    "lines": list,
+    "notes": list,
+}
+LINE = {"name": str, "bytes": int, "level": int, "source": str, "note": str}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "two.ledger", ranks=2, blocks=300)
+
+
+def document(*words: object) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*(str(word) for word in words), "--json"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.isascii()
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def has(found: dict[str, Any], keys: dict[str, type]) -> None:
+    assert {key: type(found.get(key)) for key in keys} == keys
+
+
+def test_show(run: Path) -> None:
+    found = document("show", run)
+    has(found, SHOW)
+    has(found["instant"], INSTANT)
+    assert found["schema_version"] == SCHEMA_VERSION
+    assert "later_peak_bytes" in found
+    for account in found["accounts"]:
+        has(account, ACCOUNT)
+        assert "module" in account
+    has(found["imbalance"], {"rank": int, "device_idx": int, "highest_bytes": int, "mean_bytes": float, "ratio": float})
+    for rank in found["ranks"]:
+        has(rank, SHOW)
+
+
+def test_balance(run: Path) -> None:
+    found = document("balance", run)
+    has(found, BALANCE)
+    has(found["instant"], INSTANT)
+    for line in found["lines"]:
+        has(line, LINE)
+    for rank in found["ranks"]:
+        has(rank, BALANCE)
+
+
+@pytest.mark.torch
+def test_doctor() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--json"])
+    found = json.loads(result.stdout)
+    has(found, {"schema_version": int, "gpuledger_version": str, "ok": bool, "checks": list})
+    for check in found["checks"]:
+        has(check, {"name": str, "status": str, "found": str, "todo": str})
+
+
+def test_export(run: Path) -> None:
+    result = CliRunner().invoke(main, ["export", str(run), "--to", "json", "-o", "-"])
+    found = json.loads(result.stdout)
+    has(found, {"schema_version": int, "run": dict, "ranks": list, "tables": dict})

@@ -1,0 +1,33 @@
+"""What other people's code may rely on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import gpuledger
+
+PUBLIC = {"__version__", "load", "record"}
+
+
+def test_public_names_are_these() -> None:
+    assert set(gpuledger.__all__) == PUBLIC
+    assert set(dir(gpuledger)) >= PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
+def test_public_names_are_documented_callables(name: str) -> None:
+    found = getattr(gpuledger, name)
+    assert callable(found)
+    assert found.__doc__
+    assert found.__doc__.startswith("Return ")
+
+
+def test_the_version_is_one() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+([a-z.]+\d+)?", gpuledger.__version__)
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'profile'"):
+        _ = gpuledger.profile

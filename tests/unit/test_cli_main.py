@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from synthetic import make_run
+
+from gpuledger.cli.main import main, tell
+from gpuledger.errors import (
+    BudgetExceededError,
+    EmptyRunError,
+    GpuLedgerError,
+    InputError,
+    NoDeviceError,
+    UsageError,
+)
+
+
+def ask(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (GpuLedgerError, 1),
+        (UsageError, 2),
+        (InputError, 3),
+        (EmptyRunError, 3),
+        (NoDeviceError, 4),
+        (BudgetExceededError, 5),
+    ],
+)
+def test_errors_of_ours_have_their_exit_code(
+    kind: type[GpuLedgerError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tell(kind("train.ledger: odd", hint="try again")) == code
+    assert capsys.readouterr().err == "gpuledger: error: train.ledger: odd\n  hint: try again\n"
+
+
+def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out.csv")) == 1
+    assert capsys.readouterr().err == "gpuledger: error: out.csv: No space left on device\n"
+
+
+def test_a_defect_of_ours_asks_to_be_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell(KeyError("segments")) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "gpuledger: error: KeyError: 'segments'"
+    assert "report" in second
+
+
+def test_messages_are_harmless_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(InputError("a\x1b[2J\nb: not a run"))
+    assert capsys.readouterr().err == "gpuledger: error: a\\x1b[2J\\nb: not a run\n"
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> click.Command:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "get_command", interrupted)
+    assert ask("show", "x").exit_code == 130
+
+
+def test_verbose_shows_the_traceback() -> None:
+    quiet, loud = ask("show", "nothing"), ask("-v", "show", "nothing")
+    assert quiet.exit_code == loud.exit_code == 3
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+    assert loud.stderr.endswith(quiet.stderr)
+
+
+@pytest.mark.parametrize("words", [["--colour"], ["show"], ["show", "--colour"], ["shwo"], ["export", "x"]])
+def test_usage_errors_are_one_line_and_a_hint(words: list[str]) -> None:
+    result = ask(*words)
+    assert result.exit_code == 2
+    first, second = result.stderr.splitlines()
+    assert first.startswith("gpuledger: error: ")
+    assert second.startswith("  hint: ")
+
+
+def test_a_misspelt_command_is_told_the_near_one() -> None:
+    assert "gpuledger balance" in ask("balnce").stderr
+
+
+def test_the_suffix_may_be_left_out(tmp_path: Path) -> None:
+    make_run(tmp_path / "one.ledger", blocks=50)
+    assert ask("show", str(tmp_path / "one")).stdout == ask("show", str(tmp_path / "one.ledger")).stdout
+
+
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    make_run(tmp_path / "one.ledger", blocks=2000)
+    command = [sys.executable, "-m", "gpuledger", "export", "one", "--to", "csv", "--table", "blocks", "-o", "-"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == ""

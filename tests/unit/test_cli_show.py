@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
+from synthetic import make_run
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak, resolve_instant
+from gpuledger.cli.main import main
+from gpuledger.model.accounts import CATEGORIES, ROUNDING
+from gpuledger.model.run import read_json, read_run, write_json, write_table
+from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+
+AMOUNT = re.compile(r"(?:< )?([\d,]+\.\d)  +(?:< )?\d+\.\d %")
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    make_run(place / "one.ledger")
+    make_run(place / "four.ledger", ranks=4, blocks=500)
+    make_run(place / "cpu.ledger", cuda=False, blocks=500)
+    make_run(place / "hostile.ledger", hostile_names=True, blocks=500)
+    return place
+
+
+def ask(*words: object, columns: int | None = None, **environ: str) -> Result:
+    env = {"COLUMNS": str(columns) if columns else None, **environ}
+    return CliRunner().invoke(main, [str(word) for word in words], env=env)
+
+
+def document(*words: object) -> dict[str, Any]:
+    result = ask(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def amounts(lines: list[str]) -> list[float]:
+    """Return the figure of every line that has one and a share."""
+    found = (AMOUNT.search(line) for line in lines)
+    return [float(match[1].replace(",", "")) for match in found if match]
+
+
+@pytest.mark.parametrize("by", ["category", "module", "phase", "tensor"])
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_shown_rows_sum_to_the_total(runs: Path, by: str, rows: int) -> None:
+    *parts, total = amounts(ask("show", runs / "one", "--by", by, "-n", rows).stdout.splitlines())
+    books = break_down(rank := read_run(runs / "one.ledger").rank(), find_peak(rank))
+    assert total == pytest.approx(books.allocated_bytes / MIB, abs=0.05)
+    assert sum(parts) == pytest.approx(total, abs=0.05 * (len(parts) + 1))
+    assert 1 <= len(parts) <= rows + 1
+
+
+def test_without_by_categories_come_before_modules(runs: Path) -> None:
+    lines = ask("show", runs / "one").stdout.splitlines()
+    titles = [line.split("  ")[0] for line in lines if line.startswith("by ")]
+    assert titles == ["by category", "by module"]
+
+
+def test_head_names_peak_capacity_place_and_reserved_bytes(runs: Path) -> None:
+    first, second = ask("show", runs / "one").stdout.splitlines()[:2]
+    peak = find_peak(read_run(runs / "one.ledger").rank())
+    assert re.match(r"peak   \d+\.\d GiB of 140\.4 \(\d+(\.\d)? %\)   ", first)
+    assert f"step {peak.step} · {peak.phase} · {peak.module}" in first
+    assert re.search(r"reserved \d+\.\d GiB$", first)
+    assert second == "step   251.00 ms (p95 252.00 ms)   host clock, 5 unrecorded steps"
+
+
+def test_json_accounts_sum_to_the_peak_and_are_never_cut(runs: Path) -> None:
+    found = document("show", runs / "one", "-n", 1)
+    assert sum(account["bytes"] for account in found["accounts"]) == found["peak_allocated_bytes"]
+    assert found["peak_allocated_bytes"] == found["allocated_bytes"]
+    assert found["peak_allocated_bytes"] <= found["peak_reserved_bytes"]
+    assert ROUNDING in {account["category"] for account in found["accounts"]}
+    assert len(found["accounts"]) > 20
+
+
+@pytest.mark.parametrize("by", ["category", "module", "phase", "tensor"])
+@pytest.mark.parametrize("at", ["end", "350ms", "peak"])
+def test_json_accounts_sum_to_the_allocated_bytes_of_the_instant(runs: Path, by: str, at: str) -> None:
+    found = document("show", runs / "one", "--by", by, "--at", at)
+    rank = read_run(runs / "one.ledger").rank()
+    instant = resolve_instant(rank, at)
+    assert found["instant"]["index"] == instant.index
+    assert sum(account["bytes"] for account in found["accounts"]) == found["allocated_bytes"]
+    assert found["allocated_bytes"] == break_down(rank, instant).allocated_bytes
+    assert all({"category", "module", "bytes"} <= set(account) for account in found["accounts"])
+
+
+def test_depth_folds_modules_and_keeps_the_sum(runs: Path) -> None:
+    whole, folded = (document("show", runs / "one", *words) for words in ([], ["--depth", 1]))
+    modules = {account["module"] for account in folded["accounts"]} - {None}
+    assert modules
+    assert all("." not in module for module in modules)
+    assert sum(a["bytes"] for a in folded["accounts"]) == sum(a["bytes"] for a in whole["accounts"])
+
+
+def test_step_asks_for_the_peak_of_that_step(runs: Path) -> None:
+    peaks = [document("show", runs / "one", "--step", step) for step in (1, 2, 3)]
+    assert [found["instant"]["step"] for found in peaks] == [1, 2, 3]
+    assert max(found["allocated_bytes"] for found in peaks) == peaks[0]["peak_allocated_bytes"]
+
+
+def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path) -> None:
+    ranks = read_run(runs / "four.ledger").ranks
+    peaks = {rank.number: break_down(rank, find_peak(rank)).allocated_bytes for rank in ranks}
+    highest = max(peaks, key=peaks.__getitem__)
+    text = ask("show", runs / "four").stdout
+    assert [int(line.split()[0]) for line in text.splitlines()[1:5]] == [0, 1, 2, 3]
+    ratio = peaks[highest] / (sum(peaks.values()) / 4)
+    assert f"imbalance {ratio:.2f}: rank {highest} (cuda:0)" in text
+    found = document("show", runs / "four")
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
+    assert found["rank"] == found["imbalance"]["rank"] == highest
+    assert found["peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["accounts"])
+
+
+def test_one_rank_of_several(runs: Path) -> None:
+    found = document("show", runs / "four", "--rank", 2)
+    assert found["rank"] == 2
+    assert "ranks" not in found
+    assert ask("show", runs / "four", "--rank", 2).stdout.startswith("peak ")
+
+
+def test_a_rank_without_blocks_does_not_hide_the_others(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "half.ledger", ranks=2, blocks=200)
+    write_table(run / "rank-0", TABLES["blocks"].arrow_schema().empty_table(), "blocks")
+    assert document("show", run)["rank"] == 1
+
+
+def test_an_empty_run_says_which_steps_were_not_reached(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "empty.ledger", blocks=200)
+    write_table(run / "rank-0", TABLES["blocks"].arrow_schema().empty_table(), "blocks")
+    manifest = read_json(run / "rank-0" / "manifest.json")
+    write_json(run / "rank-0" / "manifest.json", manifest | {"steps_seen": 1})
+    result = ask("show", run)
+    assert result.exit_code == 3
+    assert result.stderr.splitlines() == [
+        "gpuledger: error: empty.ledger: no allocation was recorded",
+        "  hint: steps 2 to 3 were not reached: the program ended after 1 step",
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("name", ["one", "hostile", "four", "cpu"])
+@pytest.mark.parametrize("words", [["show"], ["show", "--by", "tensor"], ["balance"]])
+def test_no_line_is_wider_than_the_terminal(runs: Path, columns: int, name: str, words: list[str]) -> None:
+    result = ask(*words, runs / name, columns=columns)
+    assert result.exit_code == 0
+    lines = [line for line in result.output.splitlines() if "gpuledger " not in line]
+    assert max(cell_len(line) for line in lines) <= columns
+
+
+@pytest.mark.parametrize("by", ["module", "tensor", "phase", "category"])
+def test_hostile_names_reach_the_terminal_harmless_and_whole(runs: Path, by: str) -> None:
+    text = ask("show", runs / "hostile", "--by", by, "-n", 1000).output
+    assert not set(text) & {"\x00", "\x1b", "\t", "\u202e", "\u200f"}
+    if by in ("module", "tensor"):
+        assert r"nul\x00inside" in text
+        assert r"\u202eright\u200fto left" in text
+        assert "</script><img src=x onerror=alert(1)>" in text
+
+
+def test_pipes_get_no_escape_sequences_and_nothing_is_cut(runs: Path) -> None:
+    text = ask("show", runs / "one", "--by", "module", "-n", 100).stdout
+    assert "\x1b" not in text
+    assert "…" not in text
+
+
+def test_categories_come_in_their_own_words(runs: Path) -> None:
+    lines = ask("show", runs / "one", "--by", "category").stdout.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("by category"))
+    assert {line.split()[0] for line in lines[start + 1 :]} <= {*CATEGORIES, ROUNDING, "total"}
+
+
+def test_it_ends_with_the_next_command_on_stderr(runs: Path) -> None:
+    result = ask("show", runs / "one")
+    assert result.stderr.splitlines()[-1].startswith("next   gpuledger show ")
+    assert "next" not in result.stdout
+
+
+def test_later_higher_peak_is_a_note(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "later.ledger", blocks=200)
+    manifest = read_json(run / "rank-0" / "manifest.json")
+    write_json(run / "rank-0" / "manifest.json", manifest | {"notes": ["compiled: one\x1b[2J region"]})
+    assert r"note   compiled: one\x1b[2J region" in ask("show", run).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["nothing"], 3, "nothing: not a run"),
+        (["one", "-n", "0"], 2, "invalid value for '-n'"),
+        (["one", "--at", "noon"], 2, "--at noon: not an instant"),
+        (["one", "--at", "1h"], 2, "--at 1h: past the end"),
+        (["one", "--step", "7"], 2, "one.ledger: rank 0: step 7 was not recorded"),
+        (["one", "--rank", "5"], 2, "one.ledger: no rank 5"),
+        (["one", "--rank", "x"], 2, "--rank x: not a rank"),
+        (["one", "--device", "3"], 2, "one.ledger: rank 0: no device 3"),
+        (["one", "--by", "colour"], 2, "invalid value for '--by'"),
+    ],
+)
+def test_wrong_calls_end_in_one_line_and_a_hint(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, message: str
+) -> None:
+    monkeypatch.chdir(runs)
+    result = ask("show", *words)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"gpuledger: error: {message}")
+    assert second.startswith("  hint: ")
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "new.ledger", blocks=50)
+    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"schema_version": SCHEMA_VERSION + 1})
+    result = ask("show", run)
+    assert result.exit_code == 3
+    assert f"schema version {SCHEMA_VERSION + 1}" in result.stderr
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "damaged.ledger", blocks=50)
+    part = run / "rank-0" / "blocks" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:100])
+    result = ask("show", run)
+    assert result.exit_code == 3
+    assert "rank-0/blocks/part-00000.parquet: damaged part" in result.stderr

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from synthetic import make_run
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak
+from gpuledger.cli.main import main
+from gpuledger.model.run import read_run
+from gpuledger.model.sql import ask as ask_database
+from gpuledger.model.sql import open_database
+from gpuledger.model.tables import TABLES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "two.ledger", ranks=2, blocks=300, hostile_names=True)
+
+
+def ask(run: Path, query: str, *words: str, columns: int | None = None) -> Result:
+    environ = {"COLUMNS": str(columns) if columns else None}
+    return CliRunner().invoke(main, ["sql", str(run), query, *words], env=environ)
+
+
+def rows(run: Path, query: str) -> list[dict[str, object]]:
+    result = ask(run, query, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_holds_the_rows_of_all_ranks(run: Path, name: str) -> None:
+    wanted = [{"rank": rank.number, **row} for rank in read_run(run).ranks for row in rank.table(name).to_pylist()]
+    found = rows(run, f"select * from {name}")
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+
+
+def test_show_tables_lists_the_tables_and_the_views(run: Path) -> None:
+    assert {row["name"] for row in rows(run, "show tables")} == {*TABLES, "accounts", "peaks", "at_peak"}
+
+
+def test_at_peak_is_what_show_shows(run: Path) -> None:
+    query = "select rank, category, sum(requested_bytes) as bytes from at_peak group by all"
+    found = {(row["rank"], row["category"]): row["bytes"] for row in rows(run, query)}
+    wanted = {}
+    for rank in read_run(run).ranks:
+        books = break_down(rank, find_peak(rank), by=("category",))
+        wanted |= {(rank.number, a.category): a.bytes for a in books.accounts if a.category != "rounding"}
+    assert found == wanted
+    peaks = {row["rank"]: row["index"] for row in rows(run, "select * from peaks")}
+    assert peaks == {rank.number: find_peak(rank).index for rank in read_run(run).ranks}
+
+
+def test_accounts_have_the_module_and_the_name(run: Path) -> None:
+    query = "select distinct module, name from accounts where category = 'weight'"
+    assert all(row["name"] in (None, f"{row['module']}.weight") for row in rows(run, query))
+    assert rows(run, "select count(*) as n from accounts") == rows(run, "select count(*) as n from blocks")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "copy blocks to '{place}/stolen.csv'",
+        "copy (select 1) to '{place}/stolen.csv'",
+        "export database '{place}/stolen'",
+        "attach '{place}/stolen.db'",
+        "create table stolen as select 1",
+        "insert into blocks select * from blocks",
+        "drop view blocks",
+        "set enable_external_access = true",
+        "pragma enable_external_access",
+        "install httpfs",
+        "load httpfs",
+        "explain analyze copy blocks to '{place}/stolen.csv'",
+        "select 1; copy blocks to '{place}/stolen.csv'",
+        "select * from read_text('{place}/secret.csv')",
+        "select * from read_blob('{place}/secret.csv')",
+        "select * from read_csv('{place}/secret.csv')",
+        "select * from '{place}/secret.csv'",
+        "select * from sniff_csv('{place}/secret.csv')",
+        "select * from glob('{place}/*')",
+        "select * from query_table('{place}/secret.csv')",
+        "select * from parquet_scan('{run}/rank-0/blocks/part-00000.parquet')",
+        "select getenv('HOME')",
+        "call pragma_version()",
+    ],
+)
+def test_no_other_file_is_read_or_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.csv").write_text("key\n1234\n")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    result = ask(run, query.format(place=tmp_path, run=run))
+    assert result.exit_code == 2, result.output
+    assert "1234" not in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_python_variables_are_out_of_reach(run: Path) -> None:
+    secret = read_run(run).rank().table("names")
+    assert secret.num_rows
+    with pytest.raises(Exception, match="secret does not exist"):
+        ask_database(open_database(read_run(run)), "select * from secret")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "selct 1",
+        "select nope from blocks",
+        "select 1; select 2",
+        "",
+        "select * from nope",
+        "select 1/0 + 'x'",
+        "\x1b[2J",
+    ],
+)
+def test_a_wrong_query_is_one_line_and_a_hint(run: Path, query: str) -> None:
+    result = ask(run, query)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    first, second = result.stderr.splitlines()
+    assert first.startswith("gpuledger: error: sql: ")
+    assert second.startswith("  hint: ")
+    assert "\x1b" not in result.stderr
+
+
+def test_values_survive_json_and_csv(run: Path) -> None:
+    query = "select path from modules where rank = 0 order by module_id"
+    paths = [row["path"] for row in read_run(run).rank().table("modules").to_pylist()]
+    assert [row["path"] for row in rows(run, query)] == paths
+    found = csv.reader(io.StringIO(ask(run, query, "--csv").stdout, newline=""))
+    assert [row[0] for row in found][1:] == paths
+
+
+def test_json_numbers_are_whole_where_they_are_and_never_nan(run: Path) -> None:
+    query = "select sum(address) as a, 1 as a, 'nan'::float as b, null as c, 2.5::decimal(4,1) d, [1] e from blocks"
+    (row,) = rows(run, query)
+    assert isinstance(row["a"], int)
+    assert row | {"a": 0} == {"a": 0, "a_2": 1, "b": None, "c": None, "d": 2.5, "e": [1]}
+
+
+def test_the_text_table_is_cut_and_says_so(run: Path) -> None:
+    result = ask(run, "select category from blocks", "-n", "3")
+    assert len(result.stdout.splitlines()) == 4
+    assert "597 more rows" in result.stderr
+    assert len(ask(run, "select category from blocks", "--csv").stdout.splitlines()) == 601
+
+
+def test_a_table_too_wide_for_the_terminal_stands_upright(run: Path) -> None:
+    lines = ask(run, "select * from counters limit 1", columns=60).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["rank", *TABLES["counters"].column_names]
+
+
+def test_control_characters_are_shown_not_obeyed(run: Path) -> None:
+    text = ask(run, "select path from modules").stdout
+    assert r"nul\x00inside" in text
+    assert "\x00" not in text
+
+
+def test_an_empty_answer(run: Path) -> None:
+    assert rows(run, "select 1 as a where false") == []
+    assert ask(run, "select 1 as a where false").stdout == "a\n"
+
+
+def test_json_and_csv_together_are_refused(run: Path) -> None:
+    assert ask(run, "select 1", "--json", "--csv").exit_code == 2
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "bad.ledger", blocks=50)
+    part = run / "rank-0" / "blocks" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:200])
+    result = ask(run, "select 1")
+    assert result.exit_code == 3
+    assert "rank-0/blocks/part-00000.parquet: damaged part" in result.stderr

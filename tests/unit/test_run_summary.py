@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from synthetic import GIB, MIB, make_run
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.oom import explain_oom
+from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
+from gpuledger.model.tables import TABLES
+from gpuledger.report.terminal import Terminal
+from gpuledger.report.text import print_run_summary, run_summary_lines
+
+
+def changed(run: Path, **facts: Any) -> Run:
+    manifest = read_json(run / "rank-0" / "manifest.json")
+    write_json(run / "rank-0" / "manifest.json", manifest | facts)
+    return read_run(run)
+
+
+def empty(run: Path) -> Path:
+    write_table(run / "rank-0", TABLES["blocks"].arrow_schema().empty_table(), "blocks")
+    return run
+
+
+def summary(run: Run, width: int | None = None) -> str:
+    return "\n".join(run_summary_lines(run, Terminal(width)))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "one.ledger", blocks=500)
+
+
+def test_a_run_in_a_few_lines(run: Path) -> None:
+    lines = run_summary_lines(read_run(run), Terminal())
+    assert 3 <= len(lines) <= 6
+    assert [line[:4] for line in lines] == ["peak", "step", "most", "    ", "next"]
+    rank = read_run(run).rank()
+    for account in break_down(rank, find_peak(rank)).accounts[:5]:
+        assert f"{account.module} {account.category} " in lines[3]
+
+
+def test_it_ends_with_commands_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "my run.ledger", blocks=200)
+    assert f"gpuledger show '{run}' --by module" in summary(read_run(run), 30)
+    monkeypatch.chdir(tmp_path)
+    assert "gpuledger show 'my run.ledger' --by module" in summary(read_run(run), 30)
+    assert "gpuledger report 'my run.ledger' --open" in summary(read_run(run), 30)
+
+
+def test_out_of_memory_is_explained(run: Path) -> None:
+    failure = {
+        "device_idx": 0,
+        "tried_bytes": 2 * GIB,
+        "total_bytes": 140 * GIB,
+        "free_bytes": 512 * MIB,
+        "largest_free_bytes": 96 * MIB,
+    }
+    text = summary(changed(run, oom=[failure]))
+    assert "2.0 GiB did not fit on cuda:0" in text
+    assert "free on the card: 512.0 MiB of 140.0 GiB" in text
+    assert "largest free block: 96.0 MiB" in text
+    rank = read_run(run).rank()
+    (explained,) = explain_oom(rank)
+    assert explained.holders is not None
+    top = max(explained.holders.accounts, key=lambda account: account.bytes)
+    held = next(line for line in text.splitlines() if line.startswith("held"))
+    assert top.category in held
+    assert any(line.startswith("by ") for line in text.splitlines())
+
+
+def test_out_of_memory_before_any_block(run: Path) -> None:
+    failure = {"device_idx": 0, "tried_bytes": 2 * GIB, "total_bytes": None, "free_bytes": None}
+    text = summary(changed(empty(run), oom=[failure]))
+    assert "2.0 GiB did not fit on cuda:0" in text
+    assert "held" not in text
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "words"),
+    [
+        (0, [1, 3], "steps 1 to 3 were not reached: the program ended after 0 steps"),
+        (2, [1, 3], "step 3 was not reached: the program ended after 2 steps"),
+        (1, [5, 9], "steps 5 to 9 were not reached: the program ended after 1 step"),
+    ],
+)
+def test_steps_that_were_not_reached_are_named(run: Path, seen: int, asked: list[int], words: str) -> None:
+    facts = {"steps_seen": seen, "window": {"asked": asked}}
+    assert f"note   {words}" in summary(changed(run, **facts))
+    assert f"empty  {words}" in summary(changed(empty(run), **facts))
+
+
+@pytest.mark.parametrize("asked", [[1, 3], [1, 1 << 62], []])
+def test_nothing_is_said_when_all_steps_were_reached(run: Path, asked: list[int]) -> None:
+    assert "not reached" not in summary(changed(run, steps_seen=8, window={"asked": asked}))
+
+
+def test_a_run_without_a_process_says_so(tmp_path: Path, run: Path) -> None:
+    bare = tmp_path / "bare.ledger"
+    bare.mkdir()
+    write_json(bare / "manifest.json", read_json(run / "manifest.json") | {"notes": ["sh: no Python was started"]})
+    text = summary(read_run(bare))
+    assert text.splitlines() == ["empty  no process of the program used torch", "note   sh: no Python was started"]
+
+
+def test_several_ranks_name_the_imbalance(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "two.ledger", ranks=2, blocks=300))
+    peaks = [break_down(rank, find_peak(rank)).allocated_bytes for rank in run.ranks]
+    highest = peaks.index(max(peaks))
+    assert f"rank {highest} (cuda:0)" in next(line for line in summary(run).splitlines() if line.startswith("ranks"))
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_it_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    run = read_run(make_run(tmp_path / "odd.ledger", hostile_names=True, blocks=300))
+    lines = [line for line in run_summary_lines(run, Terminal(width)) if "gpuledger" not in line]
+    assert max(map(cell_len, lines)) <= width
+    assert "\x00" not in "".join(lines)
+
+
+def test_it_goes_to_the_stream_it_is_given(run: Path) -> None:
+    stream = io.StringIO()
+    print_run_summary(read_run(run), stream)
+    assert stream.getvalue() == summary(read_run(run)) + "\n"

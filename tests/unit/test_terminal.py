@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import io
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from synthetic import HOSTILE
+
+from gpuledger.report.colors import CATEGORY_COLORS
+from gpuledger.report.phrases import column_unit, of_capacity, percent, share
+from gpuledger.report.terminal import Bar, Cell, Column, Table, Terminal, printable
+
+TEXTS = st.one_of(st.text(max_size=60), st.sampled_from(HOSTILE))
+COLUMNS = (
+    Column("name", shrinks=True),
+    Column("bytes", right=True),
+    Column("mostly", optional=1),
+    Column(bar=True, optional=2),
+)
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@given(TEXTS)
+def test_nothing_a_terminal_would_obey_is_left(text: str) -> None:
+    shown = printable(text)
+    assert not any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in shown)
+    assert printable(shown) == shown
+
+
+@given(TEXTS)
+def test_plain_text_is_left_alone(text: str) -> None:
+    if all(unicodedata.category(c)[0] in "LNPS" or c == " " for c in text):
+        assert printable(text) == text
+
+
+@given(TEXTS, st.sampled_from(["ascii", "latin-1", "utf-8", "cp437"]))
+def test_text_can_always_be_written(text: str, encoding: str) -> None:
+    Terminal(80, encoding).text(text).encode(encoding)
+
+
+@given(TEXTS, st.integers(4, 40), st.sampled_from(["ascii", "utf-8"]))
+def test_shortened_fits_and_keeps_both_ends(text: str, cells: int, encoding: str) -> None:
+    terminal = Terminal(cells, encoding)
+    safe = terminal.text(text)
+    short = terminal.shortened(safe, cells)
+    assert cell_len(short) <= cells
+    if cell_len(safe) <= cells:
+        assert short == safe
+    elif cells >= 12 and safe.isascii():
+        assert short[0] == safe[0]
+        assert short[-1] == safe[-1]
+
+
+@given(
+    st.lists(st.tuples(TEXTS, st.integers(0, 1 << 40), TEXTS.filter(lambda t: len(t) < 20)), max_size=5),
+    st.integers(40, 160),
+    st.sampled_from(["ascii", "utf-8"]),
+)
+def test_a_table_fits_and_its_numbers_stay_whole(rows: list[tuple[str, int, str]], width: int, encoding: str) -> None:
+    bar = Bar(((0.5, "#4e79a7"), (0.5, "#f28e2b")))
+    table = Table(COLUMNS, tuple((name, Cell(f"{size:,}"), mostly, bar) for name, size, mostly in rows))
+    lines = table.lines(Terminal(width, encoding))
+    assert len(lines) == len(rows) + 1
+    assert all(cell_len(line) <= width for line in lines)
+    assert all(f"{size:,}" in line for (_, size, _), line in zip(rows, lines[1:], strict=True))
+
+
+def test_columns_are_left_out_from_the_highest_number() -> None:
+    table = Table(COLUMNS, (("model.layers.31.mlp.gate", "72,908.8", "activation 80 %", Bar(((1.0, "#f28e2b"),))),))
+    shown = {width: table.lines(Terminal(width))[1] for width in (30, 45, 55, 120)}
+    assert "72,908.8" in shown[30]
+    assert "…" in shown[30]
+    assert "activation" not in shown[30]
+    assert "█" not in shown[45]
+    assert "█" in shown[120]
+    assert "model.layers.31.mlp.gate" in shown[120]
+
+
+@pytest.mark.parametrize("width", [8, 24])
+def test_bars_are_as_long_as_their_share(width: int) -> None:
+    terminal = Terminal()
+    assert Bar(((1.0, "#f28e2b"),)).drawn(terminal, width) == "█" * width
+    assert Bar(((0.25, "#f28e2b"), (0.75, "#4e79a7"))).drawn(terminal, width) == "█" * width
+    assert Bar(((0.5, "#f28e2b"),)).drawn(terminal, width) == "█" * (width // 2)
+    assert Bar(((0.0, "#f28e2b"),)).drawn(terminal, width) == ""
+    assert Bar(((0.5, "#f28e2b"),)).drawn(Terminal(encoding="ascii"), width) == "#" * (width // 2)
+
+
+def test_a_stacked_bar_shows_each_category_in_its_colour() -> None:
+    terminal = Terminal(colors=ColorSystem.TRUECOLOR)
+    weight, activation = CATEGORY_COLORS["weight"], CATEGORY_COLORS["activation"]
+    drawn = Bar(((0.5, weight), (0.5, activation))).drawn(terminal, 4)
+    assert drawn == "\x1b[38;2;78;121;167m██\x1b[0m\x1b[38;2;242;142;43m██\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("environ", "colors"),
+    [
+        ({"TERM": "xterm-256color"}, ColorSystem.EIGHT_BIT),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, ColorSystem.TRUECOLOR),
+        ({"TERM": "xterm"}, ColorSystem.STANDARD),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, None),
+        ({"TERM": "dumb"}, None),
+        ({}, None),
+    ],
+)
+def test_colours_follow_the_environment(environ: dict[str, str], colors: ColorSystem | None) -> None:
+    assert Terminal.of(Screen(), environ).colors == colors
+
+
+def test_a_pipe_has_no_colour_and_no_width() -> None:
+    terminal = Terminal.of(io.StringIO(), {"TERM": "xterm-256color", "COLORTERM": "truecolor"})
+    assert (terminal.colors, terminal.width_cells) == (None, None)
+    assert Terminal.of(io.StringIO(), {"COLUMNS": "40"}).width_cells == 40
+
+
+def test_words_are_never_split_nor_lost() -> None:
+    words = "the card was read at event 2042 when segments were larger"
+    lines = Terminal(30).paragraph(words, "note   ", 7)
+    assert " ".join(line.strip() for line in lines) == f"note   {words}"
+    assert all(len(line) <= 30 for line in lines)
+
+
+def test_shares_and_sizes_in_words() -> None:
+    assert of_capacity(76_450_000_000, 150_754_820_096) == "71.2 GiB of 140.4 (51 %)"
+    assert of_capacity(512 << 20, 150_754_820_096) == "512.0 MiB of 140.4 GiB (0.4 %)"
+    assert of_capacity(512, None) == "512 B"
+    assert [percent(part, 1000) for part in (0, 0.4, 1, 34, 99.6, 510)] == [
+        "0.0 %",
+        "< 0.1 %",
+        "0.1 %",
+        "3.4 %",
+        "10 %",
+        "51 %",
+    ]
+    assert share(1, None) == "–"
+    assert share(510, 1000) == "51.0 %"
+
+
+@given(st.lists(st.integers(1, 1 << 36), min_size=1, max_size=30))
+def test_figures_of_a_column_add_up_as_they_stand(sizes: list[int]) -> None:
+    unit = column_unit(sum(sizes))
+    shown = [unit.amount(size).removeprefix("< ").replace(",", "") for size in sizes]
+    total = float(unit.amount(sum(sizes)).replace(",", ""))
+    assert sum(map(float, shown)) == pytest.approx(total, abs=0.1 * (len(sizes) + 1))
+
+
+def test_amounts_that_are_missing_or_tiny_are_not_zero() -> None:
+    unit = column_unit(1 << 34)
+    assert unit.name == "MiB"
+    assert [unit.amount(size) for size in (None, 0, 1, -1, 1 << 20)] == ["–", "0.0", "< 0.1", "> -0.1", "1.0"]
+    assert column_unit(1 << 20).name == "KiB"
+    assert column_unit(999).amount(999) == "999"
