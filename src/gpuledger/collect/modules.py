@@ -16,12 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpuledger.collect import torch_private
-from gpuledger.collect.phases import OUTSIDE, Phases
+from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import Roster
 from gpuledger.model.accounts import Phase
+
+_Frame = tuple[int, Any, int, bool, bool, int]
+"""One module call under way: module, token before it, sequence number at its start, outermost, hidden, stack."""
 
 _FIRST_NODE_SEARCH = 64
 """Nodes looked at for a module's first one; a larger module keeps its own name for what follows it."""
@@ -58,6 +61,8 @@ class ModuleTracker:
         self._on_backward_end = on_backward_end
         self._on_error = on_error
         self._sequence = torch_private.sequence_reader()
+        self._set_token = phases.recorder.set_token
+        self._module_ids = roster.module_ids
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
@@ -88,43 +93,55 @@ class ModuleTracker:
     # -- forward ------------------------------------------------------------------------------------------------
 
     def _wrapped_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands in for ``nn.Module.__call__``. Everything it needs is at hand: it is the hot path."""
         is_compiling = torch.compiler.is_compiling
+        enter, leave = self._enter, self._leave
         tracker = self
 
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if is_compiling() or not tracker.active:
                 return original(module, *args, **kwargs)
-            frame = tracker._enter(module, args, kwargs)
+            frame = enter(module, args, kwargs)
             if frame is None:
                 return original(module, *args, **kwargs)
             try:
                 result = original(module, *args, **kwargs)
             except BaseException:
-                tracker._leave(frame, None)
+                leave(frame, None)
                 raise
-            tracker._leave(frame, result)
+            leave(frame, result)
             return result
 
         return __call__
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
+        """Note that a module begins; return what :meth:`_leave` needs, None after an error of ours."""
         try:
-            threads = self.phases.threads
-            stack = threads.stack
-            module_id = self.roster.module_ids.get(id(module), -1)
+            phases = self.phases
+            state = phases.local.state
+            stack = state.stack
+            module_id = self._module_ids.get(id(module), -1)
             if module_id < 0:
                 module_id = self.roster.enroll(module, inside=stack[-1][0] if stack else -1)
             start = self._sequence()
-            outermost = not stack and self.phases.phase != Phase.BACKWARD
-            hidden = False
-            if outermost:
+            outermost = hidden = False
+            if stack:
+                hidden = self._claim_inputs(state, args, kwargs, start)
+            elif phases.phase != Phase.BACKWARD:
+                outermost = True
                 self._enter_outermost(module_id, args, kwargs)
-            elif stack:
-                hidden = self._claim_inputs(stack[-1], args, kwargs, start)
-            frame = _Frame(module_id, threads.token, start, outermost, hidden, self._call_stack_id())
+            stack_id = -1 if self.intern_stack is None else self._call_stack_id()
+            frame = (module_id, state.token, start, outermost, hidden, stack_id)
             stack.append([module_id, start])
-            self.phases.put(module_id, self.phases.flags_now())
-        except Exception as error:
+            if phases.phase == Phase.BACKWARD:
+                phases.put(module_id, phases.flags_now())
+            else:
+                token = phases.tokens.get(module_id)
+                if token is None:
+                    token = phases.token_for(module_id)
+                state.token = token
+                self._set_token(token)
+        except Exception as error:  # the one guard: ours must never reach the program
             self._on_error(error)
             return None
         return frame
@@ -134,26 +151,30 @@ class ModuleTracker:
         self._on_outermost(module_id, args, kwargs)
 
     def _leave(self, frame: _Frame, result: Any) -> None:
+        """Note that a module has ended; ``result`` is None where it raised."""
         try:
-            threads = self.phases.threads
-            if threads.stack:
-                threads.stack.pop()
+            module_id, token, start, outermost, hidden, stack_id = frame
+            state = self.phases.local.state
+            stack = state.stack
+            if stack:
+                stack.pop()
             if not self.active:
                 return
-            if frame.outermost:
+            if outermost:
                 self.phases.put(OUTSIDE)
             else:
-                self.phases.restore(frame.token)
+                state.token = token
+                self._set_token(token)
             end = self._sequence()
-            if threads.stack:
-                threads.stack[-1][1] = end
-            if result is not None and end > frame.start and torch.is_grad_enabled():
-                self._claim_outputs(frame, result, threads.stack)
-            if frame.outermost:
+            if stack:
+                stack[-1][1] = end
+            if end > start and result is not None:
+                self._claim_outputs(state, module_id, start, stack_id, hidden, result)
+            if outermost:
                 if self.phases.phase == Phase.EVALUATION:
                     self.phases.change(Phase.BETWEEN)
                 self._on_outermost_end()
-        except Exception as error:
+        except Exception as error:  # the one guard
             self._on_error(error)
 
     def _call_stack_id(self) -> int:
@@ -161,49 +182,71 @@ class ModuleTracker:
 
     # -- backward -----------------------------------------------------------------------------------------------
 
-    def _claim_inputs(self, parent: list[int], args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> bool:
+    def _claim_inputs(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> bool:
         """Claim the nodes of inputs for the parent; return whether it has made a later node that no input leads to."""
-        claimed = self.phases.threads.claimed
-        reached = start <= parent[1]
+        parent_id, done = state.stack[-1]
+        claimed = state.claimed
+        reached = start <= done
         for value in (*args, *kwargs.values()) if kwargs else args:
-            node = getattr(value, "grad_fn", None)
+            if not isinstance(value, Tensor):
+                continue
+            node = value.grad_fn
             if node is None:
                 continue
             number = node._sequence_nr()
-            reached = reached or number == start - 1
+            if number == start - 1:
+                reached = True
             if number not in claimed:
                 claimed.add(number)
-                node.register_prehook(self._hook(parent[0], -1))
+                node.register_prehook(self._hook(parent_id, -1))
         return not reached
 
-    def _claim_outputs(self, frame: _Frame, result: Any, stack: list[list[int]]) -> None:
-        claimed = self.phases.threads.claimed
-        first = None
-        for tensor in _result_tensors(result):
+    def _claim_outputs(
+        self, state: ThreadState, module_id: int, start: int, stack_id: int, hidden: bool, result: Any
+    ) -> None:
+        """Claim the nodes of a module's outputs that nobody inside it has claimed."""
+        claimed = state.claimed
+        for tensor in (result,) if isinstance(result, Tensor) else _result_tensors(result):
             node = tensor.grad_fn
             if node is None:
                 continue
             number = node._sequence_nr()
-            if number >= frame.start and number not in claimed:
+            if number >= start and number not in claimed:
                 claimed.add(number)
-                node.register_prehook(self._hook(frame.module_id, frame.stack_id))
-            if frame.hidden and first is None:
-                first = _first_node(node, frame.start)
+                node.register_prehook(self._hook(module_id, stack_id))
+            if hidden:
+                hidden = False
+                self._give_back(node, start, state.stack)
+
+    def _give_back(self, node: Any, start: int, stack: list[list[int]]) -> None:
+        """After the module's first node has run backward, the parent is at work: it made the node before that one."""
+        first = _first_node(node, start)
         if first is not None and stack:
             back = self._hook(stack[-1][0], -1)
             first.register_hook(lambda _inputs, _outputs: back(None))
 
     def _hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
+        """Return the hook that puts a module's tag on the thread that runs its backward; one for each module."""
         key = (module_id, stack_id)
         hook = self._hooks.get(key)
         if hook is None:
-
-            def hook(_gradients: Any) -> None:
-                if self.active:
-                    self.phases.put(module_id, 0, stack_id)
-
-            self._hooks[key] = hook
+            hook = self._hooks[key] = self._make_hook(module_id, stack_id)
         return hook
+
+    def _make_hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
+        phases, set_token, tracker = self.phases, self._set_token, self
+        tokens, local = phases.tokens, phases.local
+
+        def at_work(_gradients: Any) -> None:
+            if not tracker.active:
+                return
+            token = tokens.get(module_id) if stack_id < 0 else None
+            if token is None:
+                token = phases.token_for(module_id, 0, stack_id)
+            local.state.token = token
+            set_token(token)
+
+        return at_work
 
     def _wrapped_backward(self, original: Callable[..., Any], *, whole: bool) -> Callable[..., Any]:
         tracker = self
@@ -251,30 +294,16 @@ class ModuleTracker:
             self._on_error(error)
 
 
-class _Frame:
-    """One module call under way."""
-
-    __slots__ = ("hidden", "module_id", "outermost", "stack_id", "start", "token")
-
-    def __init__(self, module_id: int, token: Any, start: int, outermost: bool, hidden: bool, stack_id: int) -> None:
-        self.module_id = module_id
-        self.token = token
-        self.start = start
-        self.outermost = outermost
-        self.hidden = hidden
-        self.stack_id = stack_id
-
-
-def _result_tensors(result: Any) -> list[torch.Tensor]:
+def _result_tensors(result: Any) -> list[Tensor]:
     """Return the tensors in a module's result: itself, or those of a container, two levels deep."""
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, Tensor):
         return [result]
     found = []
     for value in _values(result):
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             found.append(value)
         else:
-            found += [inner for inner in _values(value) if isinstance(inner, torch.Tensor)]
+            found += [inner for inner in _values(value) if isinstance(inner, Tensor)]
     return found
 
 

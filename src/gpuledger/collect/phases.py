@@ -13,13 +13,24 @@ from gpuledger.model.journal import TagFlag
 OUTSIDE = -1
 
 
-class ThreadState(threading.local):
-    """What one thread is doing. ``stack`` holds ``[module_id, last_sequence_number]`` of the modules it is inside."""
+class ThreadState:
+    """What one thread is doing.
+
+    ``stack`` holds ``[module_id, last_sequence_number]`` of the modules it is inside, ``claimed`` the sequence numbers
+    of the graph nodes that carry a hook already.
+    """
+
+    __slots__ = ("claimed", "stack", "token")
 
     def __init__(self) -> None:
         self.stack: list[list[int]] = []
         self.token: Any = None
         self.claimed: set[int] = set()
+
+
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.state = ThreadState()
 
 
 class Phases:
@@ -32,12 +43,19 @@ class Phases:
     def __init__(self, recorder: Recorder, tags: TagBook) -> None:
         self.recorder = recorder
         self.tags = tags
-        self.threads = ThreadState()
+        self.local = _Threads()
         self.step = 0
         self.phase = Phase.SETUP
         self.visit = 0
         self.optimizer_depth = 0
-        self._tokens: dict[tuple[int, int, int], Any] = {}
+        self.tokens: dict[int, Any] = {}
+        """Tokens of this visit by module, for the plain case: no flags, no stack. Read by the tracker's hot path."""
+        self._other_tokens: dict[tuple[int, int, int], Any] = {}
+
+    @property
+    def threads(self) -> ThreadState:
+        """Return the calling thread's state."""
+        return self.local.state
 
     def start(self) -> None:
         """Give the calling thread its first token."""
@@ -53,23 +71,34 @@ class Phases:
             self.step = 1
         self.phase = phase
         self.visit += 1
-        self._tokens = {}
+        self.tokens.clear()
+        self._other_tokens.clear()
         stack = self.threads.stack
         self.put(stack[-1][0] if stack else OUTSIDE)
 
     def put(self, module_id: int, flags: int = 0, stack_id: int = -1) -> None:
         """Tag the calling thread's next allocations."""
+        token = self.token_for(module_id, flags, stack_id)
+        self.local.state.token = token
+        self.recorder.set_token(token)
+
+    def token_for(self, module_id: int, flags: int = 0, stack_id: int = -1) -> Any:
+        """Return the token of a module in this visit, made when first asked for."""
+        plain = not flags and stack_id < 0
         key = (module_id, flags, stack_id)
-        token = self._tokens.get(key)
+        token = self.tokens.get(module_id) if plain else self._other_tokens.get(key)
         if token is None:
             tag_id = self.tags.make(self.step, self.phase, self.visit, module_id, flags=flags, stack_id=stack_id)
-            token = self._tokens[key] = self.recorder.make_token(tag_id)
-        self.threads.token = token
-        self.recorder.set_token(token)
+            token = self.recorder.make_token(tag_id)
+            if plain:
+                self.tokens[module_id] = token
+            else:
+                self._other_tokens[key] = token
+        return token
 
     def restore(self, token: Any) -> None:
         """Put back a token the thread had before."""
-        self.threads.token = token
+        self.local.state.token = token
         self.recorder.set_token(token)
 
     def flags_now(self) -> int:
