@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opened import Opened
 from playwright.sync_api import sync_playwright
-from synthetic import load_run
+from synthetic import make_run
 
+from gpuledger.model.run import read_run
 from gpuledger.report.data import gather
 from gpuledger.report.html import render_html
 
@@ -45,6 +47,24 @@ def find_chromium() -> str:
     return found or pytest.fail(MISSING)
 
 
+def render(ledger: Path) -> Path:
+    """Return the report on a run, written beside it."""
+    run = read_run(ledger)
+    place = ledger.with_suffix(".html")
+    place.write_text(render_html(gather(run, run.ranks)), encoding="utf-8")
+    return place
+
+
+@pytest.fixture
+def edit() -> Callable[[Path, str, object], None]:
+    """Return a writer of one key of a manifest."""
+
+    def write(path: Path, key: str, value: object) -> None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     path = find_chromium()
@@ -62,10 +82,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def make(**shape: Any) -> Path:
         key = repr(sorted(shape.items()))
         if key not in made:
-            directory = tmp_path_factory.mktemp("report")
-            run = load_run(directory / "run.ledger", **shape)
-            made[key] = directory / "run.html"
-            made[key].write_text(render_html(gather(run, run.ranks)), encoding="utf-8")
+            made[key] = render(make_run(tmp_path_factory.mktemp("report") / "run.ledger", **shape))
         return made[key]
 
     return make
@@ -73,16 +90,18 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def open_report(browser: Browser, report: Callable[..., Path]) -> Iterator[Callable[..., Opened]]:
-    """Return an opener, ``open_report(state="#…", dark=True, width=400, **shape)``, that waits until the page is ready."""
+    """Return an opener that waits for a ready page: ``open_report(state="#…", dark=True, width=400, **shape)``."""
     contexts = []
 
-    def open_one(state: str = "", dark: bool = False, width: int = 1280, **shape: Any) -> Opened:
+    def open_one(
+        state: str = "", dark: bool = False, width: int = 1280, ledger: Path | None = None, **shape: Any
+    ) -> Opened:
         context = browser.new_context(
             offline=True, viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
         contexts.append(context)
         page = context.new_page()
-        opened = Opened(page, report(**shape).as_uri())
+        opened = Opened(page, (render(ledger) if ledger else report(**shape)).as_uri())
         page.on("request", lambda request: opened.requests.append(request.url))
         page.on("console", lambda message: opened.complaints.append(message.text))
         page.on("pageerror", lambda error: opened.complaints.append(str(error)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from opened import Opened
-from synthetic import load_run
+from synthetic import load_run, make_run
 
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.instant import find_peak
@@ -14,12 +14,12 @@ from gpuledger.analyze.summary import Summary, summarize
 from gpuledger.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpuledger.model.run import Run
 
 pytestmark = pytest.mark.browser
-Opener = "Callable[..., Opened]"
 SHAPE = {"blocks": 4000, "modules": 40}
 
 
@@ -34,7 +34,7 @@ def summary(run: Run) -> Summary:
 
 
 @pytest.fixture
-def opened(open_report: Opener) -> Opened:
+def opened(open_report: Callable[..., Opened]) -> Opened:
     return open_report(**SHAPE)
 
 
@@ -142,6 +142,23 @@ def test_the_scale_reaches_the_capacity_when_asked(opened: Opened) -> None:
     assert pixels(opened, "#timeline canvas") != before
 
 
+def test_the_axis_can_count_events(opened: Opened) -> None:
+    by_time = pixels(opened, "#timeline canvas")
+    opened.page.click("#axis")
+    assert "axis=event" in opened.state
+    assert pixels(opened, "#timeline canvas") != by_time
+    drag(opened, 0.5, 0.7)
+    start, end = (
+        int(text) for text in opened.page.evaluate("location.hash.match(/zoom=([0-9]+)%2C([0-9]+)/).slice(1)")
+    )
+    assert 0 < start < end < 3 * SHAPE["blocks"]
+    click_timeline(opened, 0.5)
+    event = int(opened.text("#instant-where").split("event ")[1].replace(",", ""))
+    assert start - 400 <= event <= end + 400
+    opened.page.click("#axis")
+    assert "zoom=" not in opened.state
+
+
 def test_search_filters_table_and_picture_alike(opened: Opened, run: Run) -> None:
     opened.page.select_option("#group", "account")
     before = pixels(opened, "#structure")
@@ -209,7 +226,7 @@ def test_the_treemap_shows_the_same_bytes(opened: Opened) -> None:
     assert "node=" in opened.state
 
 
-def test_the_state_is_in_the_address_both_ways(open_report: Opener) -> None:
+def test_the_state_is_in_the_address_both_ways(open_report: Callable[..., Opened]) -> None:
     first = open_report(**SHAPE)
     first.page.click("#to-end")
     first.page.select_option("#group", "module")
@@ -228,7 +245,9 @@ def test_the_state_is_in_the_address_both_ways(open_report: Opener) -> None:
 @pytest.mark.parametrize(
     "address", ["#at=nonsense&node=99999&view=7&zoom=x&rows=-3&group=none&sort=!!", "#%", "#at=1e99"]
 )
-def test_a_damaged_address_still_shows_the_report(open_report: Opener, address: str, summary: Summary) -> None:
+def test_a_damaged_address_still_shows_the_report(
+    open_report: Callable[..., Opened], address: str, summary: Summary
+) -> None:
     opened = open_report(state=address, **SHAPE)
     assert opened.value("peak_allocated_bytes") == f"{summary.peak_allocated_bytes:,} bytes"
     assert opened.complaints == []
@@ -254,7 +273,7 @@ def test_a_category_can_be_hidden(opened: Opened) -> None:
     assert pixels(opened, "#timeline canvas") != before
 
 
-def test_dark_follows_the_system_and_the_button(open_report: Opener) -> None:
+def test_dark_follows_the_system_and_the_button(open_report: Callable[..., Opened]) -> None:
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     light, dark = open_report(**SHAPE), open_report(dark=True, **SHAPE)
     assert light.page.evaluate(ground) != dark.page.evaluate(ground)
@@ -283,11 +302,11 @@ def test_the_table_is_copied_as_markdown(opened: Opened) -> None:
     opened.page.click("#copy-markdown")
     opened.page.wait_for_function("document.getElementById('copy-markdown').textContent === 'Copied'")
     copied = opened.page.evaluate("navigator.clipboard.readText()")
-    assert copied.splitlines()[0] == "| Category | Count | Bytes | Share |"
+    assert copied.splitlines()[0] == "| Category | Modules | Bytes | Share |"
     assert [int(line.split("|")[3]) for line in copied.splitlines()[2:]] == table_bytes(opened)
 
 
-def test_ranks_stand_side_by_side(open_report: Opener) -> None:
+def test_ranks_stand_side_by_side(open_report: Callable[..., Opened]) -> None:
     opened = open_report(blocks=400, modules=6, ranks=3)
     rows = opened.page.locator("#ranks-body tr")
     assert rows.count() == 3
@@ -300,7 +319,7 @@ def test_ranks_stand_side_by_side(open_report: Opener) -> None:
     assert opened.value("peak_allocated_bytes") == first
 
 
-def test_hostile_names_change_nothing(open_report: Opener) -> None:
+def test_hostile_names_change_nothing(open_report: Callable[..., Opened]) -> None:
     opened = open_report(blocks=600, modules=40, hostile_names=True)
     assert opened.page.locator("img").count() == 0
     assert opened.page.locator("script").count() == 4
@@ -314,7 +333,24 @@ def test_hostile_names_change_nothing(open_report: Opener) -> None:
     assert opened.complaints == []
 
 
-def test_a_narrow_window_needs_no_sideways_scroll(open_report: Opener) -> None:
+def test_running_out_of_memory_stands_above_all(
+    open_report: Callable[..., Opened], tmp_path: Path, edit: Callable[[Path, str, object], None]
+) -> None:
+    path = make_run(tmp_path / "oom.ledger", blocks=50, modules=3)
+    sizes = {"tried_bytes": 2 << 30, "total_bytes": 80 << 30, "free_bytes": 1 << 30, "largest_free_bytes": None}
+    edit(path / "rank-0" / "manifest.json", "oom", [{"device_idx": 0, **sizes}])
+    checks = [{"name": "peak </script>", "device_idx": 0, "expected": 1, "found": 2, "ok": False}]
+    edit(path / "rank-0" / "manifest.json", "checks", checks)
+    edit(path / "rank-0" / "manifest.json", "notes", ["<b>first</b>", "second"])
+    opened = open_report(ledger=path)
+    assert "Out of memory: 2.0 GiB could not be allocated; the card had 1.0 GiB free." in opened.text("#alarm")
+    assert "1 of 1 differ" in opened.text("#checks-summary")
+    assert "peak </script>" in opened.text("#checks")
+    assert opened.page.locator("#notes li").all_inner_texts() == ["<b>first</b>", "second"]
+    assert opened.text('[data-card="notes"] .card-value') == "2"
+
+
+def test_a_narrow_window_needs_no_sideways_scroll(open_report: Callable[..., Opened]) -> None:
     opened = open_report(width=390, **SHAPE)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -326,7 +362,7 @@ def test_nothing_moves_after_the_page_is_ready(opened: Opened) -> None:
     assert opened.page.evaluate(places) == first
 
 
-def test_a_report_of_cpu_tensors_and_of_one_block_are_whole(open_report: Opener) -> None:
+def test_a_report_of_cpu_tensors_and_of_one_block_are_whole(open_report: Callable[..., Opened]) -> None:
     for shape in ({"blocks": 300, "cuda": False}, {"blocks": 1, "modules": 1}, {"blocks": 20, "modules": 0}):
         opened = open_report(**shape)
         assert opened.complaints == []

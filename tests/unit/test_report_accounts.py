@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from synthetic import load_run
 
-from gpuledger.analyze.account_series import OUTSIDE, AccountSeries, build_account_series, choose_instants
+from gpuledger.analyze.account_series import (
+    OUTSIDE,
+    AccountSeries,
+    build_account_series,
+    choose_instants,
+    keep_instants,
+)
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.instant import find_peak, module_paths, resolve_instant
 from gpuledger.analyze.timeline import Timeline, build_timeline
@@ -97,6 +103,17 @@ def test_the_most_wanted_instants_survive_a_small_limit(tmp_path: Path) -> None:
         "end of between, step 1",
         "end of forward, step 1",
     }
+
+
+def test_fewer_instants_hold_the_same_accounts(books: Books) -> None:
+    rank, timeline, series = books
+    wanted = choose_instants(rank, timeline, find_peak(rank), 40)[:7]
+    fewer = keep_instants(series, wanted)
+    assert {instant.index for instant in fewer.instants} == {instant.index for instant in wanted}
+    for k, instant in enumerate(fewer.instants):
+        before = series.instants.index(instant)
+        assert accounts_at(fewer, rank, k) == accounts_at(series, rank, before)
+        assert fewer.allocated_bytes[k] == series.allocated_bytes[before]
 
 
 def test_each_steps_peak_is_that_steps_highest(tmp_path: Path) -> None:

@@ -105,6 +105,28 @@ def build_account_series(rank: Rank, device_idx: int, instants: tuple[Instant, .
     )
 
 
+def keep_instants(series: AccountSeries, wanted: tuple[Instant, ...]) -> AccountSeries:
+    """Return ``series`` at those of its instants that have the index of one of ``wanted``."""
+    indices = {instant.index for instant in wanted}
+    kept = np.array([k for k, instant in enumerate(series.instants) if instant.index in indices], dtype=np.int64)
+    first = np.searchsorted(kept, series.first)
+    last = np.searchsorted(kept, series.last, side="right") - 1
+    full = first <= last
+    account = np.repeat(np.arange(series.module_id.size), series.run_count)[full]
+    return replace(
+        series,
+        instants=tuple(series.instants[k] for k in kept.tolist()),
+        run_count=np.bincount(account, minlength=series.module_id.size).astype(np.int64),
+        first=first[full],
+        last=last[full],
+        bytes=series.bytes[full],
+        allocated_bytes=series.allocated_bytes[kept],
+        active_bytes=series.active_bytes[kept],
+        reserved_bytes=series.reserved_bytes[kept],
+        rounding_bytes=series.rounding_bytes[kept],
+    )
+
+
 def _runs(place: I64, born: I64, died: I64, sizes: I64, count: int) -> tuple[I64, I64, I64, I64]:
     """Return account, first instant, last instant and bytes of every run that is not empty."""
     width = count + 1

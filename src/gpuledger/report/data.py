@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.account_series import AccountSeries, build_account_series, choose_instants
+from gpuledger.analyze.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.balance import Balance, build_balance
 from gpuledger.analyze.breakdown import Account, break_down
 from gpuledger.analyze.live import device_indices
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 POINTS, POINTS_OF_FILE, FEWEST_POINTS = 4_000, 24_000, 400
 INSTANTS, INSTANTS_OF_FILE, FEWEST_INSTANTS = 96, 384, 12
-RUNS_OF_FILE = 120_000
+RUNS_OF_FILE = 180_000
 """Runs of equal account bytes in one file; a wide model gets fewer instants, so that the file stays small."""
 MAX_TENSORS = 200
 MAX_BANDS = 4000
@@ -112,10 +112,10 @@ def _accounts(rank: Rank, timeline: Timeline, peak: Instant, views: int) -> Acco
     room = RUNS_OF_FILE // views
     instants = choose_instants(rank, timeline, peak, count)
     series = build_account_series(rank, timeline.device_idx, instants)
-    if series.bytes.size <= room:
-        return series
-    fewer = max(FEWEST_INSTANTS, len(instants) * room // series.bytes.size)
-    return build_account_series(rank, timeline.device_idx, instants[:fewer])
+    while series.bytes.size > room and len(instants) > FEWEST_INSTANTS:
+        instants = instants[: max(FEWEST_INSTANTS, len(instants) * 3 // 4)]
+        series = keep_instants(series, instants)
+    return series
 
 
 def _tensors(rank: Rank, summary: Summary) -> list[Account]:

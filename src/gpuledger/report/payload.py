@@ -97,6 +97,7 @@ def _timeline(view: View, numbers: dict[str, int], origin_ns: int) -> dict[str, 
     order = sorted(range(len(timeline.categories)), key=lambda row: numbers[timeline.categories[row]])
     return {
         "t": differences(timeline.t_ns - origin_ns),
+        "index": differences(timeline.index),
         "categories": [numbers[timeline.categories[row]] for row in order],
         "bytes": [differences(timeline.bytes[row]) for row in order],
         "reserved": differences(timeline.reserved_bytes),

@@ -8,6 +8,10 @@ function drawAbout(view) {
   byId("facts").replaceChildren(...facts);
   byId("checks").replaceChildren(...checkRows(view));
   byId("checks-section").hidden = !view.checks.length;
+  const wrong = view.checks.filter((check) => !check.ok).length;
+  byId("checks-summary").textContent = `Checks against the allocator's own counters: ${wrong ? `${wrong} of ${view.checks.length} differ` : `all ${view.checks.length} equal`}`;
+  byId("checks-summary").className = wrong ? "bad" : "";
+  byId("checks-details").open = wrong > 0;
   drawAlarm(view);
 }
 
@@ -16,10 +20,14 @@ function checkRows(view) {
     "tr",
     {},
     element("th", { scope: "row" }, printable(formatName(check.name))),
-    element("td", { className: "column-bytes" }, printable(check.expected)),
-    element("td", { className: "column-bytes" }, printable(check.found)),
+    element("td", { className: "column-bytes" }, checkValue(check.expected)),
+    element("td", { className: "column-bytes" }, checkValue(check.found)),
     element("td", { className: check.ok ? "good" : "bad" }, check.ok ? "equal" : "differs"),
   ));
+}
+
+function checkValue(text) {
+  return /^-?\d+$/.test(text) ? groupDigits(text) : printable(text);
 }
 
 /** Say above everything else that memory ran out, where it did. */

@@ -25,11 +25,11 @@ class App {
     const { store } = this;
     store.listen(["view"], () => this.showView());
     store.listen(["hide"], () => { this.legend.show(this.view); this.timeline.draw(); });
-    store.listen(["scale"], () => { this.drawControls(); this.timeline.draw(); });
+    store.listen(["scale", "axis"], () => { this.drawControls(); this.timeline.draw(); });
     store.listen(["zoom"], () => { this.drawControls(); this.timeline.zoom(); });
     store.listen(["at"], () => { this.legend.read(null); this.timeline.plot.redraw(false); });
     store.listen(["at", "q", "node", "shape", "group", "sort", "rows"], () => this.showInstant());
-    store.listen(["at", "q", "hide", "scale", "node", "shape", "group", "sort", "rows"], () => drawCards(this.view, store.state));
+    store.listen(["at", "q", "hide", "axis", "scale", "node", "shape", "group", "sort", "rows"], () => drawCards(this.view, store.state));
   }
 
   listen() {
@@ -37,6 +37,7 @@ class App {
     const on = (id, type, action) => byId(id).addEventListener(type, action);
     on("view", "change", (event) => store.set({ view: event.target.value }));
     on("scale", "click", () => store.set({ scale: store.state.scale === "capacity" ? "data" : "capacity" }));
+    on("axis", "click", () => store.set({ axis: store.state.axis === "event" ? "time" : "event", zoom: "" }));
     on("reset-zoom", "click", () => store.set({ zoom: "" }));
     on("to-peak", "click", () => store.set({ at: "peak" }));
     on("to-end", "click", () => store.set({ at: "end" }));
@@ -75,7 +76,7 @@ class App {
     const { view } = this;
     document.title = `${printable(REPORT.name)} · gpuledger`;
     byId("title").textContent = printable(REPORT.name);
-    byId("subtitle").textContent = [view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, `${view.recorder} recorder`].filter(Boolean).map(printable).join(" · ");
+    byId("subtitle").textContent = [...new Set([view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, `${view.recorder} recorder`])].filter(Boolean).map(printable).join(" · ");
     drawRanks(this.store);
     drawCards(view, this.store.state);
     drawBalance(view);
@@ -103,7 +104,7 @@ class App {
     byId("instant-name").textContent = name;
     const module = instant.module ? printable(instant.module) : "";
     byId("instant-where").textContent = [formatNs(instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
-    byId("instant-bytes").textContent = `${formatBytes(instant.allocated)} allocated · ${formatBytes(instant.reserved)} reserved`;
+    byId("instant-bytes").textContent = [`${formatBytes(instant.allocated)} allocated`, view.device_idx < 0 ? null : `${formatBytes(instant.reserved)} reserved`].filter(Boolean).join(" · ");
     byId("instant-bytes").dataset.tip = formatExact(instant.allocated);
     byId("earlier").disabled = k === 0;
     byId("later").disabled = k === view.instants.length - 1;
@@ -115,6 +116,7 @@ class App {
     const capacity = this.view.summary.capacity_bytes;
     byId("scale").disabled = !capacity;
     byId("scale").setAttribute("aria-pressed", String(state.scale === "capacity"));
+    byId("axis").setAttribute("aria-pressed", String(state.axis === "event"));
     byId("reset-zoom").disabled = !state.zoom;
     byId("shape-icicle").setAttribute("aria-pressed", String(state.shape !== "treemap"));
     byId("shape-treemap").setAttribute("aria-pressed", String(state.shape === "treemap"));

@@ -5,7 +5,7 @@ const BANDS_HEIGHT = 2 * BAND_ROW_HEIGHT + 4;
 const PHASE_INITIAL = { setup: "S", forward: "F", backward: "B", optimizer: "O", evaluation: "E" };
 const PHASE_WEIGHT = { setup: 0.1, forward: 0.2, backward: 0.36, optimizer: 0.52, evaluation: 0.2, between: 0.04 };
 
-/** Draw the bands that fall between the plot's sides; called by uPlot after its axes, in canvas pixels. */
+/** Draw the bands ({from, to} on the x axis) that fall between the plot's sides. */
 function drawBands(plot, bands) {
   const context = plot.ctx;
   const ratio = uPlot.pxRatio;
@@ -17,9 +17,10 @@ function drawBands(plot, bands) {
   context.font = `${11 * ratio}px ${cssColor("sans")}`;
   context.textBaseline = "middle";
   context.textAlign = "left";
+  context.fillStyle = cssColor("ink");
   for (const band of bands) {
-    const x0 = Math.max(left, plot.valToPos(band.start / 1e9, "x", true));
-    const x1 = Math.min(left + width, plot.valToPos(band.end / 1e9, "x", true));
+    const x0 = Math.max(left, plot.valToPos(band.from, "x", true));
+    const x1 = Math.min(left + width, plot.valToPos(band.to, "x", true));
     if (x1 - x0 < 0.5) continue;
     const row = band.kind === "step" ? 0 : 1;
     drawBand(context, band, x0, row * BAND_ROW_HEIGHT * ratio, x1 - x0, (BAND_ROW_HEIGHT - 2) * ratio, ratio);
@@ -28,7 +29,6 @@ function drawBands(plot, bands) {
 }
 
 function drawBand(context, band, x, y, width, height, ratio) {
-  context.fillStyle = cssColor("ink");
   context.globalAlpha = band.kind === "step" ? 0.09 : PHASE_WEIGHT[band.label] ?? 0.1;
   context.fillRect(x, y, Math.max(1, width - ratio), height);
   context.globalAlpha = 1;
@@ -36,7 +36,6 @@ function drawBand(context, band, x, y, width, height, ratio) {
   const room = width - 8 * ratio;
   const label = context.measureText(text).width <= room ? text : shortBand(band);
   if (context.measureText(label).width > room) return;
-  context.fillStyle = cssColor("ink");
   context.fillText(label, x + 4 * ratio, y + height / 2 + ratio);
 }
 

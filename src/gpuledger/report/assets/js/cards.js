@@ -10,10 +10,10 @@ function drawCards(view, state) {
 function card({ key, title, value, exact, lines, href, jump, definition }) {
   const link = element(
     "a",
-    { className: "card", href, "data-card": key, onclick: jump ? () => byId(jump).scrollIntoView() : null },
-    element("span", { className: "card-title", "data-define": definition }, title),
+    { className: "card", href, "data-card": key, "data-define": definition, onclick: jump ? () => byId(jump).scrollIntoView() : null },
+    element("span", { className: "card-title" }, title),
     element("span", { className: "card-value number", "data-tip": exact, "data-value": exact }, value),
-    ...lines.filter(Boolean).map((line) => element("span", { className: "card-line", title: line }, line)),
+    ...lines.filter(Boolean).map((line) => element("span", { className: "card-line" }, line)),
   );
   return link;
 }
@@ -27,7 +27,7 @@ function peakCard(view, base) {
     value: formatBytes(summary.peak_allocated_bytes),
     exact: formatExact(summary.peak_allocated_bytes),
     lines: [
-      share ? `${share} of ${formatBytes(summary.capacity_bytes)}` : "capacity not known",
+      share ? `${share} of ${formatBytes(summary.capacity_bytes)}` : null,
       placeOf(view.instants[view.peak]),
       view.instants[view.peak].module ? printable(view.instants[view.peak].module) : "outside modules",
     ],
@@ -50,8 +50,8 @@ function reservedCard(view, base) {
     value: formatBytes(summary.peak_reserved_bytes),
     exact: formatExact(summary.peak_reserved_bytes),
     lines: [
-      summary.capacity_bytes ? `${formatShare(summary.peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : "capacity not known",
-      idle >= 0 ? `${formatBytes(idle)} above allocated` : null,
+      summary.capacity_bytes ? `${formatShare(summary.peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
+      view.device_idx < 0 ? "CPU tensors: nothing is held in reserve" : `${formatBytes(idle)} above allocated`,
     ],
     href: formatState({ ...base, at: "peak", scale: "capacity" }),
     definition: "peak_reserved_bytes",
@@ -85,7 +85,7 @@ function stepCard(view, base) {
       time.count ? `median${time.p95_ns === null ? "" : `; p95 ${formatNs(time.p95_ns)}`}` : "no step was timed",
       time.source || null,
     ],
-    href: formatState({ ...base, zoom: band ? formatZoom(band.start, band.end) : "" }),
+    href: formatState({ ...base, axis: "time", zoom: band ? formatZoom(band.start, band.end) : "" }),
     definition: "step_time_ns",
   });
 }

@@ -26,6 +26,7 @@ function decodeView(view) {
     ...view,
     timeline: {
       t: undoDifferences(timeline.t),
+      index: undoDifferences(timeline.index),
       categories: timeline.categories,
       bytes: timeline.bytes.map(undoDifferences),
       reserved: undoDifferences(timeline.reserved),

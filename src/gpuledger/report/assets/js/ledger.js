@@ -78,11 +78,11 @@ function matchQuery(view, ledger, query) {
   return { accounts, nodes, bytes, count };
 }
 
-/** Return the position of the instant nearest to time `t` (ns); `instants` are in order of time. */
-function nearestInstant(instants, t) {
+/** Return the position of the instant whose `key` ("t" or "event") is nearest to `value`. */
+function nearestInstant(instants, key, value) {
   let best = 0;
   for (let k = 1; k < instants.length; k++) {
-    if (Math.abs(instants[k].t - t) < Math.abs(instants[best].t - t)) best = k;
+    if (Math.abs(instants[k][key] - value) < Math.abs(instants[best][key] - value)) best = k;
   }
   return best;
 }

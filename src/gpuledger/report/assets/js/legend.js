@@ -30,7 +30,7 @@ class Legend {
     this.values = new Map();
     const hidden = this.store.state.hide.split(",");
     const entries = view.timeline.categories.map((id) => this.entry(REPORT.categories[id], hidden));
-    const totals = [this.total("allocated", "allocated"), this.total("reserved", "reserved")];
+    const totals = [this.total("allocated"), view.device_idx < 0 ? null : this.total("reserved")].filter(Boolean);
     byId("legend").replaceChildren(...totals, ...entries.reverse());
     this.read(null);
   }
@@ -47,10 +47,10 @@ class Legend {
     );
   }
 
-  total(name, definition) {
+  total(name) {
     const value = element("span", { className: "number legend-value" });
     this.values.set(name, value);
-    return element("span", { className: "legend-entry legend-total" }, element("span", { className: `line-mark ${name}`, "aria-hidden": "true" }), term(name, definition), value);
+    return element("span", { className: "legend-entry legend-total" }, element("span", { className: `line-mark ${name}`, "aria-hidden": "true" }), term(name, name), value);
   }
 
   toggle(key) {
@@ -77,7 +77,7 @@ class Legend {
   write(t, place, sums, reserved) {
     for (const [key, bytes] of sums) this.values.get(key).textContent = formatBytes(bytes);
     this.values.get("allocated").textContent = formatBytes(sums.reduce((sum, [, bytes]) => sum + bytes, 0));
-    this.values.get("reserved").textContent = formatBytes(reserved);
+    if (this.values.has("reserved")) this.values.get("reserved").textContent = formatBytes(reserved);
     byId("readout").textContent = [formatNs(t), place].filter(Boolean).join(" · ");
   }
 }

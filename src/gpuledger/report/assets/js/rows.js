@@ -62,7 +62,7 @@ function sortRows(rows, sort) {
   return [...rows].sort((a, b) => (descending ? -compare(a, b) : compare(a, b)) || b.bytes - a.bytes);
 }
 
-const COLUMN_TITLES = { name: "Module", class: "Class", count: "Count", bytes: "Bytes", total: "With children", share: "Share", split: "Categories", category: "Category", module: "Module" };
+const COLUMN_TITLES = { name: "Module", class: "Class", bytes: "Bytes", total: "With children", share: "Share", split: "Categories", category: "Category", module: "Module" };
 
 /** Return the heads and the cells of `rows` as text; bytes are exact. */
 function textTable(rows, group, whole) {
@@ -78,6 +78,7 @@ function textTable(rows, group, whole) {
 function columnTitle(column, group) {
   if (column === "name" && group === "tensor") return "Tensor";
   if (column === "bytes" && group === "module") return "Own";
+  if (column === "count") return group === "tensor" ? "Blocks" : "Modules";
   return COLUMN_TITLES[column];
 }
 

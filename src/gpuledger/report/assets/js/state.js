@@ -9,6 +9,7 @@ const DEFAULT_STATE = {
   group: "folded",
   sort: "",
   rows: "20",
+  axis: "time",
   scale: "data",
   shape: "icicle",
   hide: "",

@@ -28,6 +28,6 @@ function watchTheme(store, repaint) {
 /** Paper is white, and shows every definition. */
 function preparePrint(repaint) {
   document.documentElement.dataset.theme = "light";
-  byId("meanings").open = true;
+  for (const details of document.querySelectorAll("details")) details.open = true;
   repaint();
 }

@@ -2,15 +2,33 @@
 
 const CLICK_SLOP_PX = 4;
 
-/** Return a zoom as text for the state; times in ns since the recording opened. */
+/** Return a zoom as text for the state: ns since the recording opened, or events. */
 function formatZoom(start, end) {
   return `${Math.round(start)},${Math.round(end)}`;
 }
 
-/** Return the zoom in `text` as [start, end] in seconds, or null. */
+/** Return the zoom in `text` as [start, end], or null. */
 function parseZoom(text) {
   const [start, end] = text.split(",").map(Number);
-  return Number.isFinite(start) && Number.isFinite(end) && end > start ? [start / 1e9, end / 1e9] : null;
+  return Number.isFinite(start) && Number.isFinite(end) && end > start ? [start, end] : null;
+}
+
+/** The x axis: the state counts it in ns or events, the plot in seconds or events. */
+const AXES = {
+  time: { key: "t", perUnit: 1e9, values: (timeline) => timeline.t, labels: (ticks) => timeLabels(ticks), place: (timeline, t) => t },
+  event: { key: "event", perUnit: 1, values: (timeline) => timeline.index, labels: (ticks) => ticks.map(groupDigits), place: (timeline, t) => timeline.index[lastUntil(timeline.t, t)] },
+};
+
+/** Return the position of the last of `times` that is not after `t`; 0 where all are. */
+function lastUntil(times, t) {
+  let low = 0;
+  let high = times.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (times[middle] <= t) low = middle;
+    else high = middle - 1;
+  }
+  return low;
 }
 
 /** The timeline of one view. */
@@ -25,9 +43,6 @@ class Timeline {
   /** Show `view` from its beginning to its end. */
   show(view) {
     this.view = view;
-    const { t } = view.timeline;
-    const last = t[t.length - 1];
-    this.whole = [0, Math.max(last, 1) / 1e9];
     this.draw();
   }
 
@@ -35,6 +50,10 @@ class Timeline {
   draw() {
     if (this.plot) this.plot.destroy();
     this.hidden = new Set(this.store.state.hide.split(",").filter(Boolean));
+    this.axis = AXES[this.store.state.axis] || AXES.time;
+    const { timeline } = this.view;
+    const place = (t) => this.axis.place(timeline, t) / this.axis.perUnit;
+    this.bands = this.view.bands.map((band) => ({ ...band, from: place(band.start), to: place(band.end) }));
     this.plot = new uPlot(this.options(), this.stack(), this.host);
     this.listen();
   }
@@ -48,7 +67,7 @@ class Timeline {
       const category = REPORT.categories[categories[categories.length - 1 - position]];
       return { label: category.key, fill: category.color, width: 0, points: { show: false }, paths: stepped };
     });
-    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped };
+    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped, show: this.view.device_idx >= 0 };
     return {
       width: this.host.clientWidth,
       height: this.host.clientHeight,
@@ -60,7 +79,7 @@ class Timeline {
         y: { range: (plot, low, high) => [0, this.top(high)] },
       },
       axes: [
-        { ...axis, size: 34, values: (plot, ticks) => timeLabels(ticks) },
+        { ...axis, size: 30, values: (plot, ticks) => this.axis.labels(ticks) },
         { ...axis, size: 76, incrs: byteIncrements(), values: (plot, ticks) => byteLabels(ticks) },
       ],
       series: [{}, ...areas, reserved],
@@ -68,28 +87,31 @@ class Timeline {
     };
   }
 
-  /** Return uPlot's columns: seconds, then running sums from all categories down to the first, then reserved. */
+  /** Return uPlot's columns: x, then running sums from all categories down to the first, then reserved. */
   stack() {
-    const { t, categories, bytes, reserved } = this.view.timeline;
+    const { categories, bytes, reserved } = this.view.timeline;
+    const x = this.axis.values(this.view.timeline).map((value) => value / this.axis.perUnit);
     const sums = [];
-    let below = new Float64Array(t.length);
+    let below = new Float64Array(x.length);
     categories.forEach((category, position) => {
       const shown = !this.hidden.has(REPORT.categories[category].key);
       below = shown ? below.map((sum, i) => sum + bytes[position][i]) : below;
       sums.unshift(below);
     });
-    return [t.map((ns) => ns / 1e9), ...sums, reserved];
+    return [x, ...sums, reserved];
   }
 
   range() {
-    return parseZoom(this.store.state.zoom) || this.whole;
+    const values = this.axis.values(this.view.timeline);
+    const whole = [values[0], Math.max(values[values.length - 1], values[0] + 1)];
+    return (parseZoom(this.store.state.zoom) || whole).map((value) => value / this.axis.perUnit);
   }
 
   /** Return the top of the y scale: the data's, or the card's capacity when that is asked for. */
   top(high) {
     const capacity = this.view.summary.capacity_bytes;
     if (this.store.state.scale === "capacity" && capacity) return Math.max(capacity, high) * 1.04;
-    return Math.max(high, 1) * 1.08;
+    return Math.max(high, 1) * 1.12;
   }
 
   listen() {
@@ -106,15 +128,15 @@ class Timeline {
 
   /** Choose the instant nearest to what was clicked. */
   choose(clientX) {
-    const seconds = this.plot.posToVal(clientX - this.plot.over.getBoundingClientRect().left, "x");
-    const k = nearestInstant(this.view.instants, seconds * 1e9);
+    const x = this.plot.posToVal(clientX - this.plot.over.getBoundingClientRect().left, "x");
+    const k = nearestInstant(this.view.instants, this.axis.key, x * this.axis.perUnit);
     this.store.set({ at: instantKey(this.view, k) });
   }
 
   zoomToSelection(plot) {
     const { left, width } = plot.select;
     if (width < CLICK_SLOP_PX) return;
-    const zoom = formatZoom(plot.posToVal(left, "x") * 1e9, plot.posToVal(left + width, "x") * 1e9);
+    const zoom = formatZoom(plot.posToVal(left, "x") * this.axis.perUnit, plot.posToVal(left + width, "x") * this.axis.perUnit);
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     this.store.set({ zoom });
   }
@@ -134,13 +156,19 @@ class Timeline {
   }
 
   decorate(plot) {
-    drawBands(plot, this.view.bands);
+    drawBands(plot, this.bands);
     drawCapacity(plot, this.view.summary.capacity_bytes);
-    drawInstants(plot, this.view.instants);
+    drawInstants(plot, this.view.instants.map((instant) => this.place(instant)));
     const chosen = this.view.instants[chosenInstant(this.view, this.store.state)];
     const peak = this.view.instants[this.view.peak];
-    if (chosen !== peak) drawMarker(plot, chosen, "chosen", cssColor("accent"));
-    drawMarker(plot, peak, `peak ${formatBytes(peak.allocated)}`, chosen === peak ? cssColor("accent") : cssColor("ink"));
+    const [ink, accent] = [cssColor("ink"), cssColor("accent")];
+    drawMarker(plot, this.place(peak), peak.allocated, { text: `peak ${formatBytes(peak.allocated)}`, row: 0, color: chosen === peak ? accent : ink });
+    if (chosen !== peak) drawMarker(plot, this.place(chosen), chosen.allocated, { text: `chosen ${formatBytes(chosen.allocated)}`, row: 1, color: accent });
+  }
+
+  /** Return where an instant stands on the x axis. */
+  place(instant) {
+    return instant[this.axis.key] / this.axis.perUnit;
   }
 }
 
@@ -185,28 +213,28 @@ function drawCapacity(plot, capacity) {
   ctx.restore();
 }
 
-/** Draw a small mark on the time axis for every instant whose accounts this file holds. */
-function drawInstants(plot, instants) {
+/** Draw a small mark on the x axis for every instant whose accounts this file holds. */
+function drawInstants(plot, places) {
   const { ctx, bbox } = plot;
   const ratio = uPlot.pxRatio;
   ctx.save();
   ctx.fillStyle = cssColor("muted");
-  for (const instant of instants) {
-    const x = Math.round(plot.valToPos(instant.t / 1e9, "x", true));
+  for (const place of places) {
+    const x = Math.round(plot.valToPos(place, "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.fillRect(x, bbox.top + bbox.height, ratio, 5 * ratio);
   }
   ctx.restore();
 }
 
-function drawMarker(plot, instant, text, color) {
+function drawMarker(plot, place, bytes, flag) {
   const { ctx, bbox } = plot;
   const ratio = uPlot.pxRatio;
-  const x = Math.round(plot.valToPos(instant.t / 1e9, "x", true));
+  const x = Math.round(plot.valToPos(place, "x", true));
   if (x < bbox.left || x > bbox.left + bbox.width) return;
-  const y = Math.round(plot.valToPos(instant.allocated, "y", true));
+  const y = Math.round(plot.valToPos(bytes, "y", true));
   ctx.save();
-  ctx.strokeStyle = ctx.fillStyle = color;
+  ctx.strokeStyle = ctx.fillStyle = flag.color;
   ctx.lineWidth = ratio;
   ctx.beginPath();
   ctx.moveTo(x + 0.5 * ratio, bbox.top);
@@ -215,18 +243,19 @@ function drawMarker(plot, instant, text, color) {
   ctx.beginPath();
   ctx.arc(x + 0.5 * ratio, y, 3.5 * ratio, 0, 2 * Math.PI);
   ctx.fill();
-  drawFlag(ctx, text, x, bbox, ratio, color);
+  drawFlag(ctx, flag, x, bbox, ratio);
   ctx.restore();
 }
 
-function drawFlag(ctx, text, x, bbox, ratio, color) {
+function drawFlag(ctx, { text, row, color }, x, bbox, ratio) {
   ctx.font = `600 ${11 * ratio}px ${cssColor("sans")}`;
   ctx.textBaseline = "middle";
   ctx.textAlign = "left";
   const width = ctx.measureText(text).width + 10 * ratio;
   const left = x + width > bbox.left + bbox.width ? x - width : x;
+  const top = bbox.top + row * 18 * ratio;
   ctx.fillStyle = color;
-  ctx.fillRect(left, bbox.top, width, 16 * ratio);
+  ctx.fillRect(left, top, width, 16 * ratio);
   ctx.fillStyle = cssColor("surface");
-  ctx.fillText(text, left + 5 * ratio, bbox.top + 8.5 * ratio);
+  ctx.fillText(text, left + 5 * ratio, top + 8.5 * ratio);
 }
