@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import torch
@@ -38,12 +37,10 @@ class CardReader:
             )
         return described
 
-    def read(self, part: Part) -> None:
-        """Append a reading of every described device, with the time of the counters row before it."""
+    def read(self, part: Part, t_ns: int) -> None:
+        """Append a reading of every described device, under the time of the counters row it belongs to."""
         if self._nvml is None:
             return
-        times = part.columns.get("counters.t_ns")
-        t_ns = int(times[-1]) if times is not None and times.size else time.time_ns()
         for device_idx, uuid in self._uuids.items():
             reading = self._nvml.read_memory(uuid)
             if reading is None:

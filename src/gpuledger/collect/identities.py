@@ -39,6 +39,8 @@ class Sightings:
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
         self._last: dict[tuple[int, int, int], int] = {}
         self._state_sizes: dict[int, int] = {}
+        self._weights_seen = 0
+        self._loose_seen: dict[int, int] = {}
 
     def see_weights(self) -> None:
         """Note where parameters and buffers are; one that has not moved is not noted again."""
@@ -54,12 +56,28 @@ class Sightings:
             (kind, name_id, module_id, tensor, (kind, number, 0)) for kind, number, name_id, module_id, tensor in seen
         )
 
+    def see_new_weights(self) -> None:
+        """Note where parameters and buffers are, when some have joined since the last time."""
+        count = len(self.roster.parameters) + len(self.roster.buffers)
+        if count != self._weights_seen:
+            self._weights_seen = count
+            self.see_weights()
+
     def see_gradients(self) -> None:
         """Note where the gradients are now."""
         self._note(
             (Identity.GRADIENT, name_id, module_id, parameter.grad, None)
             for reference, name_id, module_id in self.roster.parameters
             if (parameter := reference()) is not None and parameter.grad is not None
+        )
+
+    def see_gradients_of(self, optimizer: Any) -> None:
+        """Note the gradients an optimizer is about to use inside backward: they may be gone when backward ends."""
+        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._note(
+            (Identity.GRADIENT, name_id, module_id, parameter.grad, None)
+            for reference, name_id, module_id in self.roster.parameters
+            if (parameter := reference()) is not None and id(parameter) in mine and parameter.grad is not None
         )
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
@@ -77,6 +95,10 @@ class Sightings:
 
     def see_loose_parameters(self, optimizer: Any) -> None:
         """Take in parameters that no module owns."""
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self._loose_seen.get(id(optimizer)) == count:
+            return
+        self._loose_seen[id(optimizer)] = count
         for group_number, group in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(group["params"]):
                 self.roster.add_loose_parameter(parameter, f"param_groups.{group_number}.{number}")

@@ -94,9 +94,8 @@ class CudaRecorder:
                 found[device_idx] = (counted["allocated"], counted["freed"])
         return found
 
-    def read_counters(self, part: Part, step: int, reason: str) -> None:
+    def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the allocator's counters of every device that has allocated anything."""
-        t_ns = time.time_ns()
         for device_idx in self.devices():
             stats = torch_private.memory_stats(device_idx)
             if not stats or (not stats["allocation"]["all"]["allocated"] and reason != "open"):

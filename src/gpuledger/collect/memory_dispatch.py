@@ -88,9 +88,8 @@ class DispatchRecorder:
         held = self._held or {-1: [0] * 6}
         return {device_idx: (counted[0], counted[1]) for device_idx, counted in held.items()}
 
-    def read_counters(self, part: Part, step: int, reason: str) -> None:
+    def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append our own counts: on the CPU nobody else keeps any."""
-        t_ns = time.time_ns()
         for device_idx, (made, gone, now_bytes, peak_bytes, *_) in (self._held or {-1: [0] * 6}).items():
             part.add(
                 "counters",

@@ -35,7 +35,7 @@ class Recorder(Protocol):
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees requested)`` since the process started."""
 
-    def read_counters(self, part: Part, step: int, reason: str) -> None:
+    def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the allocator's counters of every device in use to ``part``."""
 
     def drain(self, part: Part, reason: str) -> None:

@@ -235,7 +235,7 @@ class Session:
             self.close_window(reason)
             self._end()
             if reason == "exit" and isinstance(self.recorder, CudaRecorder):
-                self.recorder.read_counters(self.journal.part, self.steps.seen, "exit")
+                self.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
             if self.recorder is not None or self.journal.part.notes:
                 self._write()
         except Exception as error:
@@ -253,7 +253,7 @@ class Session:
         self._guarded(self.steps.mark)()
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
-        self.sightings.see_weights()
+        self.sightings.see_new_weights()
         self.sightings.see_inputs(module_id, args, kwargs)
 
     def _on_outermost_end(self) -> None:
@@ -271,7 +271,8 @@ class Session:
         if self._recording:
             self._phases_before.append(self.phases.phase)
             self.sightings.see_loose_parameters(optimizer)
-            self.sightings.see_gradients()
+            if self.phases.phase == Phase.BACKWARD:
+                self.sightings.see_gradients_of(optimizer)
             self.phases.enter_optimizer()
 
     def _after_optimizer(self, optimizer: Any) -> None:
@@ -348,9 +349,10 @@ class Session:
 
     def _read_counters(self, reason: str) -> None:
         assert self.recorder is not None
-        self.recorder.read_counters(self.journal.part, self.steps.seen, reason)
+        t_ns = time.time_ns()
+        self.recorder.read_counters(self.journal.part, self.steps.seen, reason, t_ns)
         if self._card is not None:
-            self._card.read(self.journal.part)
+            self._card.read(self.journal.part, t_ns)
 
     def _write(self) -> None:
         self.journal.fact(steps_seen=self.steps.seen)

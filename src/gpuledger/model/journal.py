@@ -144,7 +144,7 @@ class Part:
     ``notes`` (sentences), ``facts`` (one value per key, later parts overwrite earlier ones).
     """
 
-    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     modules: list[dict[str, Any]] = field(default_factory=list)
     stacks: list[list[tuple[str, int, str]]] = field(default_factory=list)
@@ -152,16 +152,36 @@ class Part:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, table: str, **columns: Any) -> None:
-        """Append rows to ``table``; every column of :data:`COLUMNS` must be given, as a scalar or a sequence."""
-        expected = COLUMNS[table]
-        if set(columns) != set(expected):
-            raise ValueError(f"{table}: columns {sorted(set(columns) ^ set(expected))} missing or unknown")
-        arrays = {name: np.atleast_1d(np.asarray(columns[name], dtype=dtype)) for name, dtype in expected.items()}
-        length = max(array.size for array in arrays.values())
-        for name, array in arrays.items():
-            rows = np.broadcast_to(array, (length,)) if array.size != length else array
-            key = f"{table}.{name}"
-            self.columns[key] = np.concatenate((self.columns[key], rows)) if key in self.columns else np.array(rows)
+        """Append rows to ``table``; every column of :data:`COLUMNS` must be given, as a scalar or a sequence.
+
+        Nothing is converted here: this is called while the program waits.
+        """
+        self.rows.setdefault(table, []).append(columns)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return every table's columns as ``table.column`` arrays.
+
+        Raises:
+            ValueError: a column is missing or unknown.
+        """
+        joined = {}
+        for table, batches in self.rows.items():
+            pieces = [_columns_of(table, batch) for batch in batches]
+            for name in COLUMNS[table]:
+                joined[f"{table}.{name}"] = np.concatenate([piece[name] for piece in pieces])
+        return joined
+
+
+def _columns_of(table: str, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return one batch of rows as arrays of one length."""
+    expected = COLUMNS[table]
+    if set(given) != set(expected):
+        raise ValueError(f"{table}: columns {sorted(set(given) ^ set(expected))} missing or unknown")
+    arrays = {name: np.atleast_1d(np.asarray(given[name], dtype=dtype)) for name, dtype in expected.items()}
+    length = max(array.size for array in arrays.values())
+    return {
+        name: array if array.size == length else np.broadcast_to(array, (length,)) for name, array in arrays.items()
+    }
 
 
 class JournalWriter:
@@ -181,12 +201,13 @@ class JournalWriter:
         text = {key: getattr(part, key) for key in ("names", "modules", "stacks", "notes", "facts")}
         text["journal_version"] = JOURNAL_VERSION
         blob = np.frombuffer(json.dumps(text).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+        arrays = part.arrays()
         self.directory.mkdir(parents=True, exist_ok=True)
         place = self.directory / f"{self.next_part:05d}.npz"
         beside = place.with_suffix(f".{os.getpid()}.tmp")
         try:
             with beside.open("wb") as stream:
-                np.savez(stream, allow_pickle=False, text=blob, **part.columns)
+                np.savez(stream, allow_pickle=False, text=blob, **arrays)
                 self.written_bytes += stream.tell()
             beside.replace(place)
         except OSError:
