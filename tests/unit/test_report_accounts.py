@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from synthetic import load_run
 
@@ -103,6 +104,15 @@ def test_the_most_wanted_instants_survive_a_small_limit(tmp_path: Path) -> None:
         "end of between, step 1",
         "end of forward, step 1",
     }
+
+
+def test_any_beginning_of_the_instants_covers_the_whole_recording(tmp_path: Path) -> None:
+    rank = load_run(tmp_path / "run.ledger", blocks=1500).ranks[0]
+    timeline = build_timeline(rank)
+    unlabelled = [i.t_ns for i in choose_instants(rank, timeline, find_peak(rank), 80) if not i.label][:16]
+    lasted_ns = timeline.t_ns[-1] - timeline.t_ns[0]
+    gaps = np.diff(sorted([timeline.t_ns[0], *unlabelled, timeline.t_ns[-1]]))
+    assert gaps.max() < lasted_ns / 5
 
 
 def test_fewer_instants_hold_the_same_accounts(books: Books) -> None:

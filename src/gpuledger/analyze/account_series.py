@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 OUTSIDE = -1
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,16 @@ def _phase_ends(rank: Rank, device_idx: int) -> list[tuple[int, str]]:
 
 
 def _highest_of_stretches(timeline: Timeline, count: int) -> list[int]:
+    """Return each stretch's highest event, in an order in which any beginning covers the whole timeline."""
     if count <= 0:
         return []
     allocated = timeline.bytes.sum(axis=0)
     edges = np.linspace(timeline.t_ns[0], timeline.t_ns[-1] + 1, count + 1)
     starts = np.unique(np.searchsorted(timeline.t_ns, edges[:-1]))
     pieces = np.split(np.arange(allocated.size), starts[1:])
-    return [int(timeline.index[piece[np.argmax(allocated[piece])]]) for piece in pieces if piece.size]
+    highest = [int(timeline.index[piece[np.argmax(allocated[piece])]]) for piece in pieces]
+    spread = np.argsort(np.arange(len(highest)) * _GOLDEN % 1)
+    return [highest[place] for place in spread.tolist()]
 
 
 def _describe_all(rank: Rank, device_idx: int, labels: dict[int, str]) -> dict[int, Instant]:

@@ -90,20 +90,19 @@ class App {
     const { view } = this;
     const { state } = this.store;
     const k = chosenInstant(view, state);
-    if (!this.ledger || this.ledger.instant !== view.instants[k]) this.ledger = ledgerAt(view, k);
-    const matches = matchQuery(view, this.ledger, state.q);
-    this.structure.show(view, this.ledger, matches);
-    this.table.show(view, this.ledger, matches);
+    const ledger = ledgerAt(view, k);
+    const matches = matchQuery(view, ledger, state.q);
+    this.structure.show(view, ledger, matches);
+    this.table.show(view, ledger, matches);
     this.drawInstant(view, k, matches);
     this.drawControls();
   }
 
   drawInstant(view, k, matches) {
     const instant = view.instants[k];
-    const name = k === view.peak ? "At the peak" : instant.label ? `At the ${instant.label}` : "At a local high";
-    byId("instant-name").textContent = name;
+    byId("instant-name").textContent = `At ${k === view.peak ? "the peak" : instant.label ? `the ${instant.label}` : formatNs(instant.t)}`;
     const module = instant.module ? printable(instant.module) : "";
-    byId("instant-where").textContent = [formatNs(instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
+    byId("instant-where").textContent = byId("instant-where").dataset.tip = [formatNs(instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
     byId("instant-bytes").textContent = [`${formatBytes(instant.allocated)} allocated`, view.device_idx < 0 ? null : `${formatBytes(instant.reserved)} reserved`].filter(Boolean).join(" · ");
     byId("instant-bytes").dataset.tip = formatExact(instant.allocated);
     byId("earlier").disabled = k === 0;

@@ -3,7 +3,9 @@
 /** Return the payload of this file as an object. */
 async function readPayload() {
   const text = document.getElementById("data").textContent.trim();
-  const raw = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const binary = atob(text);
+  const raw = new Uint8Array(binary.length);
+  for (let i = 0; i < raw.length; i++) raw[i] = binary.charCodeAt(i);
   const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }
@@ -34,6 +36,7 @@ function decodeView(view) {
     instants: decodeInstants(view.instants),
     tree: decodeTree(view.tree),
     accounts: decodeAccounts(view.accounts, view.tree.path.length),
+    ledgers: new Map(),
   };
 }
 

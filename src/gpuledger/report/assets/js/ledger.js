@@ -13,8 +13,19 @@ function accountBytesAt(accounts, k) {
   return bytes;
 }
 
-/** Return the books at instant `k`: bytes of each account, and `self` and `total` of each node of the tree. */
+const LEDGERS_KEPT = 4;
+
+/** Return the books at instant `k`; the last few, and the peak's, are kept with the view. */
 function ledgerAt(view, k) {
+  if (!view.ledgers.has(k)) {
+    if (view.ledgers.size > LEDGERS_KEPT) view.ledgers.delete([...view.ledgers.keys()].find((kept) => kept !== view.peak));
+    view.ledgers.set(k, sumLedger(view, k));
+  }
+  return view.ledgers.get(k);
+}
+
+/** Return the books at instant `k`: bytes of each account, and `self` and `total` of each node of the tree. */
+function sumLedger(view, k) {
   const { tree, accounts } = view;
   const bytes = accountBytesAt(accounts, k);
   const self = new Float64Array(tree.count);

@@ -71,7 +71,7 @@ class Timeline {
     return {
       width: this.host.clientWidth,
       height: this.host.clientHeight,
-      padding: [BANDS_HEIGHT, 12, 0, 0],
+      padding: [BANDS_HEIGHT, 28, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: {
