@@ -153,7 +153,7 @@ class ModuleTracker:
     def _leave(self, frame: _Frame, result: Any) -> None:
         """Note that a module has ended; ``result`` is None where it raised."""
         try:
-            module_id, token, start, outermost, hidden, stack_id = frame
+            _, token, start, outermost, _, _ = frame
             state = self.phases.local.state
             stack = state.stack
             if stack:
@@ -169,7 +169,7 @@ class ModuleTracker:
             if stack:
                 stack[-1][1] = end
             if end > start and result is not None:
-                self._claim_outputs(state, module_id, start, stack_id, hidden, result)
+                self._claim_outputs(state, frame, end, result)
             if outermost:
                 if self.phases.phase == Phase.EVALUATION:
                     self.phases.change(Phase.BETWEEN)
@@ -201,10 +201,9 @@ class ModuleTracker:
                 node.register_prehook(self._hook(parent_id, -1))
         return not reached
 
-    def _claim_outputs(
-        self, state: ThreadState, module_id: int, start: int, stack_id: int, hidden: bool, result: Any
-    ) -> None:
+    def _claim_outputs(self, state: ThreadState, frame: _Frame, end: int, result: Any) -> None:
         """Claim the nodes of a module's outputs that nobody inside it has claimed."""
+        module_id, _, start, _, hidden, stack_id = frame
         claimed = state.claimed
         for tensor in (result,) if isinstance(result, Tensor) else _result_tensors(result):
             node = tensor.grad_fn
@@ -216,11 +215,11 @@ class ModuleTracker:
                 node.register_prehook(self._hook(module_id, stack_id))
             if hidden:
                 hidden = False
-                self._give_back(node, start, state.stack)
+                self._give_back(node, start, end, state.stack)
 
-    def _give_back(self, node: Any, start: int, stack: list[list[int]]) -> None:
+    def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
         """After the module's first node has run backward, the parent is at work: it made the node before that one."""
-        first = _first_node(node, start)
+        first = _first_node(node, start, end)
         if first is not None and stack:
             back = self._hook(stack[-1][0], -1)
             first.register_hook(lambda _inputs, _outputs: back(None))
@@ -315,16 +314,21 @@ def _values(container: Any) -> Any:
     return ()
 
 
-def _first_node(node: Any, start: int) -> Any:
-    """Return the node with the lowest sequence number not below ``start`` that can be reached from ``node``."""
-    best, best_number = None, sys.maxsize
+def _first_node(node: Any, start: int, end: int) -> Any:
+    """Return the node with the lowest sequence number from ``start`` up to ``end`` that ``node`` leads to.
+
+    None where the search was given up. Gradient accumulators have the highest number there is, so they are passed by.
+    """
+    best, best_number = None, end
     seen: set[int] = set()
     waiting = [node]
     while waiting and len(seen) < _FIRST_NODE_SEARCH:
         current = waiting.pop()
         number = current._sequence_nr()
-        if number < start or number in seen or current.name().startswith("torch::autograd::AccumulateGrad"):
+        if not start <= number < end or number in seen:
             continue
+        if number == start:
+            return current
         seen.add(number)
         if number < best_number:
             best, best_number = current, number

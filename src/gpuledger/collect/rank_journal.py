@@ -55,5 +55,4 @@ class RankJournal:
             source.drain(part)
         if self._writer is None:
             self._writer = JournalWriter(self._directory() / "journal")
-        part.facts["recorder_bytes"] = self._writer.written_bytes
         self._writer.write(part)

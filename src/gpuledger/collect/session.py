@@ -41,6 +41,9 @@ from gpuledger.model.journal import STEP_KINDS
 DRAIN_EVENTS = 100_000
 """Events after which a long window is drained at the next step's end."""
 
+EVENT_BYTES = 512
+"""Host memory an event takes while it waits: about 250 bytes in the allocator, as much again while it is drained."""
+
 ALL_STEPS = 1 << 40
 """Stands for a recording without a last step."""
 
@@ -68,6 +71,7 @@ class Session:
         self._alive_enrolled = False
         self._phases_before: list[Phase] = []
         self._drained_events = 0
+        self._most_events = 0
         self._oom: list[dict[str, Any]] = []
 
     # -- beginning ------------------------------------------------------------------------------------------------
@@ -202,6 +206,7 @@ class Session:
         else:
             self._enroll_alive()
         self._read_counters("close")
+        self._note_recorder_bytes()
         self.recorder.close(self.journal.part, "close")
         self._stop_watching_history()
         self.journal.fact(closed=reason)
@@ -327,10 +332,18 @@ class Session:
     def _drain(self) -> None:
         assert self.recorder is not None
         started_ns = time.time_ns()
+        waiting = self._note_recorder_bytes()
         self.recorder.drain(self.journal.part, "drain")
-        self._drained_events += self._waiting_events()
+        self._drained_events += waiting
         self.journal.pause("drain", started_ns)
         self._write()
+
+    def _note_recorder_bytes(self) -> int:
+        """Keep the most memory our records have taken; return the events that wait."""
+        waiting = self._waiting_events()
+        self._most_events = max(self._most_events, waiting)
+        self.journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)
+        return waiting
 
     def _enroll_alive(self) -> None:
         """Find modules and optimizers that are alive but were not met, and note where their tensors are."""

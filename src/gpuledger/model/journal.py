@@ -190,7 +190,6 @@ class JournalWriter:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.next_part = 0
-        self.written_bytes = 0
 
     def write(self, part: Part) -> None:
         """Write one part: beside its place first, then renamed.
@@ -208,7 +207,6 @@ class JournalWriter:
         try:
             with beside.open("wb") as stream:
                 np.savez(stream, allow_pickle=False, text=blob, **arrays)
-                self.written_bytes += stream.tell()
             beside.replace(place)
         except OSError:
             beside.unlink(missing_ok=True)
