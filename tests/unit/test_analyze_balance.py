@@ -65,7 +65,7 @@ def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> 
     early = build_balance(rank, at="300ms")
     assert early.remainder_bytes == synthetic.REMAINDER_BYTES
     assert any("that is accounted for" in note for note in early.notes)
-    assert build_balance(rank, at="end").notes == ()
+    assert build_balance(rank, at="end").notes == ("Context and library: measured apart.",)
 
 
 def test_awaiting_and_free_segments_are_told_apart(tmp_path: Path) -> None:

@@ -90,8 +90,10 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak") -
         *_category_lines(books),
         Line("remainder", remainder, 1, "what is left of used", remainder_note),
     )
+    apart = (rank.manifest.get("libraries") or {}).get("source")
+    notes = (*reading.notes, f"Context and library: {apart}.") if apart and reading.used_bytes else reading.notes
     name = str(device_facts(rank, instant.device_idx).get("name") or ("CPU" if instant.device_idx < 0 else ""))
-    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, remainder, reading.notes)
+    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, remainder, notes)
 
 
 def read_card(rank: Rank, instant: Instant) -> Reading:
@@ -172,10 +174,9 @@ def _card_lines(rank: Rank, reading: Reading) -> list[Line]:
     if reading.used_bytes is None:
         return []
     measured: dict[str, Any] = rank.manifest.get("libraries") or {}
-    source = str(measured.get("source") or "measured apart")
     values = {"context": measured.get("context_bytes"), "library": measured.get("library_bytes")}
     apart = [
-        Line(name, value, 1, source, "" if value is not None else "not measured here; it is in the remainder")
+        Line(name, value, 1, "measured apart", "" if value is not None else "not measured here; it is in the remainder")
         for name, value in values.items()
     ]
     note = "" if reading.other_bytes is not None else "not known here; it is in the remainder"
