@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger._version import __version__
+from gpuledger.analyze.card_samples import post_card_samples
 from gpuledger.analyze.posting import post_rank
 from gpuledger.collect.calibrate import (
     Calibration,
@@ -49,6 +50,7 @@ def post_missing(run_directory: Path) -> None:
         if (directory / "journal").is_dir() and not (directory / "manifest.json").is_file():
             manifest = post_rank(directory)
             _add_libraries(Rank(number, directory, manifest), _kept_profile)
+    post_card_samples(run_directory)
 
 
 def settle(run_directory: Path) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +9,28 @@ from typing import Any
 
 from gpuledger.errors import UsageError
 
+PREFIX = "GPULEDGER_"
+
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: its default, and how text from the environment becomes its value."""
+    """One setting: its default, its type, and its values where only some are allowed."""
 
     default: Any
     kind: type
+    choices: tuple[str, ...] = ()
 
 
 OPTIONS: dict[str, Option] = {
     "steps": Option("1:3", str),
     "stacks": Option(True, bool),
-    "devices": Option("auto", str),
+    "devices": Option("auto", str, ("auto", "cuda", "cpu")),
     "quiet": Option(False, bool),
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""
+
+NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG")
+"""Other variables: where the run is, and that an error of gpuledger's own is to be raised."""
 
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -39,34 +44,49 @@ class Setting:
 
 
 def resolve(flags: Mapping[str, Any], environment: Mapping[str, str], directory: Path) -> dict[str, Setting]:
-    """Return every setting with its origin. A flag that is None was not given.
+    """Return every setting with its origin. A flag that is None was not given, an empty variable is not set.
 
     Raises:
-        UsageError: a value has the wrong type, or ``[tool.gpuledger]`` holds an unknown key.
+        UsageError: a value has the wrong type, or a variable or a key of ``[tool.gpuledger]`` is unknown.
     """
     table = _table(directory / "pyproject.toml")
-    settings = {}
-    for name, option in OPTIONS.items():
-        from_environment = environment.get(f"GPULEDGER_{name.upper()}")
-        if flags.get(name) is not None:
-            settings[name] = Setting(flags[name], "flag")
-        elif from_environment is not None:
-            settings[name] = Setting(_parse(f"GPULEDGER_{name.upper()}", from_environment, option.kind), "environment")
-        elif name in table:
-            settings[name] = Setting(_typed(f"[tool.gpuledger] {name}", table[name], option.kind), "pyproject.toml")
-        else:
-            settings[name] = Setting(option.default, "default")
-    return settings
+    _refuse_unknown(environment)
+    return {name: _resolve(name, option, flags, environment, table) for name, option in OPTIONS.items()}
+
+
+def _resolve(
+    name: str, option: Option, flags: Mapping[str, Any], environment: Mapping[str, str], table: Mapping[str, Any]
+) -> Setting:
+    variable = PREFIX + name.upper()
+    if flags.get(name) is not None:
+        return Setting(flags[name], "flag")
+    if environment.get(variable):
+        return Setting(_allowed(variable, _parse(variable, environment[variable], option.kind), option), "environment")
+    if name in table:
+        return Setting(_allowed(f"[tool.gpuledger] {name}", table[name], option), "pyproject.toml")
+    return Setting(option.default, "default")
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    known = [*(PREFIX + name.upper() for name in OPTIONS), *NOT_SETTINGS]
+    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        raise UsageError(f"{unknown[0]}: unknown variable", hint=f"known: {', '.join(known)}")
 
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
+    import tomllib
+
+    try:
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path.name}: not TOML: {error}") from error
-    table = content.get("tool", {}).get("gpuledger", {})
+    tool = content.get("tool")
+    table = tool.get("gpuledger", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise UsageError(f"{path.name}: [tool.gpuledger] is not a table")
     unknown = sorted(set(table) - set(OPTIONS))
@@ -75,9 +95,12 @@ def _table(path: Path) -> dict[str, Any]:
     return table
 
 
-def _typed(name: str, value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise UsageError(f"{name} = {value!r}: expected {'true or false' if kind is bool else 'a text'}")
+def _allowed(name: str, value: Any, option: Option) -> Any:
+    if not isinstance(value, option.kind):
+        expected = "true or false" if option.kind is bool else "a text"
+        raise UsageError(f"{name} = {value!r}: expected {expected}")
+    if option.choices and value not in option.choices:
+        raise UsageError(f"{name} = {value!r}: expected one of {', '.join(option.choices)}")
     return value
 
 

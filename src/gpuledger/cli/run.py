@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.errors import UsageError
+from gpuledger.errors import GpuLedgerError, UsageError
+
+if TYPE_CHECKING:
+    from gpuledger.collect.launch import Order
+    from gpuledger.collect.nvml import Nvml
+    from gpuledger.collect.sampler import CardSampler
+    from gpuledger.config import Setting
 
 _LAUNCHER_BROKE = 125
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -35,25 +43,30 @@ def split_line(args: list[str]) -> tuple[list[str], list[str]]:
     place = 0
     while place < len(args):
         word = args[place]
-        if word in ("-m", "--") or not word.startswith("-"):
+        if word in ("-m", "--", "-") or not word.startswith("-"):
             break
         place += 2 if word in _WITH_VALUE else 1
     return args[:place], args[place:]
 
 
 def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
-    """Return the command to start, and the stem of the run's name.
+    """Return the command to start, and what the run is called when nobody names it.
 
     Raises:
         UsageError: nothing to run.
     """
     if program[:1] == ["--"] and len(program) > 1:
-        return tuple(program[1:]), Path(program[1]).stem
+        return tuple(program[1:]), _stem(program[1])
     if program[:1] == ["-m"] and len(program) > 1:
-        return (sys.executable, *program), program[1].rpartition(".")[2]
+        return (sys.executable, *program), program[1].rpartition(".")[2] or "run"
     if program and program[0] not in ("--", "-m"):
-        return (sys.executable, *program), Path(program[0]).stem
+        return (sys.executable, *program), _stem(program[0])
     raise UsageError("run: nothing to run", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
+
+
+def _stem(program: str) -> str:
+    """Return a name for a run of ``program``: a script, a directory, a command, or ``-`` for standard input."""
+    return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
 
 
 @click.command(
@@ -78,46 +91,113 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, **flags: An
     the recording begins with the process and ends with the third step. A step is one step of the first optimizer, or
     one call of the outermost module when nothing is trained.
     """
-    from gpuledger.collect.launch import Order, begin_run, end_like, end_run, run_child
     from gpuledger.collect.settings import parse_steps
     from gpuledger.config import resolve
-    from gpuledger.model.run import choose_directory
 
     command, stem = command_of(ctx.meta["gpuledger.program"])
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
-    directory = choose_directory(out, force=force, stem=stem)
+    try:
+        order = _begin(command, settings, out=out, force=force, stem=stem)
+        status = _run(command, order, settings, speak=not settings["quiet"].value)
+    except GpuLedgerError:
+        raise
+    except Exception as error:
+        _say(f"gpuledger: error: the launcher broke: {type(error).__name__}: {error}")
+        sys.exit(_LAUNCHER_BROKE)
+    from gpuledger.collect.launch import end_like
+
+    end_like(status)
+
+
+def _begin(
+    command: tuple[str, ...], settings: Mapping[str, Setting], *, out: str | None, force: bool, stem: str
+) -> Order | None:
+    """Return the order after making the run's directory; None where it cannot be written, which is said.
+
+    Raises:
+        UsageError: ``out`` exists.
+    """
+    from gpuledger.collect.launch import Order, begin_run
+    from gpuledger.model.run import choose_directory
+
     environment = {
         "GPULEDGER_STEPS": settings["steps"].value,
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
     }
     kept = {name: (setting.value, setting.origin) for name, setting in settings.items()}
-    order = Order(command, directory, environment, kept)
-    begin_run(order)
-    speak = not settings["quiet"].value
-    if speak:
-        click.echo(f"gpuledger: recording to {directory.name}, {_what(settings['devices'].value)}", err=True)
-    try:
-        status = run_child(order)
-    except FileNotFoundError:
-        _refuse(directory, f"{command[0]}: command not found", _NOT_FOUND)
-    except PermissionError:
-        _refuse(directory, f"{command[0]}: not executable", _NOT_EXECUTABLE)
-    try:
-        end_run(directory, status)
-        _settle(directory, speak=speak)
-    except Exception as error:
-        click.echo(f"gpuledger: error: {directory.name}: {type(error).__name__}: {error}", err=True)
-    end_like(status, _flush)
+    while True:
+        directory = choose_directory(out, force=force, stem=stem)
+        try:
+            order = Order(command, directory, environment, kept)
+            begin_run(order)
+        except OSError as error:
+            if isinstance(error, FileExistsError) and directory.is_dir():
+                continue  # another recording took the name in between: choose anew, or be refused
+            _say(f"gpuledger: error: {directory}: {error.strerror or error}; the program runs unrecorded")
+            return None
+        return order
 
 
-def _what(devices: str) -> str:
-    """Return in words what will be recorded on this machine."""
+def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, Setting], *, speak: bool) -> int:
+    """Return the program's status after it has ended and its run is closed."""
+    from gpuledger.collect.launch import child_environment, run_child
     from gpuledger.collect.nvml import open_nvml
 
-    nvml = None if devices == "cpu" else open_nvml()
+    devices = settings["devices"].value
+    nvml = None if order is None or devices == "cpu" else open_nvml()
+    if order is not None and speak:
+        _say(f"gpuledger: recording to {order.run_directory}, {_what(devices, nvml)}")
+    sampler = None if order is None or nvml is None else _sampler(nvml, order.run_directory)
+    environment = os.environ if order is None else child_environment(order)
+    try:
+        with sampler or nullcontext():
+            status = run_child(command, environment, sampler.start if sampler else lambda: None)
+    except OSError as error:
+        return _refuse(order, f"{command[0]}: {error.strerror or error}", error)
+    if order is not None:
+        _close(order.run_directory, status, sampler, speak=speak)
+    return status
+
+
+def _sampler(nvml: Nvml, run_directory: Path) -> CardSampler:
+    from gpuledger.analyze.card_samples import SAMPLE_JOURNALS
+    from gpuledger.collect.sampler import CardSampler
+
+    return CardSampler(nvml, run_directory / SAMPLE_JOURNALS)
+
+
+def _refuse(order: Order | None, message: str, error: OSError) -> int:
+    """Return a shell's status for a command that does not start; its run, still empty, is removed."""
+    import shutil
+
+    if order is not None:
+        shutil.rmtree(order.run_directory, ignore_errors=True)
+    _say(f"gpuledger: error: {message}")
+    return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+
+
+def _close(run_directory: Path, status: int, sampler: CardSampler | None, *, speak: bool) -> None:
+    """Close and post the run and tell its short form; the program has ended, so nothing may fail any more."""
+    from gpuledger.collect.launch import end_run
+
+    try:
+        end_run(run_directory, status, [sampler.failure] if sampler and sampler.failure else [])
+        _settle(run_directory, speak=speak)
+    except KeyboardInterrupt:
+        _say(f"gpuledger: interrupted: {run_directory} is finished by the next command that reads it")
+    except Exception as error:
+        words = error.message if isinstance(error, GpuLedgerError) else f"{type(error).__name__}: {error}"
+        _say(f"gpuledger: error: {run_directory}: {words}")
+
+
+def _what(devices: str, nvml: Nvml | None) -> str:
+    """Return in words what will be recorded on this machine."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = nvml.device_count() if nvml is not None else 0
+    if visible is not None:
+        count = min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
     if devices == "cuda" or count:
         cards = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
         return f"CUDA allocator history on {cards}"
@@ -125,24 +205,24 @@ def _what(devices: str) -> str:
     return f"CPU tensors by the dispatch-mode recorder ({why})"
 
 
-def _settle(directory: Path, *, speak: bool) -> None:
+def _settle(run_directory: Path, *, speak: bool) -> None:
     """Post what was recorded, and tell the short form of it."""
-    from gpuledger.api import settle
-    from gpuledger.report.text import print_run_summary
+    from gpuledger.model.run import rank_directories, read_json
 
-    run = settle(directory)
+    if not rank_directories(run_directory):
+        for note in read_json(run_directory / "manifest.json")["notes"] if speak else ():
+            _say(f"gpuledger: nothing was recorded: {note}")
+        return
+    from gpuledger.api import settle
+
+    run = settle(run_directory)
     if speak:
+        from gpuledger.report.text import print_run_summary
+
         print_run_summary(run, sys.stderr)
 
 
-def _refuse(directory: Path, message: str, status: int) -> NoReturn:
-    import shutil
-
-    shutil.rmtree(directory)
-    click.echo(f"gpuledger: error: {message}", err=True)
-    sys.exit(status)
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+def _say(line: str) -> None:
+    """Write a line to stderr; where that is closed or broken, nobody listens and the program goes on."""
+    with suppress(OSError, ValueError):
+        click.echo(line, err=True)

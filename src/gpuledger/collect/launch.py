@@ -1,29 +1,37 @@
 """The parent: starts the program as a child, passes signals on, waits, and keeps the run's manifest.
 
-The child is what the user would have started, with two more variables in its environment. Whatever happens to it, the
-parent lives on to close the books.
+The child is what the user would have started, with a few more variables in its environment. Whatever happens to it,
+the parent lives on to close the books.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuledger._version import __version__
 from gpuledger.collect.bootstrap import bootstrap_directory
 from gpuledger.collect.redact import redact
-from gpuledger.model.run import read_json, write_json
+from gpuledger.model.run import SUFFIX, rank_directories, read_json, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
 
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that end or tell the program something; what stops and continues reaches parent and child alike."""
+
+_SI_KERNEL = 0x80
+"""``si_code`` of a signal from the kernel (Linux, asm-generic/siginfo.h): a terminal's goes to the whole group."""
+
+_SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals Python ignores from its start; a child would inherit that."""
+
+NOTHING_SEEN = "No Python process of the program imported torch; one started with -I, -E or -S is not seen."
 
 
 @dataclass(frozen=True)
@@ -36,83 +44,117 @@ class Order:
     settings: dict[str, tuple[Any, str]]
 
 
+def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """Return the manifest of a run that begins now."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpuledger_version": __version__,
+        "name": name.removesuffix(SUFFIX),
+        "command": redact(command),
+        "started_ns": time.time_ns(),
+        "ended_ns": None,
+        "exit_status": None,
+        "signal": None,
+        "status": "running",
+        "settings": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
+        "notes": [],
+    }
+
+
 def begin_run(order: Order) -> None:
     """Make the run's directory and its manifest.
 
     Raises:
+        FileExistsError: the directory is there already.
         OSError: it cannot be written.
     """
     order.run_directory.mkdir(parents=True)
-    write_json(
-        order.run_directory / "manifest.json",
-        {
-            "schema_version": SCHEMA_VERSION,
-            "gpuledger_version": __version__,
-            "name": order.run_directory.name.removesuffix(".ledger"),
-            "command": redact(order.command),
-            "started_ns": time.time_ns(),
-            "ended_ns": None,
-            "exit_status": None,
-            "status": "running",
-            "settings": {name: {"value": value, "origin": origin} for name, (value, origin) in order.settings.items()},
-            "notes": [],
-        },
-    )
+    manifest = new_manifest(order.run_directory.name, order.command, order.settings)
+    write_json(order.run_directory / "manifest.json", manifest)
 
 
 def child_environment(order: Order) -> dict[str, str]:
     """Return the child's environment: the user's own, our orders, and the bootstrap in front of PYTHONPATH."""
-    environment = {**os.environ, **order.environment, "GPULEDGER_RUN": str(order.run_directory.absolute())}
-    paths = [bootstrap_directory(), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return environment
+    paths = [bootstrap_directory(), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        **order.environment,
+        "GPULEDGER_RUN": str(order.run_directory.absolute()),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
 
 
-def run_child(order: Order) -> int:
-    """Return the program's status, as :mod:`subprocess` gives it: negative for the signal that ended it.
+def run_child(
+    command: Sequence[str], environment: Mapping[str, str], started: Callable[[], None] = lambda: None
+) -> int:
+    """Return the program's status; negative for the signal that ended it.
+
+    The child gets the signal mask and the dispositions this process was started with. A signal sent to this process is
+    sent on; one that a terminal sent to the whole process group has reached the child already.
+
+    Args:
+        command: The program and its arguments.
+        environment: All of its environment.
+        started: Called once the program runs.
 
     Raises:
         FileNotFoundError: there is no such command.
-        PermissionError: the command cannot be executed.
+        OSError: the command cannot be executed.
     """
-    child: subprocess.Popen[bytes] | None = None
-    waiting: list[int] = []
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with _held_back(PASSED_ON) as mask:
+        child = os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_SET_BY_PYTHON)
+        started()
+        while True:
+            told = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
+            if told.si_signo == signal.SIGCHLD:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status)
+            elif told.si_code != _SI_KERNEL:
+                os.kill(child, told.si_signo)
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        if child is None:
-            waiting.append(number)
-        elif child.poll() is None:
-            child.send_signal(number)
 
-    previous: dict[int, Any] = {}
-    for name in _FORWARDED:
-        number = getattr(signal, name)
-        previous[number] = signal.signal(number, forward)
-    previous[signal.SIGINT] = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+@contextmanager
+def _held_back(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
+    """Keep signals waiting, to be asked for; those that came too late for the child are forgotten."""
+    mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGCHLD})}
     try:
-        child = subprocess.Popen(order.command, env=child_environment(order), close_fds=False)
-        for number in waiting:
-            child.send_signal(number)
-        return child.wait()
+        yield mask
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        while signal.sigtimedwait(set(numbers), 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_run(run_directory: Path, status: int, notes: Sequence[str] = ()) -> None:
-    """Write into the manifest how the program ended, and what processes below it had to say.
+    """Write into the manifest how the program ended, and ``notes``.
 
     Raises:
         OSError: the manifest cannot be written.
+        InputError: the manifest cannot be read any more.
     """
-    manifest = read_json(run_directory / "manifest.json")
-    manifest.update(
-        ended_ns=time.time_ns(),
+    close_manifest(
+        run_directory,
+        notes,
         exit_status=status if status >= 0 else 128 - status,
         signal=-status if status < 0 else None,
-        status="complete",
-        notes=[*manifest["notes"], *_left_notes(run_directory), *notes],
     )
+
+
+def close_manifest(run_directory: Path, notes: Sequence[str] = (), **facts: int | None) -> None:
+    """Write into the manifest that the run is complete, ``facts``, ``notes`` and those of processes below it.
+
+    Raises:
+        OSError: the manifest cannot be written.
+        InputError: the manifest cannot be read any more.
+    """
+    manifest = read_json(run_directory / "manifest.json")
+    notes = [*_left_notes(run_directory), *notes]
+    if not notes and not rank_directories(run_directory):
+        notes = [NOTHING_SEEN]
+    manifest.update(facts, ended_ns=time.time_ns(), status="complete", notes=[*manifest["notes"], *notes])
     write_json(run_directory / "manifest.json", manifest)
 
 
@@ -123,16 +165,18 @@ def _left_notes(run_directory: Path) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def end_like(status: int, flush: Callable[[], None]) -> None:
-    """End this process as the child ended: with its status, or by the same signal. Does not return."""
-    flush()
+def end_like(status: int) -> NoReturn:
+    """End this process as the child ended: with its status, or by the same signal."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or None: nothing of ours is left in it
+            stream.flush()
     if status < 0:
         number = -status
+        _no_core_file()
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)
-        _no_core_file()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
-        time.sleep(1)
         status = 128 + number
     sys.exit(status)
 

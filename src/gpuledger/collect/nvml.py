@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
+
+DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
+"""One of these is there where a driver is: of Linux, or of Windows below WSL."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ class Nvml:
         """Return the number of cards."""
         return int(self._nvml.nvmlDeviceGetCount())
 
+    def card_uuids(self) -> list[str]:
+        """Return the UUID of every card that can be asked for it, in NVML's order."""
+        uuids = []
+        for index in range(self.device_count()):
+            try:
+                uuids.append(str(self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))))
+            except self._nvml.NVMLError:
+                continue
+        return uuids
+
     def read_memory(self, uuid: str) -> MemoryReading | None:
         """Return the card's bytes; None where it cannot be read."""
         try:
@@ -55,6 +69,8 @@ class Nvml:
 
 def open_nvml() -> Nvml | None:
     """Return NVML; None where there is no driver."""
+    if not any(os.path.exists(node) for node in DRIVER_NODES):
+        return None
     import pynvml
 
     try:

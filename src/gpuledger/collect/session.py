@@ -97,7 +97,7 @@ class Session:
         )
         if self._wants_cuda():
             torch.cuda._lazy_call(self._guarded(self._begin_cuda))
-        elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.argv:
+        elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.orig_argv:
             self._begin_dispatch(None)
         else:
             self._watch_calls(FirstCall(self._guarded(self._first_call)))

@@ -1,7 +1,12 @@
 """Loaded by Python's own start-up in every process below ``gpuledger run``, before the program's first line.
 
-Standard library only, in a syntax that old Pythons parse: any Python can be below a recorded command. It does two
-things: it loads the sitecustomize that it stands in front of, and it waits for the program to import torch.
+Standard library only, in a syntax that old Pythons parse: any Python can be below a recorded command. It waits for
+the program to import torch, takes itself off ``sys.path`` and makes room for the sitecustomize it stands in front of,
+so that the program finds the interpreter as it would without it.
+
+What Python's options change: ``-S`` loads no site module and ``-I`` and ``-E`` ignore PYTHONPATH, so such a process
+is not recorded. ``usercustomize`` and ``.pth`` files are not touched: the first comes after this file, the
+others before.
 """
 
 import os
@@ -10,29 +15,45 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _chain():
-    """Load the sitecustomize this one stands in front of, as if this one were not there."""
-    import importlib.machinery
-    import importlib.util
+def _step_aside():
+    """Load the sitecustomize this one stands in front of; without one, end as if there were none.
 
-    others = [entry for entry in sys.path if os.path.abspath(entry or os.getcwd()) != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
-    if spec is None or spec.loader is None:
+    Raises:
+        ImportError: there is none. Python's start-up expects this and goes on.
+    """
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    sys.path_importer_cache.pop(_HERE, None)
+    if sys.version_info < (3, 5):
+        import imp
+
+        stream, place, kind = imp.find_module("sitecustomize")
+        imp.load_module("sitecustomize", stream, place, kind)
         return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find("sitecustomize", None) if find is not None else None
+        if spec is not None and spec.loader is not None:
+            import importlib.util
+
+            module = importlib.util.module_from_spec(spec)
+            sys.modules["sitecustomize"] = module
+            spec.loader.exec_module(module)
+            return
+    missing = ImportError("No module named 'sitecustomize'")
+    missing.name = "sitecustomize"
+    raise missing
 
 
 def _leave_note(text):
     """Tell the run why this process is not in it."""
     try:
         directory = os.path.join(os.environ["GPULEDGER_RUN"], "notes")
-        os.makedirs(directory, exist_ok=True)
+        if not os.path.isdir(directory):
+            os.makedirs(directory)
         with open(os.path.join(directory, "%d.txt" % os.getpid()), "a") as stream:
             stream.write(text + "\n")
-    except OSError:
-        return  # the run's directory is gone or full: the program matters more
+    except (OSError, KeyError, ValueError):
+        return  # the run's directory is gone or full, or the variable is: the program matters more
 
 
 def _start():
@@ -47,6 +68,12 @@ def _start():
         _leave_note("Recording could not start: %s: %s" % (type(error).__name__, error))
 
 
+def _place_run():
+    """Make the run's place absolute, for processes below that start elsewhere."""
+    place = os.path.abspath(os.environ["GPULEDGER_RUN"])
+    os.environ["GPULEDGER_RUN"] = place if place.endswith(".ledger") else place + ".ledger"
+
+
 class _TorchWatch(object):
     """A finder that answers for torch alone, and asks the others what to answer."""
 
@@ -54,7 +81,7 @@ class _TorchWatch(object):
         """Return torch's own spec, its loader set to call us when torch has been imported."""
         if name != "torch":
             return None
-        for finder in sys.meta_path:
+        for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
                 continue
@@ -71,14 +98,14 @@ class _TorchWatch(object):
             return
 
         def exec_module(module):
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
             try:
                 del loader.exec_module
             except AttributeError:
                 loader.exec_module = execute
             execute(module)
-            _start()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                _start()
 
         try:
             loader.exec_module = exec_module
@@ -86,6 +113,7 @@ class _TorchWatch(object):
             _leave_note("torch's loader cannot be watched: nothing was recorded")
 
 
-if os.environ.get("GPULEDGER_RUN"):
+if os.environ.get("GPULEDGER_RUN") and sys.version_info >= (3, 5):  # before: other finders, and no torch
+    _place_run()
     sys.meta_path.insert(0, _TorchWatch())
-_chain()
+_step_aside()

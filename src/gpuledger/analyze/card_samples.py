@@ -1,0 +1,67 @@
+"""The parent's readings of the cards, posted to the ranks whose cards they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.rows import process_sample_table, sample_table
+from gpuledger.model.journal import Journal, read_journal
+from gpuledger.model.run import rank_directories, read_json, write_table
+
+SAMPLE_JOURNALS = "samples/journal"
+_FIRST_PART = 1
+"""Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
+
+
+def post_card_samples(run_directory: Path) -> None:
+    """Write into every posted rank the parent's readings of its cards, as further parts of both sample tables.
+
+    Raises:
+        OSError: the tables cannot be written.
+    """
+    journals = sorted((run_directory / SAMPLE_JOURNALS).glob("*"))
+    if not journals:
+        return
+    for directory, devices in _ranks(run_directory):
+        if (directory / "samples" / f"part-{_FIRST_PART:05d}.parquet").exists():
+            continue
+        for number, place in enumerate(journals, _FIRST_PART):
+            journal = _of_rank(read_journal(place), devices)
+            write_table(directory, sample_table(journal), "samples", number)
+            write_table(directory, process_sample_table(journal), "process_samples", number)
+
+
+def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Yield the directory of each posted rank with cards, and torch's index of each card by its UUID."""
+    for _, directory in rank_directories(run_directory):
+        if not (directory / "manifest.json").is_file():
+            continue
+        facts = read_json(directory / "manifest.json").get("devices") or []
+        devices = {str(one["uuid"]): int(one["device_idx"]) for one in facts if one.get("uuid")}
+        if devices:
+            yield directory, devices
+
+
+def _of_rank(journal: Journal, devices: dict[str, int]) -> Journal:
+    """Return the rows of a rank's own cards, with torch's index."""
+    uuids = journal.facts.get("card_uuids") or []
+    index_of = np.array([devices.get(uuid, -1) for uuid in uuids], dtype=np.int32)
+    return replace(
+        journal,
+        tables={
+            **journal.tables,
+            **{name: _renumbered(journal.tables[name], index_of) for name in ("samples", "process_samples")},
+        },
+    )
+
+
+def _renumbered(table: dict[str, NDArray[Any]], index_of: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    device_idx = index_of[table["device_idx"]] if index_of.size else np.full(table["device_idx"].size, -1, np.int32)
+    own = device_idx >= 0
+    return {**{name: column[own] for name, column in table.items()}, "device_idx": device_idx[own]}

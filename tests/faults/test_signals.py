@@ -1,0 +1,157 @@
+"""Signals reach the program as they would without us, and the launcher ends as the program ended."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from programs import GPULEDGER, TRAIN, environment, execute, manifest, recorded, signalled, start, write_script
+
+WAITS = """
+import signal, sys, time
+def told(number, frame):
+    print("told", number, flush=True)
+    {then}
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, told)
+print("ready", flush=True)
+time.sleep(30)
+"""
+FOR_PROGRAM = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.mark.parametrize("number", [*FOR_PROGRAM, signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name)
+def test_the_launcher_dies_as_the_program_dies(number: signal.Signals, tmp_path: Path) -> None:
+    write_script(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(30)")
+    ended = signalled(start(["train.py"], tmp_path), number)
+    assert ended.status == -number
+    run = manifest(tmp_path / "train.ledger")
+    assert (run["status"], run["signal"], run["exit_status"]) == ("complete", number, 128 + number)
+
+
+@pytest.mark.parametrize("number", FOR_PROGRAM, ids=lambda number: number.name)
+def test_the_programs_own_handler_is_called_once(number: signal.Signals, tmp_path: Path) -> None:
+    write_script(tmp_path, WAITS.format(then="sys.exit(5)"))
+    ended = signalled(start(["train.py"], tmp_path), number)
+    assert ended == type(ended)(5, f"told {int(number)}\n".encode(), b"")
+
+
+@pytest.mark.torch
+def test_sigterm_in_training_keeps_what_was_recorded(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "step(); step()\nprint('ready', flush=True)\nwhile True: step()")
+    running = start(["train.py"], tmp_path, options=("-q", "--steps", "1:1000000"))
+    ended = signalled(running, signal.SIGTERM)
+    assert ended.status == -signal.SIGTERM
+    rank = manifest(tmp_path / "train.ledger" / "rank-0")
+    assert rank["status"] == "cut off"
+    assert rank["window"]["first_step"] == 1
+
+
+@pytest.mark.torch
+def test_sigkill_in_a_step_keeps_the_steps_before(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "import os\nstep()\nmodel(torch.ones(8, 16))\nos.kill(os.getpid(), 9)")
+    ended = recorded(["train.py"], tmp_path, options=())
+    assert ended.status == -signal.SIGKILL
+    assert b"gpuledger show train.ledger" in ended.stderr
+    assert manifest(tmp_path / "train.ledger" / "rank-0")["window"]["last_step"] == 1
+
+
+def on_terminal(directory: Path, options: list[str]) -> tuple[int, bytes]:
+    """Return status and output of a recorded program on a terminal of its own where Ctrl-C is typed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(directory)
+        os.execve(sys.executable, [*GPULEDGER, "run", *options, "train.py"], environment())
+    seen = b""
+    try:
+        while b"ready" not in seen:
+            seen += os.read(terminal, 1024)
+        os.write(terminal, b"\x03")
+        while True:
+            seen += os.read(terminal, 1024)
+    except OSError:  # the terminal's other end is closed: all have ended
+        _, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)
+    return os.waitstatus_to_exitcode(status), seen
+
+
+def test_ctrl_c_reaches_the_program_once(tmp_path: Path) -> None:
+    source = """
+    import time
+    print("ready", flush=True)
+    for turn in range(2):
+        try:
+            time.sleep(2)
+            print("slept")
+        except KeyboardInterrupt:
+            print("interrupted")
+    raise SystemExit(6)
+    """
+    write_script(tmp_path, source)
+    status, seen = on_terminal(tmp_path, ["-q"])
+    assert (status, seen.split()) == (6, [b"ready", b"^Cinterrupted", b"slept"])
+
+
+def test_ctrl_c_ends_the_launcher_as_it_ends_the_program(tmp_path: Path) -> None:
+    write_script(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(30)")
+    status, seen = on_terminal(tmp_path, [])
+    assert status == -signal.SIGINT
+    assert seen.count(b"KeyboardInterrupt") == 1
+    assert manifest(tmp_path / "train.ledger")["signal"] == signal.SIGINT
+
+
+INHERITED = """
+import signal
+numbers = sorted(set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP})
+print([(number.name, str(signal.getsignal(number))) for number in numbers])
+print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+"""
+STARTED_WITH = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGALRM])
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_dispositions_and_mask_are_inherited(tmp_path: Path) -> None:
+    """``nohup`` and background jobs start a program with signals ignored: it must find them so."""
+    write_script(tmp_path, INHERITED)
+    write_script(tmp_path, STARTED_WITH, "outer.py")
+    alone = execute([sys.executable, "outer.py", sys.executable, "train.py"], tmp_path)
+    below = execute([sys.executable, "outer.py", *GPULEDGER, "run", "-q", "train.py"], tmp_path)
+    assert b"('SIGHUP', '1')" in alone.stdout
+    assert below == alone
+
+
+def test_a_background_job_ignores_sigint(tmp_path: Path) -> None:
+    write_script(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(1)\nprint('slept')")
+    command = ["sh", "-c", f"{sys.executable} -m gpuledger run -q train.py & echo $!; wait $!"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        pid = int(shell.stdout.readline())
+        assert shell.stdout.readline() == b"ready\n"
+        os.kill(pid, signal.SIGINT)
+        assert shell.stdout.read() == b"slept\n"
+        assert shell.wait(30) == 0
+
+
+def test_stop_and_continue(tmp_path: Path) -> None:
+    write_script(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(0.5)\nprint('on')")
+    running = start(["train.py"], tmp_path, start_new_session=True)
+    os.killpg(running.pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    os.killpg(running.pid, signal.SIGCONT)
+    assert running.communicate(timeout=30)[0] == b"on\n"
+    assert running.returncode == 0

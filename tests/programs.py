@@ -1,0 +1,100 @@
+"""Programs as a user would write them, run bare and recorded, to be compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GPULEDGER = (sys.executable, "-m", "gpuledger")
+
+TRAIN = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters())
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.ones(8, 16)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+"""Defines a small model and one training step of it."""
+
+SETTINGS_OF_OTHERS = ("GPULEDGER_", "PYTHONPATH", "COV_", "COVERAGE_")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended: its status as subprocess gives it, and all it wrote."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return this process's environment without what would change a recording, and with ``changes``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS_OF_OTHERS)}
+    return {**kept, **changes}
+
+
+def write_script(directory: Path, source: str, name: str = "train.py") -> Path:
+    """Return the script after writing it."""
+    place = directory / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(textwrap.dedent(source), encoding="utf-8")
+    return place
+
+
+def execute(command: list[str], directory: Path, env: dict[str, str] | None = None, stdin: bytes = b"") -> Ended:
+    """Return how ``command`` ended."""
+    done = subprocess.run(
+        command, cwd=directory, env=env or environment(), input=stdin, capture_output=True, timeout=120, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def bare(words: list[str], directory: Path, **how: Any) -> Ended:
+    """Return how the program ends without us."""
+    return execute([sys.executable, *words], directory, **how)
+
+
+def recorded(words: list[str], directory: Path, options: tuple[str, ...] = ("-q",), **how: Any) -> Ended:
+    """Return how the program ends below ``gpuledger run``."""
+    return execute([*GPULEDGER, "run", *options, *words], directory, **how)
+
+
+def start(words: list[str], directory: Path, options: tuple[str, ...] = ("-q",), **how: Any) -> subprocess.Popen[bytes]:
+    """Return ``gpuledger run`` under way, once its program has said ``ready``."""
+    running = subprocess.Popen(
+        [*GPULEDGER, "run", *options, *words],
+        cwd=directory,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **how,
+    )
+    assert running.stdout is not None
+    line = running.stdout.readline()
+    assert line == b"ready\n", (line, running.stderr and running.stderr.read())
+    return running
+
+
+def signalled(running: subprocess.Popen[bytes], number: signal.Signals) -> Ended:
+    """Return how a program under way ends after the launcher alone got a signal."""
+    running.send_signal(number)
+    stdout, stderr = running.communicate(timeout=60)
+    return Ended(running.returncode, stdout, stderr)
+
+
+def manifest(run_directory: Path) -> dict[str, Any]:
+    """Return a manifest's content."""
+    content: dict[str, Any] = json.loads((run_directory / "manifest.json").read_text())
+    return content
