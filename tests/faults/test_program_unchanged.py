@@ -30,8 +30,8 @@ ENDS = {
     "closed stderr": TRAIN + "import os\nos.close(2)\nstep()\nprint('on')",
 }
 
-OUR_FRAME = re.compile(rb'  File "[^"]*/gpuledger/collect/[^"]*", line .*\n(    .*\n)*')
-"""A call inside a module passes through a frame of ours, which Python shows in a traceback."""
+OUR_FRAME = re.compile(rb'  File "[^"]*/(gpuledger/collect/[^"]*|torch/_ops\.py)", line .*\n(    .*\n)*')
+"""A call inside a module passes through frames of ours, which Python shows in a traceback."""
 
 
 def both(source: str, directory: Path, words: tuple[str, ...] = (), **how: object) -> tuple[Ended, Ended]:

@@ -31,6 +31,11 @@ class RankJournal:
         self._directory = directory
         self._writer: JournalWriter | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Return whether a part has been written."""
+        return self._writer is not None
+
     def note(self, sentence: str) -> None:
         """Keep a sentence for whoever reads the run."""
         self.part.notes.append(sentence)

@@ -37,6 +37,7 @@ from gpuledger.collect.user_history import UserHistory
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import STEP_KINDS
+from gpuledger.model.run import rank_directories
 
 DRAIN_EVENTS = 100_000
 """Events after which a long window is drained at the next step's end."""
@@ -237,6 +238,10 @@ class Session:
         if os.getpid() != self.pid:
             return
         try:
+            if self._stood_by():
+                self._close_recorder()
+                self._end()
+                return
             self.close_window(reason)
             self._end()
             if reason == "exit" and isinstance(self.recorder, CudaRecorder):
@@ -245,6 +250,13 @@ class Session:
                 self._write()
         except Exception as error:
             self.fail(error)
+
+    def _stood_by(self) -> bool:
+        """Return whether this process did nothing while others of the run recorded: torchrun's own does so."""
+        if self.recorder is None or self.journal.begun or self.journal.part.notes or self.steps.seen:
+            return False
+        idle = not any(any(pair) for pair in self.recorder.counts().values())
+        return idle and bool(rank_directories(self.settings.run_directory))
 
     def _leave_to_parent(self) -> None:
         """This is a forked child: the recording belongs to the parent."""

@@ -1,0 +1,122 @@
+"""``gpuledger run`` on whole programs: what is recorded, what is said, and what the manifest keeps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from programs import TRAIN, bare, manifest, recorded, write_script
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak
+from gpuledger.api import load
+
+START_UP_LIMIT_S = 0.4
+"""Twice what is aimed at: the machine may be busy."""
+
+
+@pytest.mark.torch
+def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "for _ in range(5): print(step().item() > 0)")
+    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
+    assert (ended.status, ended.stdout) == (0, b"True\n" * 5)
+    lines = ended.stderr.decode().splitlines()
+    start = "gpuledger: recording to train.ledger, CPU tensors by the dispatch-mode recorder (as asked)"
+    assert lines[0] == start
+    assert lines[1].startswith("peak ")
+    assert lines[-1].startswith("next ")
+    rank = load(tmp_path / "train.ledger").rank(0)
+    assert rank.manifest["window"] == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
+    breakdown = break_down(rank, find_peak(rank))
+    assert sum(account.bytes for account in breakdown.accounts) == breakdown.allocated_bytes > 0
+
+
+@pytest.mark.torch
+def test_quiet_says_nothing_and_records_the_same(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "step()")
+    ended = recorded(["train.py"], tmp_path, options=("-q",))
+    assert (ended.status, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert load(tmp_path / "train.ledger").rank(0).manifest["status"] == "closed"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("source", "steps"),
+    [
+        (TRAIN + "step()", 1),
+        ("import torch\nmodel = torch.nn.Linear(16, 1)\nwith torch.no_grad(): model(torch.ones(8, 16))", 1),
+        (TRAIN + "model(torch.ones(8, 16)).sum().backward()", 0),
+        ("import torch\nkept = torch.ones(1000)", 0),
+    ],
+    ids=["one update", "one forward", "no update", "no module"],
+)
+def test_a_short_program_is_a_complete_run(source: str, steps: int, tmp_path: Path) -> None:
+    write_script(tmp_path, source)
+    assert recorded(["train.py"], tmp_path).status == 0
+    rank = load(tmp_path / "train.ledger").rank(0)
+    assert (rank.manifest["status"], rank.manifest["steps_seen"]) == ("closed", steps)
+    assert find_peak(rank).index >= 0
+
+
+@pytest.mark.torch
+def test_a_window_that_is_not_reached_is_said(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "step(); step()\nexit(3)")
+    ended = recorded(["train.py"], tmp_path, options=("--steps", "10:12"))
+    assert ended.status == 3
+    assert b"steps 10 to 12 were not reached: the program ended after 2 steps" in ended.stderr
+
+
+@pytest.mark.torch
+def test_torch_imported_and_not_used(tmp_path: Path) -> None:
+    write_script(tmp_path, "import torch\nprint('ran')")
+    ended = recorded(["train.py"], tmp_path, options=())
+    assert (ended.status, ended.stdout) == (0, b"ran\n")
+    assert b"steps 1 to 3 were not reached" in ended.stderr
+
+
+def test_a_program_without_torch(tmp_path: Path) -> None:
+    write_script(tmp_path, "print('ran')")
+    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
+    assert (ended.status, ended.stdout) == (0, b"ran\n")
+    lines = ended.stderr.decode().splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("gpuledger: nothing was recorded: No Python process of the program imported torch")
+
+
+def test_starting_costs_little(tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+
+    def best_s(run: object) -> float:
+        times = []
+        for _ in range(3):
+            start_s = time.perf_counter()
+            assert run(["train.py"], tmp_path).status == 0  # type: ignore[operator]
+            times.append(time.perf_counter() - start_s)
+        return min(times)
+
+    assert best_s(recorded) - best_s(bare) < START_UP_LIMIT_S
+
+
+def test_the_manifest_says_what_was_run_and_why_so(tmp_path: Path) -> None:
+    write_script(tmp_path, "print('ran')")
+    (tmp_path / "pyproject.toml").write_text("[tool.gpuledger]\nstacks = false\nsteps = '7:8'\n")
+    words = ["train.py", "--wandb-key", "hunter2", "--token=hunter2", "--lr", "0.1"]
+    assert recorded(words, tmp_path, options=("-q", "--steps", "2:4")).status == 0
+    run = manifest(tmp_path / "train.ledger")
+    assert run["command"][1:] == ["train.py", "--wandb-key", "***", "--token=***", "--lr", "0.1"]
+    assert run["settings"]["steps"] == {"value": "2:4", "origin": "flag"}
+    assert run["settings"]["stacks"] == {"value": False, "origin": "pyproject.toml"}
+    assert run["settings"]["devices"] == {"value": "auto", "origin": "default"}
+    assert run["started_ns"] < run["ended_ns"]
+    everything = b"".join(place.read_bytes() for place in tmp_path.rglob("train.ledger/*") if place.is_file())
+    assert b"hunter2" not in everything
+
+
+@pytest.mark.torch
+def test_settings_reach_the_program(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "for _ in range(6): step()")
+    assert recorded(["train.py"], tmp_path, options=("-q", "--no-stacks", "--steps", "2:4")).status == 0
+    rank = load(tmp_path / "train.ledger").rank(0)
+    assert (rank.manifest["window"]["first_step"], rank.manifest["window"]["last_step"]) == (2, 4)
+    assert rank.table("stacks").num_rows == 0

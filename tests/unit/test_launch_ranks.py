@@ -1,0 +1,64 @@
+"""Ranks are claimed by making a directory, so that no two processes can have the same one."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from gpuledger.collect.ranks import claim_rank
+from gpuledger.model.run import read_run
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    place = tmp_path / "two.ledger"
+    place.mkdir()
+    (place / "manifest.json").write_text(json.dumps({"schema_version": 1}))
+    return place
+
+
+def test_without_a_launcher_the_first_free_number(run: Path) -> None:
+    assert [claim_rank(run).name for _ in range(3)] == ["rank-0", "rank-1", "rank-2"]
+    assert not (run / "notes").exists()
+
+
+def test_the_launchers_rank(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    assert claim_rank(run).name == "rank-2"
+
+
+def test_one_more_process_of_a_rank_comes_after_the_world_with_a_note(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    assert [claim_rank(run).name for _ in range(3)] == ["rank-2", "rank-4", "rank-5"]
+    (note,) = (run / "notes").iterdir()
+    assert note.read_text().splitlines() == [
+        f"Rank {number} here is one more process with RANK=2." for number in (4, 5)
+    ]
+
+
+@pytest.mark.parametrize("rank", ["", "-1", "x", "½"])
+def test_a_rank_that_is_no_number_is_none(rank: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", rank)
+    assert claim_rank(run).name == "rank-0"
+
+
+def test_many_at_once_begin_one_run_and_share_no_rank(tmp_path: Path) -> None:
+    place = tmp_path / "new.ledger"
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        claimed = pool.map(claim_rank, [place] * 12, chunksize=1)
+    assert sorted(int(rank.name[5:]) for rank in claimed) == list(range(12))
+    assert read_run(place).manifest["name"] == "new"
+    assert sorted(entry.name for entry in place.glob("manifest*")) == ["manifest.json"]
