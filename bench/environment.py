@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import os
 import json
+import os
 import platform
 import subprocess
 from pathlib import Path
