@@ -21,11 +21,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.alive import alive_tensors
 from gpuledger.collect.stacks import StackBook
-from gpuledger.model.journal import REASONS, Action, Part
+from gpuledger.model.journal import REASONS, Action, BlockState, Part
 
 _PSEUDO_ADDRESS = 1 << 56
 """Where storages without an address of their own (fake, meta) are put, one after another."""
+
+
+OPENING = 0
+"""Number of the opening snapshot."""
 
 
 class _Token(threading.local):
@@ -75,7 +80,8 @@ class DispatchRecorder:
         return self._token.value
 
     def open(self, part: Part) -> None:
-        """Put the mode at the bottom of this thread's stack of modes."""
+        """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
+        self._write_opening(part)
         self._mode = _Mode(self)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
@@ -85,12 +91,15 @@ class DispatchRecorder:
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees)`` since the recorder opened."""
-        held = self._held or {-1: [0] * 6}
-        return {device_idx: (counted[0], counted[1]) for device_idx, counted in held.items()}
+        return {device_idx: (counted[0], counted[1]) for device_idx, counted in self._counted().items()}
+
+    def _counted(self) -> dict[int, list[int]]:
+        """Return allocations, frees, bytes and peak bytes by device; zeros while nothing was seen."""
+        return self._held or {-1: [0, 0, 0, 0]}
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append our own counts: on the CPU nobody else keeps any."""
-        for device_idx, (made, gone, now_bytes, peak_bytes, *_) in (self._held or {-1: [0] * 6}).items():
+        for device_idx, (made, gone, now_bytes, peak_bytes) in self._counted().items():
             part.add(
                 "counters",
                 t_ns=t_ns,
@@ -139,30 +148,67 @@ class DispatchRecorder:
         except Exception as error:
             self._on_error(error)
 
+    def _write_opening(self, part: Part) -> None:
+        """Write the storages that are alive into ``part``, as the opening snapshot."""
+        for tensor in alive_tensors():
+            self._begin(tensor)
+        found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes in self._live.values()]
+        for device_idx in sorted({row[0] for row in found}):
+            address, size_bytes = zip(*[row[1:] for row in found if row[0] == device_idx], strict=True)
+            self._held[device_idx] = [0, 0, sum(size_bytes), sum(size_bytes)]
+            part.add(
+                "snapshots",
+                snapshot_id=OPENING,
+                reason=REASONS.index("open"),
+                device_idx=device_idx,
+                event_count=0,
+                t_ns=time.time_ns(),
+            )
+            part.add(
+                "snapshot_blocks",
+                snapshot_id=OPENING,
+                device_idx=device_idx,
+                segment_address=address,
+                address=address,
+                bytes=size_bytes,
+                requested_bytes=size_bytes,
+                state=BlockState.ALLOCATED,
+                stack_id=-1,
+            )
+
     def _note(self, tensor: torch.Tensor, operator: Any) -> None:
+        """Note a storage that nobody has seen; ``operator`` is None where it was not made just now."""
+        begun = self._begin(tensor)
+        if begun is None:
+            return
+        device_idx, address, size_bytes = begun
+        stack_id = self._stack_id() if self._with_stacks and operator is not None else -1
+        operator_id = -1 if operator is None else self._operator_id(operator)
+        now_ns, token = time.time_ns(), self._token.value
+        # nothing between these two: the garbage collector may end another storage whenever a function is called
+        self._count(device_idx, size_bytes)
+        self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, stack_id, operator_id))
+
+    def _begin(self, tensor: torch.Tensor) -> tuple[int, int, int] | None:
+        """Return device, address and bytes of a tensor's storage; None where it has none or it is known already."""
         device = tensor.device
         if device.type not in self._kinds or tensor.layout is not torch.strided:
-            return
+            return None
         storage = tensor.untyped_storage()
         key = storage._cdata
         known = self._live.get(key)
         size_bytes = storage.nbytes()
         if known is not None:
             if known[3] == size_bytes:
-                return
+                return None
             self._drop(key)
         if not size_bytes:
-            return
+            return None
         device_idx = -1 if device.index is None else device.index
         address = storage.data_ptr() or self._pseudo_address(size_bytes)
         reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._live[key] = (reference, device_idx, address, size_bytes)
-        self._count(device_idx, size_bytes)
-        stack_id = self._stack_id() if self._with_stacks and operator is not None else -1
-        operator_id = -1 if operator is None else self._operator_id(operator)
-        self._events.append(
-            (device_idx, Action.ALLOC, address, size_bytes, time.time_ns(), self._token.value, stack_id, operator_id)
-        )
+        return device_idx, address, size_bytes
 
     def _drop(self, key: int) -> None:
         """A storage is gone. Called from the garbage collector, in any thread."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from gpuledger.collect.alive import alive
 from gpuledger.model.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
@@ -140,7 +140,7 @@ class Roster:
         Returns:
             The optimizers that are alive.
         """
-        modules = _alive((nn.Module, Optimizer))
+        modules = alive((nn.Module, Optimizer))
         optimizers = [thing for thing in modules if isinstance(thing, Optimizer)]
         found = [
             thing
@@ -159,20 +159,6 @@ class Roster:
         part.modules += self._new_modules
         part.facts["called_roots"] = sorted(self.called_roots)
         self._new_names, self._new_modules = [], []
-
-
-def _alive(classes: tuple[type, ...]) -> list[Any]:
-    """Return the objects of these classes that are alive. Asks types only: no code of the objects themselves runs."""
-    wanted: dict[type, bool] = {}
-    found = []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        known = wanted.get(kind)
-        if known is None:
-            known = wanted[kind] = issubclass(kind, classes)
-        if known:
-            found.append(thing)
-    return found
 
 
 def _plain(path: str) -> str:

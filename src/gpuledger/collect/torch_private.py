@@ -144,6 +144,11 @@ def _configured_cublas_bytes() -> int | None:
     return sum(int(kib) * int(count) for kib, count in pairs) << 10
 
 
+def without_torch_function() -> Any:
+    """Return a context in which attributes of tensor subclasses run no code of the subclass."""
+    return _C.DisableTorchFunctionSubclass()
+
+
 def top_dispatch_mode() -> Any:
     """Return the innermost TorchDispatchMode of this thread; None where there is none."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
