@@ -81,7 +81,7 @@ def test_a_program_without_torch(tmp_path: Path) -> None:
     assert (ended.status, ended.stdout) == (0, b"ran\n")
     lines = ended.stderr.decode().splitlines()
     assert len(lines) == 2
-    assert lines[1].startswith("gpuledger: nothing was recorded: No Python process of the program imported torch")
+    assert lines[1].startswith("gpuledger: nothing was recorded: No Python process of the program used torch")
 
 
 def test_starting_costs_little(tmp_path: Path) -> None:

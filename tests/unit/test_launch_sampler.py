@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuledger.analyze.card_samples import SAMPLE_JOURNALS, post_card_samples
+from gpuledger.analyze.card_samples import post_card_samples
 from gpuledger.collect import sampler as samplers
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sampler import CardSampler
 from gpuledger.model.journal import read_journal
-from gpuledger.model.run import Rank, read_json, write_json
+from gpuledger.model.run import SAMPLE_JOURNALS, Rank, read_json, write_json
 
 GIB = 1 << 30
 

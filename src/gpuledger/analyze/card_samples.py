@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.rows import process_sample_table, sample_table
 from gpuledger.model.journal import Journal, read_journal
-from gpuledger.model.run import rank_directories, read_json, write_table
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_table
 
-SAMPLE_JOURNALS = "samples/journal"
 _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
 

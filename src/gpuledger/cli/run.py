@@ -162,8 +162,8 @@ def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, S
 
 
 def _sampler(nvml: Nvml, run_directory: Path) -> CardSampler:
-    from gpuledger.analyze.card_samples import SAMPLE_JOURNALS
     from gpuledger.collect.sampler import CardSampler
+    from gpuledger.model.run import SAMPLE_JOURNALS
 
     return CardSampler(nvml, run_directory / SAMPLE_JOURNALS)
 

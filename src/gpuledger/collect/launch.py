@@ -31,7 +31,9 @@ _SI_KERNEL = 0x80
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals Python ignores from its start; a child would inherit that."""
 
-NOTHING_SEEN = "No Python process of the program imported torch; one started with -I, -E or -S is not seen."
+NOTHING_SEEN = (
+    "No Python process of the program used torch and lived to write of it (one started with -I, -E or -S is not seen)."
+)
 
 
 @dataclass(frozen=True)

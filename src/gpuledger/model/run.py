@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".ledger"
+SAMPLE_JOURNALS = "samples/journal"
+"""Where the launcher writes its readings of the cards, below the run's directory."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

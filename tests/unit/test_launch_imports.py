@@ -1,0 +1,23 @@
+"""Before the program starts, the launcher loads only what starting needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SHOW = """
+import os, sys
+sys.argv[1:] = ["run", "-q", "none.py"]
+os.posix_spawnp = lambda *args, **how: print(*sys.modules) or os._exit(0)
+import gpuledger.collect.nvml, gpuledger.cli.run
+gpuledger.collect.nvml.open_nvml = lambda: type("Cards", (), {"card_uuids": lambda self: []})()
+from gpuledger.cli.main import main
+main()
+"""
+
+
+def test_no_library_for_numbers_or_tables_is_loaded_before_the_program_starts(tmp_path: Path) -> None:
+    loaded = subprocess.check_output([sys.executable, "-c", SHOW], text=True, cwd=tmp_path).split()
+    assert "gpuledger.collect.sampler" in loaded
+    assert not {"numpy", "pyarrow", "duckdb", "rich", "torch", "psutil", "gpuledger.analyze"} & set(loaded)
