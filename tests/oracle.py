@@ -28,9 +28,6 @@ class TokenRecorder:
 
     kind = "test"
 
-    def make_token(self, tag_id: int) -> int:
-        return tag_id
-
     def set_token(self, token: Any) -> None:
         self.last = token
 
@@ -97,7 +94,7 @@ class Oracle(TorchDispatchMode):
         part = Part()
         self.roster.drain(part)
         self._modules = [*getattr(self, "_modules", []), *part.modules]
-        row = self.tags._rows[self.phases.threads.token]
+        row = self.tags._rows[self.tags.number(self.phases.threads.token)]
         return OUTSIDE if row[4] < 0 else (self._modules[row[4]]["path"] or self._modules[row[4]]["class_name"])
 
     def true_module(self) -> str:

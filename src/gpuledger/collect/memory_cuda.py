@@ -12,12 +12,11 @@ import torch
 
 from gpuledger.collect import torch_private
 from gpuledger.collect.stacks import StackBook
+from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
 
 MAX_ENTRIES = 4_000_000
 """Events the allocator may keep between two drains (about 250 bytes each); drains come long before."""
-
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _ACTIONS = {
     "alloc": Action.ALLOC,
@@ -47,27 +46,13 @@ class CudaRecorder:
 
     kind = "cuda-history"
 
-    def __init__(self, stacks: StackBook) -> None:
-        self.set_token: Callable[[Any], None] = torch_private.set_memory_metadata()
+    def __init__(self, stacks: StackBook, tags: TagBook) -> None:
+        self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()
         self._stacks = stacks
+        self._tags = tags
         self._open = False
         self._snapshots = 0
         self._with_stacks = False
-        self._tokens_seen: dict[str, int] = {"": -1}
-
-    @staticmethod
-    def make_token(tag_id: int) -> str:
-        """Return the tag in base 36: up to 15 characters stay inline in the allocator's entries."""
-        digits = ""
-        while True:
-            tag_id, digit = divmod(tag_id, 36)
-            digits = _DIGITS[digit] + digits
-            if not tag_id:
-                return digits
-
-    def current_token(self) -> str:
-        """Return the calling thread's tag."""
-        return torch_private.get_memory_metadata()
 
     def open(self, part: Part) -> None:
         """Start the history and note what is alive already."""
@@ -154,18 +139,10 @@ class CudaRecorder:
             "bytes": sizes,
             "stream": [_signed(stream) for stream in streams],
             "time_ns": np.array(times, dtype=np.int64) * 1000,
-            "tag_id": [self._tag_of(entry.get("user_metadata", "")) for entry in trace],
+            "tag_id": [self._tags.number(entry.get("user_metadata", "")) for entry in trace],
             "stack_id": [self._stack_of(entry) for entry in trace] if self._with_stacks else -1,
             "operator_id": -1,
         }
-
-    def _tag_of(self, token: str) -> int:
-        """Return the tag a token stands for; -1 for none, or for text that the program put there itself."""
-        known = self._tokens_seen.get(token)
-        if known is None:
-            known = int(token, 36) if token.isalnum() and len(token) <= 6 else -1
-            self._tokens_seen[token] = known
-        return known
 
     def _stack_of(self, entry: dict[str, Any]) -> int:
         frames = entry.get("frames")

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import alive_tensors
 from gpuledger.collect.stacks import StackBook
+from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
 
 _PSEUDO_ADDRESS = 1 << 56
@@ -34,7 +35,7 @@ OPENING = 0
 
 
 class _Token(threading.local):
-    value = -1
+    value = ""
 
 
 class DispatchRecorder:
@@ -42,6 +43,7 @@ class DispatchRecorder:
 
     Args:
         stacks: Where Python stacks are numbered.
+        tags: Where tokens are numbered.
         on_error: Called with an error of ours; must not raise.
         devices: Device types to record.
     """
@@ -49,10 +51,15 @@ class DispatchRecorder:
     kind = "dispatch"
 
     def __init__(
-        self, stacks: StackBook, on_error: Callable[[BaseException], None], devices: Iterable[str] = ("cpu",)
+        self,
+        stacks: StackBook,
+        tags: TagBook,
+        on_error: Callable[[BaseException], None],
+        devices: Iterable[str] = ("cpu",),
     ) -> None:
-        self.set_token: Callable[[Any], None] = self._set_token
+        self.set_token: Callable[[str], None] = self._set_token
         self._stacks = stacks
+        self._tags = tags
         self._on_error = on_error
         self._kinds = frozenset(devices)
         self._token = _Token()
@@ -60,24 +67,15 @@ class DispatchRecorder:
         self._with_stacks = False
         self._pid = os.getpid()
         self._live: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
-        self._events: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
         self._operators: dict[Any, int] = {}
         self._held: dict[int, list[int]] = {}
         self._next_pseudo = _PSEUDO_ADDRESS
 
     # -- the protocol -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def make_token(tag_id: int) -> int:
-        """Return the tag itself."""
-        return tag_id
-
-    def _set_token(self, token: int) -> None:
+    def _set_token(self, token: str) -> None:
         self._token.value = token
-
-    def current_token(self) -> int:
-        """Return the calling thread's tag."""
-        return self._token.value
 
     def open(self, part: Part) -> None:
         """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
@@ -123,7 +121,9 @@ class DispatchRecorder:
         if not events:
             return
         names = ("device_idx", "action", "address", "bytes", "time_ns", "tag_id", "stack_id", "operator_id")
-        part.add("events", stream=0, **dict(zip(names, zip(*events, strict=True), strict=True)))
+        columns = dict(zip(names, zip(*events, strict=True), strict=True))
+        tag_ids = [self._tags.number(token) for token in columns.pop("tag_id")]
+        part.add("events", stream=0, tag_id=tag_ids, **columns)
 
     def close(self, part: Part, reason: str) -> None:
         """Take the mode out and move the last events into ``part``."""

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from gpuledger.collect import torch_private
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import Roster
+from gpuledger.collect.tags import suffix
 from gpuledger.model.accounts import Phase
 
-_Frame = tuple[int, Any, int, bool, bool, int]
+_Frame = tuple[int, str, int, bool, bool, int]
 """One module call under way: module, token before it, sequence number at its start, outermost, hidden, stack."""
 
 _FIRST_NODE_SEARCH = 64
@@ -64,6 +65,7 @@ class ModuleTracker:
         self._set_token = phases.recorder.set_token
         self._module_ids = roster.module_ids
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
+        self._suffixes: dict[int, str] = {}
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     # -- installing ---------------------------------------------------------------------------------------------
@@ -136,15 +138,19 @@ class ModuleTracker:
             if phases.phase == Phase.BACKWARD:
                 phases.put(module_id, phases.flags_now())
             else:
-                token = phases.tokens.get(module_id)
-                if token is None:
-                    token = phases.token_for(module_id)
+                token = phases.prefix + self._suffix_of(module_id)
                 state.token = token
                 self._set_token(token)
         except Exception as error:  # the one guard: ours must never reach the program
             self._on_error(error)
             return None
         return frame
+
+    def _suffix_of(self, module_id: int) -> str:
+        known = self._suffixes.get(module_id)
+        if known is None:
+            known = self._suffixes[module_id] = suffix(module_id)
+        return known
 
     def _enter_outermost(self, module_id: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.phases.change(Phase.FORWARD if torch.is_grad_enabled() else Phase.EVALUATION)
@@ -234,16 +240,13 @@ class ModuleTracker:
 
     def _make_hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
         phases, set_token, tracker = self.phases, self._set_token, self
-        tokens, local = phases.tokens, phases.local
+        local, mine = phases.local, suffix(module_id, 0, stack_id)
 
         def at_work(_gradients: Any) -> None:
-            if not tracker.active:
-                return
-            token = tokens.get(module_id) if stack_id < 0 else None
-            if token is None:
-                token = phases.token_for(module_id, 0, stack_id)
-            local.state.token = token
-            set_token(token)
+            if tracker.active:
+                token = phases.prefix + mine
+                local.state.token = token
+                set_token(token)
 
         return at_work
 

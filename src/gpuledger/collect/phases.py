@@ -1,12 +1,11 @@
-"""Where the program is: step, phase and visit, and the token each thread's allocations carry."""
+"""Where the program is: step, phase and visit, and the token that each thread's allocations carry."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from gpuledger.collect.recorder import Recorder
-from gpuledger.collect.tags import TagBook
+from gpuledger.collect.tags import TagBook, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import TagFlag
 
@@ -24,7 +23,7 @@ class ThreadState:
 
     def __init__(self) -> None:
         self.stack: list[list[int]] = []
-        self.token: Any = None
+        self.token = ""
         self.claimed: set[int] = set()
 
 
@@ -34,10 +33,10 @@ class _Threads(threading.local):
 
 
 class Phases:
-    """The one answer to "what is going on", and the cache of tokens that goes with it.
+    """The one answer to "what is going on".
 
-    A *visit* is one stay in one phase. Tokens are made when first needed and forgotten when the visit ends, so that a
-    tag always tells the step and the visit it was made in.
+    A *visit* is one stay in one phase; ``prefix`` is its part of every token. It ends with the phase or the step, so
+    that a tag always tells the step and the visit it was made in.
     """
 
     def __init__(self, recorder: Recorder, tags: TagBook) -> None:
@@ -46,11 +45,8 @@ class Phases:
         self.local = _Threads()
         self.step = 0
         self.phase = Phase.SETUP
-        self.visit = 0
+        self.prefix = ""
         self.optimizer_depth = 0
-        self.tokens: dict[int, Any] = {}
-        """Tokens of this visit by module, for the plain case: no flags, no stack. Read by the tracker's hot path."""
-        self._other_tokens: dict[tuple[int, int, int], Any] = {}
 
     @property
     def threads(self) -> ThreadState:
@@ -58,7 +54,8 @@ class Phases:
         return self.local.state
 
     def start(self) -> None:
-        """Give the calling thread its first token."""
+        """Begin the first visit and give the calling thread its first token."""
+        self.prefix = self.tags.begin_visit(self.step, self.phase)
         self.put(OUTSIDE)
 
     def change(self, phase: Phase, *, step: int | None = None) -> None:
@@ -70,34 +67,16 @@ class Phases:
         elif not self.step:
             self.step = 1
         self.phase = phase
-        self.visit += 1
-        self.tokens.clear()
-        self._other_tokens.clear()
+        self.prefix = self.tags.begin_visit(self.step, phase)
         stack = self.threads.stack
         self.put(stack[-1][0] if stack else OUTSIDE)
 
     def put(self, module_id: int, flags: int = 0, stack_id: int = -1) -> None:
         """Tag the calling thread's next allocations."""
-        token = self.token_for(module_id, flags, stack_id)
-        self.local.state.token = token
-        self.recorder.set_token(token)
+        self.restore(self.prefix + suffix(module_id, flags, stack_id))
 
-    def token_for(self, module_id: int, flags: int = 0, stack_id: int = -1) -> Any:
-        """Return the token of a module in this visit, made when first asked for."""
-        plain = not flags and stack_id < 0
-        key = (module_id, flags, stack_id)
-        token = self.tokens.get(module_id) if plain else self._other_tokens.get(key)
-        if token is None:
-            tag_id = self.tags.make(self.step, self.phase, self.visit, module_id, flags=flags, stack_id=stack_id)
-            token = self.recorder.make_token(tag_id)
-            if plain:
-                self.tokens[module_id] = token
-            else:
-                self._other_tokens[key] = token
-        return token
-
-    def restore(self, token: Any) -> None:
-        """Put back a token the thread had before."""
+    def restore(self, token: str) -> None:
+        """Put a token on the calling thread: a new one, or one it had before."""
         self.local.state.token = token
         self.recorder.set_token(token)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.model.journal import Part
 
@@ -18,16 +18,10 @@ class Recorder(Protocol):
     """
 
     kind: str
-    set_token: Callable[[Any], None]
+    set_token: Callable[[str], None]
 
     def open(self, part: Part) -> None:
         """Start recording; write the opening snapshot of what is already alive into ``part``."""
-
-    def make_token(self, tag_id: int) -> Any:
-        """Return what ``set_token`` wants for a tag."""
-
-    def current_token(self) -> Any:
-        """Return the calling thread's present token."""
 
     def set_stacks(self, on: bool) -> None:
         """Keep Python stacks with the allocations from now on, or stop doing so."""

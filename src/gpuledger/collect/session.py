@@ -120,7 +120,7 @@ class Session:
             self.journal.note("Nothing was recorded: the program keeps a memory history of its own, which goes first.")
             self._end()
             return
-        recorder = CudaRecorder(self.stacks)
+        recorder = CudaRecorder(self.stacks, self.tags)
         self._card = CardReader()
         out_of_memory.watch(self._guarded_for_good, self._ran_out_of_memory)
         self.journal.fact(
@@ -140,7 +140,7 @@ class Session:
             self.journal.note(f"Recorded by the dispatch-mode recorder: {why_not}.")
         self.journal.fact(devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}])
         kinds = ("cpu",) if why_not is None else ("cuda", "cpu")
-        self._adopt(DispatchRecorder(self.stacks, self.fail, devices=kinds))
+        self._adopt(DispatchRecorder(self.stacks, self.tags, self.fail, devices=kinds))
 
     def _first_call(self) -> None:
         """Begin in a child of multiprocessing that runs a model; a data worker leaves no trace."""

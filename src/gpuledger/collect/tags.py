@@ -1,39 +1,70 @@
-"""Tags: small numbers that stand for (step, phase, module, …), carried by every allocation."""
+"""Tags: what was going on when a block was allocated, as short texts that every allocation carries.
+
+A token is put together from two short pieces: the visit (one stay in one phase of one step) and the module. Nothing is
+looked up or written down for it while the program runs; its number in the journal is given when the events are drained.
+"""
 
 from __future__ import annotations
 
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import Part
 
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_COLUMNS = ("tag_id", "step", "phase", "visit", "module_id", "scope_id", "stack_id", "flags")
+
+
+def base36(number: int) -> str:
+    """Return a number that is not negative in base 36: a token of 15 characters stays inline in the allocator."""
+    digits = ""
+    while True:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+        if not number:
+            return digits
+
+
+def suffix(module_id: int, flags: int = 0, stack_id: int = -1) -> str:
+    """Return the part of a token that does not change from visit to visit. -1 stands for none."""
+    plain = f".{base36(module_id + 1)}"
+    return plain if not flags and stack_id < 0 else f"{plain}.{base36(flags)}.{base36(stack_id + 1)}"
+
 
 class TagBook:
-    """Gives out tag numbers and remembers what each stands for until it is written down."""
+    """Knows what each visit was, and gives tokens their numbers when they are drained."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._visits: list[tuple[int, int]] = []
+        self._numbers: dict[str, int] = {}
+        self._rows: list[tuple[int, ...]] = []
         self._next = 0
 
-    def make(
-        self,
-        step: int,
-        phase: Phase,
-        visit: int,
-        module_id: int = -1,
-        *,
-        scope_id: int = -1,
-        stack_id: int = -1,
-        flags: int = 0,
-    ) -> int:
-        """Return a new tag number."""
-        tag_id = self._next
+    def begin_visit(self, step: int, phase: Phase) -> str:
+        """Return the part of a token that stands for a new visit."""
+        self._visits.append((step, int(phase)))
+        return base36(len(self._visits) - 1)
+
+    def number(self, token: str) -> int:
+        """Return a token's number in the journal; -1 for no token, or for a text that is the program's own."""
+        known = self._numbers.get(token)
+        if known is None:
+            known = self._numbers[token] = self._write_down(token)
+        return known
+
+    def _write_down(self, token: str) -> int:
+        pieces = token.split(".")
+        if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in pieces):
+            return -1
+        visit, module_id, flags, stack_id = (int(piece, 36) for piece in (*pieces, "0", "0")[:4])
+        if visit >= len(self._visits):
+            return -1
+        number = self._next
         self._next += 1
-        self._rows.append((tag_id, step, int(phase), visit, module_id, scope_id, stack_id, flags))
-        return tag_id
+        self._rows.append((number, *self._visits[visit], visit, module_id - 1, -1, stack_id - 1, flags))
+        return number
 
     def drain(self, part: Part) -> None:
-        """Move the tags made since the last drain into ``part``."""
+        """Move the tags numbered since the last drain into ``part``."""
         rows, self._rows = self._rows, []
+        self._numbers.clear()
         if rows:
-            columns = zip(*rows, strict=True)
-            names = ("tag_id", "step", "phase", "visit", "module_id", "scope_id", "stack_id", "flags")
-            part.add("tags", **dict(zip(names, columns, strict=True)))
+            part.add("tags", **dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)))

@@ -68,11 +68,6 @@ def set_memory_metadata() -> Callable[[str], None]:
     return _C._cuda_setMemoryMetadata
 
 
-def get_memory_metadata() -> str:
-    """Return the calling thread's tag."""
-    return str(_C._cuda_getMemoryMetadata())
-
-
 def history_enabled() -> bool:
     """Return whether somebody records the allocator's history already."""
     enabled = _find("_cuda_isHistoryEnabled")
