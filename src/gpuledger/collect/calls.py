@@ -54,10 +54,11 @@ class FirstCall(_Watch):
 
 
 class OutermostCalls(_Watch):
-    """Calls ``ended()`` after each outermost call that kept no graph."""
+    """Calls ``began(module)`` before each outermost call and ``ended(module)`` after it."""
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, began: Callable[[nn.Module], None], ended: Callable[[nn.Module], None]) -> None:
         super().__init__()
+        self._began = began
         self._ended = ended
         self._inside = threading.local()
 
@@ -67,11 +68,14 @@ class OutermostCalls(_Watch):
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if watch._theirs is None or torch.compiler.is_compiling() or getattr(inside, "call", False):
                 return original(module, *args, **kwargs)
+            watch._began(module)
+            if watch._theirs is None:
+                return module(*args, **kwargs)
             inside.call = True
             try:
                 return original(module, *args, **kwargs)
             finally:
                 inside.call = False
-                watch._ended()
+                watch._ended(module)
 
         return __call__

@@ -40,7 +40,7 @@ class Sightings:
         self._last: dict[tuple[int, int, int], int] = {}
         self._state_sizes: dict[int, int] = {}
         self._weights_seen = 0
-        self._loose_seen: dict[int, int] = {}
+        self._updated: dict[int, int] = {}
 
     def see_weights(self) -> None:
         """Note where parameters and buffers are; one that has not moved is not noted again."""
@@ -93,15 +93,21 @@ class Sightings:
             for tensor in _tensors(values)
         )
 
+    def knows(self, optimizer: Any) -> bool:
+        """Return whether everything an optimizer updates was met before."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if self._updated.get(id(optimizer)) == len(parameters):
+            return True
+        self._updated[id(optimizer)] = len(parameters)
+        return all(self.roster.is_known(parameter) for parameter in parameters)
+
     def see_loose_parameters(self, optimizer: Any) -> None:
-        """Take in parameters that no module owns."""
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if self._loose_seen.get(id(optimizer)) == count:
-            return
-        self._loose_seen[id(optimizer)] = count
+        """Take in parameters that no module owns, and note where they and their gradients are."""
         for group_number, group in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(group["params"]):
                 self.roster.add_loose_parameter(parameter, f"param_groups.{group_number}.{number}")
+        self.see_new_weights()
+        self.see_gradients_of(optimizer)
 
     def see_inputs(self, module_id: int, *arguments: Any) -> None:
         """Note the tensors an outermost module was called with."""

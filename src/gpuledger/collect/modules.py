@@ -38,7 +38,7 @@ class ModuleTracker:
         phases: Where the program is.
         roster: Numbers for modules.
         on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
-        on_outermost_end: Called when it is left.
+        on_outermost_end: Called with ``module_id`` when it is left.
         on_backward_end: Called after each whole backward pass.
         on_error: Called with an exception of ours; must not raise.
     """
@@ -49,7 +49,7 @@ class ModuleTracker:
         roster: Roster,
         *,
         on_outermost: Callable[[int, Any, Any], None],
-        on_outermost_end: Callable[[], None],
+        on_outermost_end: Callable[[int], None],
         on_backward_end: Callable[[], None],
         on_error: Callable[[BaseException], None],
     ) -> None:
@@ -159,7 +159,7 @@ class ModuleTracker:
     def _leave(self, frame: _Frame, result: Any) -> None:
         """Note that a module has ended; ``result`` is None where it raised."""
         try:
-            _, token, start, outermost, _, _ = frame
+            module_id, token, start, outermost, _, _ = frame
             state = self.phases.local.state
             stack = state.stack
             if stack:
@@ -179,7 +179,7 @@ class ModuleTracker:
             if outermost:
                 if self.phases.phase == Phase.EVALUATION:
                     self.phases.change(Phase.BETWEEN)
-                self._on_outermost_end()
+                self._on_outermost_end(module_id)
         except Exception as error:  # the one guard
             self._on_error(error)
 

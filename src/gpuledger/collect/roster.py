@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -13,15 +14,15 @@ from gpuledger.model.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
 """Classes whose only child is the user's model: its children go by the names they have without the wrapper."""
-_WRAPPED_NAMES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+_WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
 class Roster:
     """Numbers modules by identity, holding none of them alive.
 
     ``module_ids`` maps ``id(module)`` to its number; an entry goes when its module does, so that a reused address is
-    not taken for the module that was there before. ``tensors`` lists ``(weakref, kind, name_id, module_id)`` of every
-    parameter and buffer, tied ones once.
+    not taken for the module that was there before. ``parameters`` and ``buffers`` list ``(weakref, name_id,
+    module_id)``, tied ones once. A name's number belongs to one outermost module: two may hold a ``0.weight`` each.
     """
 
     def __init__(self) -> None:
@@ -31,29 +32,37 @@ class Roster:
         self.called_roots: set[int] = set()
         self._refs: dict[int, weakref.ref[Any]] = {}
         self._known_tensors: dict[int, weakref.ref[Any]] = {}
-        self._name_ids: dict[str, int] = {}
+        self._name_ids: dict[tuple[int, str], int] = {}
         self._new_names: list[str] = []
         self._new_modules: list[dict[str, Any]] = []
         self._count = 0
         self._places: list[tuple[str, int]] = []
         self._passing: dict[tuple[int, str], int] = {}
+        self._roots_with_tensors: set[int] = set()
 
-    def name_id(self, name: str) -> int:
-        """Return the number of a name, given out on first use."""
-        number = self._name_ids.get(name)
+    def name_id(self, name: str, root_id: int = -1) -> int:
+        """Return the number of a name below an outermost module, given out on first use."""
+        number = self._name_ids.get((root_id, name))
         if number is None:
-            number = self._name_ids[name] = len(self._name_ids)
+            number = self._name_ids[root_id, name] = len(self._name_ids)
             self._new_names.append(name)
         return number
 
-    def enroll(self, module: nn.Module, *, inside: int = -1, called: bool = True) -> int:
+    def note_called(self, module_id: int) -> None:
+        """Note that a module was called as an outermost one."""
+        self.called_roots.add(self._places[module_id][1])
+
+    def holds_tensors(self, module_id: int) -> bool:
+        """Return whether a module's outermost one held parameters or buffers when it was met."""
+        return self._places[module_id][1] in self._roots_with_tensors
+
+    def enroll(self, module: nn.Module, *, inside: int = -1) -> int:
         """Return a module's number, numbering everything below it that has none yet.
 
         Args:
             module: An outermost module, or one met inside another that does not hold it as a child (a loss made anew
                 in each forward): those go by their class below the module they were met in, one number for each class.
             inside: Number of the module it was met in; -1 for an outermost one.
-            called: Whether it was called, or only found alive.
         """
         known = self.module_ids.get(id(module))
         if known is not None:
@@ -65,8 +74,6 @@ class Roster:
         number = self._add_tree(module, inside)
         if bare:
             self._passing[key] = number
-        if inside < 0 and called:
-            self.called_roots.add(number)
         return number
 
     def _add_tree(self, top: nn.Module, inside: int) -> int:
@@ -75,23 +82,25 @@ class Roster:
         root_id = self._places[inside][1] if inside >= 0 else first
         prefix = f"{self._places[inside][0]}.{type(top).__name__}".lstrip(".") if inside >= 0 else ""
         numbers: dict[str, int] = {}
-        fresh = [(path, module) for path, module in top.named_modules() if id(module) not in self.module_ids]
-        for path, module in fresh:
-            parent = numbers.get(path.rpartition(".")[0], first) if path else inside
-            full = f"{prefix}.{path}".strip(".")
-            numbers[path] = self._add(module, full, parent, root_id)
-        for path, module in top.named_modules():
-            self._add_tensors(f"{prefix}.{path}".strip("."), module)
+        named = list(_named(top))
+        for path, plain, module in named:
+            if id(module) not in self.module_ids:
+                parent = numbers.get(path.rpartition(".")[0], first) if path else inside
+                numbers[path] = self._add(module, _below(prefix, plain), parent, root_id)
+        for _, plain, module in named:
+            self._add_tensors(_below(prefix, plain), module, root_id)
+        if any(True for _ in (*top.parameters(), *top.buffers())):
+            self._roots_with_tensors.add(root_id)
         return first
 
     def _add(self, module: nn.Module, path: str, parent: int, root_id: int) -> int:
         number = self._count
         self._count += 1
-        self._places.append((_plain(path), root_id))
+        self._places.append((path, root_id))
         self._point(module, number)
         self._new_modules.append(
             {
-                "path": _plain(path),
+                "path": path,
                 "class_name": type(module).__name__,
                 "parent": parent,
                 "root": root_id,
@@ -112,21 +121,21 @@ class Roster:
         self.module_ids.pop(key, None)
         self._refs.pop(key, None)
 
-    def _add_tensors(self, path: str, module: nn.Module) -> None:
+    def _add_tensors(self, path: str, module: nn.Module, root_id: int) -> None:
         owner = self.module_ids[id(module)]
         for kept, own in ((self.parameters, module._parameters), (self.buffers, module._buffers)):
             for name, tensor in own.items():
-                if tensor is None or self._is_known(tensor):
+                if tensor is None or self.is_known(tensor):
                     continue
-                qualified = _plain(f"{path}.{name}" if path else name)
-                kept.append((self._remember(tensor), self.name_id(qualified), owner))
+                kept.append((self._remember(tensor), self.name_id(_below(path, name), root_id), owner))
 
     def add_loose_parameter(self, tensor: Any, name: str) -> None:
         """Take in a tensor that an optimizer updates and no module owns."""
-        if not self._is_known(tensor):
+        if not self.is_known(tensor):
             self.parameters.append((self._remember(tensor), self.name_id(name), -1))
 
-    def _is_known(self, tensor: Any) -> bool:
+    def is_known(self, tensor: Any) -> bool:
+        """Return whether a tensor is a parameter or buffer met before."""
         known = self._known_tensors.get(id(tensor))
         return known is not None and known() is tensor
 
@@ -150,7 +159,7 @@ class Roster:
         inner = {id(child) for module in found for child in module.children()}
         for module in found:
             if id(module) not in inner and any(True for _ in (*module.parameters(), *module.buffers())):
-                self.enroll(module, called=False)
+                self.enroll(module)
         return optimizers
 
     def drain(self, part: Part) -> None:
@@ -161,9 +170,17 @@ class Roster:
         self._new_names, self._new_modules = [], []
 
 
-def _plain(path: str) -> str:
-    """Return a qualified name without the pieces that wrappers put in."""
-    for piece in _WRAPPED_NAMES:
-        while path.startswith(piece):
-            path = path.removeprefix(piece)
-    return path.replace("._orig_mod.", ".")
+def _named(top: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """Yield the path, the path without the pieces that wrappers put in, and each module from ``top`` down."""
+    seen: dict[str, tuple[str, bool]] = {}
+    for path, module in top.named_modules():
+        above, _, name = path.rpartition(".")
+        plain, wrapped = seen[above] if path else ("", False)
+        if path and not (wrapped and name in _WRAPPED_NAMES):
+            plain = _below(plain, name)
+        seen[path] = plain, type(module).__name__ in _WRAPPERS
+        yield path, plain, module
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

@@ -12,11 +12,13 @@ import os
 import platform
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from gpuledger.collect import out_of_memory, torch_private
 from gpuledger.collect.calls import FirstCall, OutermostCalls
@@ -48,6 +50,9 @@ EVENT_BYTES = 512
 ALL_STEPS = 1 << 40
 """Stands for a recording without a last step."""
 
+OWN_ERROR = "an error of gpuledger's own"
+"""What closed a recording that could not go on."""
+
 TIMED_STEPS = 10
 """Steps after the window of which only the time is taken."""
 
@@ -66,6 +71,7 @@ class Session:
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
         self._recording = False
+        self._opened = False
         self._card: CardReader | None = None
         self._calls: FirstCall | OutermostCalls | None = None
         self._user_history: UserHistory | None = None
@@ -79,7 +85,7 @@ class Session:
 
     def start(self) -> None:
         """Choose a recorder and wait for the moment it can begin. Called when torch has just been imported."""
-        os.register_at_fork(after_in_child=self._leave_to_parent)
+        os.register_at_fork(after_in_child=_leaving(weakref.ref(self)))
         atexit.register(self.finish, "exit")
         last_step = self.settings.last_step
         self.journal.fact(
@@ -165,7 +171,7 @@ class Session:
         if self.steps.seen + 1 >= self.settings.first_step:
             self.open_window()
         elif not self.steps.trained:
-            self._watch_calls(OutermostCalls(self._guarded(self._on_outermost_end)))
+            self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
 
     def _watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
         """Have one light watch at the most."""
@@ -184,8 +190,9 @@ class Session:
         started_ns = time.time_ns()
         self._watch_calls(None)
         self.recorder.open(self.journal.part)
-        self._recording = True
-        self.phases.step = self.steps.seen + 1 if self.steps.seen else 0
+        self._recording = self._opened = True
+        if self.steps.seen:
+            self.phases.step, self.phases.phase = self.steps.seen + 1, Phase.BETWEEN
         self.phases.start()
         self.tracker.install()
         self._read_counters("open")
@@ -244,6 +251,8 @@ class Session:
                 return
             self.close_window(reason)
             self._end()
+            if self.recorder is None or not self._opened:
+                self.journal.fact(closed=reason)
             if reason == "exit" and isinstance(self.recorder, CudaRecorder):
                 self.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
             if self.recorder is not None or self.journal.part.notes:
@@ -270,16 +279,29 @@ class Session:
         self._guarded(self.steps.mark)()
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
+        self.roster.note_called(module_id)
+        if self.roster.holds_tensors(module_id):
+            self.steps.call_began(module_id, self._expects_training)
         self.sightings.see_new_weights()
         self.sightings.see_inputs(module_id, args, kwargs)
 
-    def _on_outermost_end(self) -> None:
-        self.steps.call_ended(self._expects_training)
+    def _on_outermost_end(self, module_id: int) -> None:
+        if self.roster.holds_tensors(module_id):
+            self.steps.call_ended(module_id, self._expects_training)
+
+    def _call_began(self, module: nn.Module) -> None:
+        """An outermost module is entered while nothing is recorded."""
+        module_id = self.roster.enroll(module)
+        if self.roster.holds_tensors(module_id):
+            self.steps.call_began(module_id, self._expects_training)
+
+    def _call_ended(self, module: nn.Module) -> None:
+        self._on_outermost_end(self.roster.enroll(module))
 
     def _expects_training(self) -> bool:
         """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
         if not self._alive_enrolled:
-            self._enroll_alive()
+            self._scan()
         return bool(self.steps.optimizers)
 
     def _before_optimizer(self, optimizer: Any) -> None:
@@ -287,10 +309,16 @@ class Session:
             self._watch_calls(None)
         if self._recording:
             self._phases_before.append(self.phases.phase)
-            self.sightings.see_loose_parameters(optimizer)
+            self._meet(optimizer)
             if self.phases.phase == Phase.BACKWARD:
                 self.sightings.see_gradients_of(optimizer)
             self.phases.enter_optimizer()
+
+    def _meet(self, optimizer: Any) -> None:
+        """Find out whose parameters an optimizer updates, where no module that holds them was called yet."""
+        if not self.sightings.knows(optimizer):
+            self._scan()
+            self.sightings.see_loose_parameters(optimizer)
 
     def _after_optimizer(self, optimizer: Any) -> None:
         if self.recorder is None and not torch.cuda.is_initialized():
@@ -320,9 +348,7 @@ class Session:
     def _end_recorded_step(self) -> None:
         self._read_counters("step_end")
         if not self._alive_enrolled:
-            started_ns = time.time_ns()
-            self._enroll_alive()
-            self.journal.pause("scan", started_ns)
+            self._scan()
         if self.steps.seen >= self.settings.last_step:
             self.close_window("last step")
             return
@@ -356,6 +382,12 @@ class Session:
         self._most_events = max(self._most_events, waiting)
         self.journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)
         return waiting
+
+    def _scan(self) -> None:
+        """Look for what is alive while the program waits."""
+        started_ns = time.time_ns()
+        self._enroll_alive()
+        self.journal.pause("scan", started_ns)
 
     def _enroll_alive(self) -> None:
         """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
@@ -413,6 +445,7 @@ class Session:
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
         self.journal.note(f"Recording stopped by an error of gpuledger's own: {_describe(error)}")
+        self.journal.fact(closed=OWN_ERROR)
         self.ended = True
         for action in (self._take_out, self._close_recorder, self._write):
             try:
@@ -441,6 +474,17 @@ class Session:
             self.journal.note("The program started a memory history of its own; recording ended there.")
             self.close_window("program's own history")
             self._end()
+
+
+def _leaving(session: weakref.ref[Session]) -> Callable[[], None]:
+    """Return what a forked child does first. Python never forgets it, so it must not keep the session."""
+
+    def leave() -> None:
+        left = session()
+        if left is not None:
+            left._leave_to_parent()
+
+    return leave
 
 
 def _describe(error: BaseException) -> str:

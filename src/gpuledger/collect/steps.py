@@ -14,7 +14,7 @@ Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class StepCounter:
-    """Counts steps: of the first optimizer seen, else calls of the outermost module, else as the program marks them.
+    """Counts steps: as the program marks them, else of the first optimizer seen, else calls of the first module called.
 
     A second optimizer (a GAN's), an optimizer per parameter and a step that GradScaler skips count nothing anew.
 
@@ -37,6 +37,8 @@ class StepCounter:
         self.trained = False
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._marked = False
+        self._first_called = -1
+        self._call_under_way = -1
         self._first: weakref.ref[Any] | None = None
         self._started_ns = time.time_ns()
         self._before = before_optimizer
@@ -58,13 +60,33 @@ class StepCounter:
         self._started_ns = time.time_ns()
 
     def mark(self) -> None:
-        """The program says itself that a step has ended; from now on only its word counts."""
-        self._marked = True
-        self._end("marked")
+        """The program says itself that a step has ended; from now on only its word counts.
 
-    def call_ended(self, expects_training: Callable[[], bool]) -> None:
-        """An outermost module was left: a step of its own unless something is being trained."""
-        if not (self._marked or self.trained or torch.is_grad_enabled() or expects_training()):
+        Its first word takes the place of the step that was counted without it.
+        """
+        counted = self.seen and not self._marked
+        self._marked = True
+        if not counted:
+            self._end("marked")
+
+    def call_began(self, module_id: int, expects_training: Callable[[], bool]) -> None:
+        """An outermost module is entered: where nothing is trained, all since its call before was a step."""
+        if self._call_under_way == module_id:
+            self._call_under_way = -1
+            if not (self._marked or self.trained or expects_training()):
+                self._end("call")
+
+    def call_ended(self, module_id: int, expects_training: Callable[[], bool]) -> None:
+        """An outermost module was left: a step, unless something is trained or its graph is yet to be used."""
+        if self._marked or self.trained:
+            return
+        if self._first_called < 0:
+            self._first_called = module_id
+        if module_id != self._first_called:
+            return
+        if torch.is_grad_enabled():
+            self._call_under_way = module_id
+        elif not expects_training():
             self._end("call")
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
