@@ -32,7 +32,8 @@ OPTIONS: dict[str, Option] = {
 NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG")
 """Other variables: where the run is, and that an error of gpuledger's own is to be raised."""
 
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+"""Words of a variable that is yes or no."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,6 @@ def _allowed(name: str, value: Any, option: Option) -> Any:
 def _parse(name: str, text: str, kind: type) -> Any:
     if kind is not bool:
         return text
-    if text.lower() in _YES or text.lower() in _NO:
-        return text.lower() in _YES
+    if text.lower() in YES or text.lower() in NO:
+        return text.lower() in YES
     raise UsageError(f"{name}={text!r}: expected 1 or 0")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuledger.config import NO
 from gpuledger.errors import UsageError
 
 DEFAULT_FIRST_STEP = 1
@@ -53,6 +54,6 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings
         run_directory=Path(run).absolute(),
         first_step=first,
         last_step=last,
-        stacks=environment.get("GPULEDGER_STACKS", "1") != "0",
+        stacks=environment.get("GPULEDGER_STACKS", "").lower() not in NO,
         devices=environment.get("GPULEDGER_DEVICES", "auto"),
     )
