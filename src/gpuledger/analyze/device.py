@@ -78,6 +78,8 @@ def device_books(journal: Journal) -> list[DeviceBook]:
     found: set[int] = set()
     for table in ("events", "snapshots", "counters"):
         found |= {int(number) for number in np.unique(journal.tables[table]["device_idx"])}
+    if not found and journal.rows("steps"):  # the window was never reached: the steps' times are all there is
+        found = {int(device["device_idx"]) for device in (journal.facts.get("devices") or [])[:1]}
     return [_device_book(journal, device_idx) for device_idx in sorted(found)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -18,24 +18,54 @@ def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) ->
     with the outermost module's class, numbered when the class repeats.
     """
     labels = _root_labels(modules)
-    with_parameters = {entry["root"] for entry in modules if entry["parameters"] and entry["root"] in called_roots}
+    plain_root = _plain_root(modules, called_roots)
     rows = []
     for number, entry in enumerate(modules):
-        label = labels[entry["root"]]
-        plain = with_parameters == {entry["root"]}
-        path = _join(label, entry["path"], plain=plain)
+        path = _join(labels[entry["root"]], entry["path"], plain=entry["root"] == plain_root)
         rows.append(
             {
                 "module_id": number,
                 "parent_id": entry["parent"] if entry["parent"] >= 0 else None,
-                "path": path.encode("utf-8", "backslashreplace").decode("utf-8"),
-                "class_name": str(entry["class_name"]),
+                "path": storable(path),
+                "class_name": storable(str(entry["class_name"])),
                 "root_id": entry["root"],
                 "depth": entry["path"].count(".") + 1 if entry["path"] else 0,
                 "compiled": bool(entry["compiled"]),
             }
         )
     return rows
+
+
+def qualified_names(
+    names: list[str], owners: Mapping[int, int], modules: list[dict[str, Any]], called_roots: Collection[int]
+) -> list[str]:
+    """Return the names of parameters and buffers, with the outermost module's class where its modules have it too.
+
+    Args:
+        names: By name id.
+        owners: Module id by name id; a name without one stays as it is.
+        modules: As for :func:`module_rows`.
+        called_roots: As for :func:`module_rows`.
+    """
+    labels = _root_labels(modules)
+    plain_root = _plain_root(modules, called_roots)
+    qualified = []
+    for number, name in enumerate(names):
+        owner = owners.get(number, -1)
+        root = modules[owner]["root"] if 0 <= owner < len(modules) else plain_root
+        qualified.append(storable(name if root in (plain_root, None) else f"{labels[root]}.{name}"))
+    return qualified
+
+
+def storable(text: str) -> str:
+    """Return ``text`` with lone surrogates escaped: a text column holds valid Unicode only."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _plain_root(modules: list[dict[str, Any]], called_roots: Collection[int]) -> int | None:
+    """Return the one outermost module that was called and holds parameters; None where there are several or none."""
+    found = {entry["root"] for entry in modules if entry["parameters"] and entry["root"] in called_roots}
+    return found.pop() if len(found) == 1 else None
 
 
 def _join(label: str, path: str, *, plain: bool) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuledger.analyze.checks import check_device
 from gpuledger.analyze.device import DeviceBook, device_books
-from gpuledger.analyze.paths import module_rows
+from gpuledger.analyze.paths import module_rows, qualified_names
 from gpuledger.analyze.rows import (
     block_table,
     counter_table,
@@ -23,7 +23,7 @@ from gpuledger.analyze.rows import (
     stack_table,
     step_table,
 )
-from gpuledger.model.journal import REASONS, Journal, read_journal
+from gpuledger.model.journal import OWN_ERROR, REASONS, Journal, read_journal
 from gpuledger.model.run import write_json, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
@@ -56,7 +56,9 @@ def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
     """Return every table of a rank as Arrow, by name."""
     import pyarrow as pa
 
-    modules = module_rows(journal.modules, journal.facts.get("called_roots") or [])
+    called_roots = journal.facts.get("called_roots") or []
+    modules = module_rows(journal.modules, called_roots)
+    names = qualified_names(journal.names, _owners_of_names(journal), journal.modules, called_roots)
     tables: dict[str, Any] = {
         "blocks": block_table(books),
         "segments": segment_table(books),
@@ -67,15 +69,16 @@ def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
         "spans": span_table(books),
         "stacks": stack_table(journal.stacks),
     }
-    names = {"name_id": range(len(journal.names)), "name": [_storable(name) for name in journal.names]}
-    tables["names"] = pa.table({k: list(v) for k, v in names.items()}, TABLES["names"].arrow_schema())
+    tables["names"] = pa.table([range(len(names)), names], schema=TABLES["names"].arrow_schema())
     tables["modules"] = pa.Table.from_pylist(modules, TABLES["modules"].arrow_schema())
     return tables
 
 
-def _storable(name: str) -> str:
-    """Return ``name`` with lone surrogates escaped: a text column holds valid Unicode only."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+def _owners_of_names(journal: Journal) -> dict[int, int]:
+    """Return ``name id -> module id`` of whoever was seen to own a tensor of that name."""
+    seen = journal.tables["identities"]
+    named = (seen["name_id"] >= 0) & (seen["module_id"] >= 0)
+    return dict(zip(seen["name_id"][named].tolist(), seen["module_id"][named].tolist(), strict=True))
 
 
 def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
     facts = dict(journal.facts)
     pauses = journal.tables["pauses"]
     recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
-    notes = list(dict.fromkeys(journal.notes))
+    notes = [*dict.fromkeys(journal.notes), *_notes_on_compiled(journal)]
     closed = facts.pop("closed", None)
     for inner in ("called_roots", "workspace_bytes", "steps_asked"):
         facts.pop(inner, None)
@@ -97,7 +100,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
         **facts,
         "schema_version": SCHEMA_VERSION,
         "rank": rank,
-        "status": "closed" if closed else "cut off",
+        "status": "closed" if closed and closed != OWN_ERROR else "cut off",
         "closed_by": closed,
         "window": {
             "first_step": int(recorded.min()) if recorded.size else None,
@@ -113,3 +116,13 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
             for reason, start, duration in zip(pauses["reason"], pauses["start_ns"], pauses["duration_ns"], strict=True)
         ],
     }
+
+
+def _notes_on_compiled(journal: Journal) -> list[str]:
+    """Return a note where a module that was called runs compiled."""
+    called = set(journal.facts.get("called_roots") or [])
+    count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
+    if not count:
+        return []
+    modules = "1 module runs" if count == 1 else f"{count} modules run"
+    return [f"{modules} compiled: what is allocated inside a compiled region stands on its outermost module."]

@@ -38,7 +38,7 @@ from gpuledger.collect.tags import TagBook
 from gpuledger.collect.user_history import UserHistory
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import STEP_KINDS
+from gpuledger.model.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run import rank_directories
 
 DRAIN_EVENTS = 100_000
@@ -49,9 +49,6 @@ EVENT_BYTES = 512
 
 ALL_STEPS = 1 << 40
 """Stands for a recording without a last step."""
-
-OWN_ERROR = "an error of gpuledger's own"
-"""What closed a recording that could not go on."""
 
 TIMED_STEPS = 10
 """Steps after the window of which only the time is taken."""

@@ -53,7 +53,6 @@ class TagFlag(IntEnum):
     """Bits of a tag."""
 
     RECOMPUTED = 1
-    COMPILED = 2
 
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -131,6 +130,9 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan")
 """Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
+
+OWN_ERROR = "an error of gpuledger's own"
+"""The fact ``closed`` of a recording that could not go on."""
 
 STEP_KINDS = ("optimizer", "call", "marked")
 """What ended a step; the number kept is the position."""
@@ -242,10 +244,9 @@ def _read_part(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             columns = {key: archive[key] for key in archive.files if key != "text"}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path.name}: damaged journal part: {error}") from error
-    if not isinstance(text, dict) or text.get("journal_version") != JOURNAL_VERSION:
-        raise InputError(
-            f"{path.name}: journal version {text.get('journal_version')}, this gpuledger reads {JOURNAL_VERSION}"
-        )
+    version = text.get("journal_version") if isinstance(text, dict) else None
+    if version != JOURNAL_VERSION:
+        raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
     return columns, text
 
 

@@ -85,7 +85,7 @@ def _holder_lines(label: str, books: Breakdown, terminal: Terminal) -> list[str]
 
 
 def _account_phrase(account: Account) -> str:
-    return f"{label_of(account, 'module')} {account.category} {format_bytes(account.bytes)}"
+    return f"{label_of(account, 'module')}: {account.category} {format_bytes(account.bytes)}"
 
 
 def _oom_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
