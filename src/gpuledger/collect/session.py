@@ -187,6 +187,7 @@ class Session:
         started_ns = time.time_ns()
         self._watch_calls(None)
         self.recorder.open(self.journal.part)
+        self._drained_events += self._waiting_events()
         self._recording = self._opened = True
         if self.steps.seen:
             self.phases.step, self.phases.phase = self.steps.seen + 1, Phase.BETWEEN
