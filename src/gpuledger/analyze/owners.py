@@ -65,7 +65,8 @@ def find_owners(
         fate=_fates(tags, lives, _step_ends(journal, device_idx, index_of)),
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or []),
-        same_module=_same_module(tags, lives, module_id),
+        same_module=_when_freed(tags.module_id, lives) == module_id,
+        freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,
     )
     return Owners(
         event_tags=tags,
@@ -184,10 +185,9 @@ def _fates(tags: EventTags, lives: Replay, step_ends: I64) -> NDArray[np.int8]:
     ).astype(np.int8)
 
 
-def _same_module(tags: EventTags, lives: Replay, module_id: I64) -> NDArray[np.bool_]:
-    freed = lives.free_requested_index != NEVER
-    if not tags.module_id.size:
-        return np.zeros(freed.shape, dtype=bool)
-    at = np.clip(np.where(freed, lives.free_requested_index, 0), 0, tags.module_id.size - 1)
-    same: NDArray[np.bool_] = freed & (tags.module_id[at] == module_id)
-    return same
+def _when_freed(values: I64, lives: Replay) -> I64:
+    """Return each block's entry of ``values`` (one per event) at the event that gave it back; -2 where none did."""
+    freed = (lives.free_requested_index >= 0) & (lives.free_requested_index != NEVER)
+    if not values.size:
+        return np.full(freed.shape, -2, dtype=np.int64)
+    return np.where(freed, values[np.where(freed, lives.free_requested_index, 0)], -2)

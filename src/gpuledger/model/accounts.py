@@ -86,7 +86,7 @@ class Rule:
     ``fates`` say how the block ended: ``same_visit`` (given back before the phase it was born in was left), ``later``
     (given back in a later phase or step), ``kept`` (outlived its step and was never given back) or ``alive`` (not
     given back, and the recording closed inside its step). ``same_module`` says whether it was given back while the
-    module that allocated it was still the one at work.
+    module that allocated it was still the one at work, ``freed_in_backward`` whether a backward pass gave it back.
     """
 
     category: str
@@ -95,6 +95,7 @@ class Rule:
     recomputed: bool | None = None
     workspace_sized: bool | None = None
     same_module: bool | None = None
+    freed_in_backward: bool | None = None
     why: str = ""
 
 
@@ -138,6 +139,13 @@ LIFETIME_RULES: tuple[Rule, ...] = (
     ),
     Rule("optimizer_state", ("optimizer",), _NOT_FREED, why="allocated by an optimizer and kept"),
     Rule("temporary", ("optimizer",), ("later",), why="allocated by an optimizer and given back by a later phase"),
+    Rule(
+        "activation",
+        ("setup", "between"),
+        ("later",),
+        freed_in_backward=True,
+        why="made outside every module and given back by a backward pass, whose graph held it",
+    ),
     Rule(
         "input",
         ("between",),
