@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from types import FrameType
+from types import CodeType, FrameType
 
 from gpuledger.model.journal import Part
 
@@ -19,6 +19,9 @@ class StackBook:
     def __init__(self) -> None:
         self._ids: dict[Frames, int] = {}
         self._new: list[Frames] = []
+        self._written = 0
+        self._seen: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
+        """By identity of the code objects and place in them; the objects are kept, so that no identity is reused."""
 
     def intern(self, frames: Frames) -> int:
         """Return the number of a stack; -1 for one without frames of the program."""
@@ -35,19 +38,32 @@ class StackBook:
         self._ids[frames] = number
         return number
 
-    _written = 0
-
     def intern_frame(self, frame: FrameType | None) -> int:
         """Return the number of the stack that begins at ``frame``."""
-        frames: list[tuple[str, int, str]] = []
-        while frame is not None and len(frames) < 2 * MAX_FRAMES:
-            code = frame.f_code
-            frames.append((code.co_filename, frame.f_lineno, code.co_name))
+        codes: list[CodeType] = []
+        places: list[int] = []
+        while frame is not None and len(codes) < 2 * MAX_FRAMES:
+            codes.append(frame.f_code)
+            places.append(frame.f_lasti)
             frame = frame.f_back
-        return self.intern(tuple(frames))
+        key = (*map(id, codes), *places)
+        known = self._seen.get(key)
+        if known is None:
+            lines = (line_of(code, place) for code, place in zip(codes, places, strict=True))
+            number = self.intern(tuple((c.co_filename, n, c.co_name) for c, n in zip(codes, lines, strict=True)))
+            known = self._seen[key] = (number, codes)
+        return known[0]
 
     def drain(self, part: Part) -> None:
         """Move the stacks that are new since the last drain into ``part``."""
         new, self._new = self._new, []
         self._written += len(new)
         part.stacks += [list(frames) for frames in new]
+
+
+def line_of(code: CodeType, place: int) -> int:
+    """Return the line of an instruction; the first line of the code where it has none."""
+    for start, end, line in code.co_lines():
+        if start <= place < end and line is not None:
+            return line
+    return code.co_firstlineno
