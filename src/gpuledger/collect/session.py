@@ -35,6 +35,7 @@ from gpuledger.collect.settings import RecordSettings, settings_from
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.tags import TagBook
+from gpuledger.collect.uncompiled import keep_uncompiled
 from gpuledger.collect.user_history import UserHistory
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import Phase
@@ -65,6 +66,7 @@ class Session:
         self.stacks = StackBook()
         self.tags = TagBook()
         self.roster = Roster()
+        self._begins_late = rank_directory is not None  # asked for from Python: the program is under way
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
         self._recording = False
@@ -82,6 +84,7 @@ class Session:
 
     def start(self) -> None:
         """Choose a recorder and wait for the moment it can begin. Called when torch has just been imported."""
+        keep_uncompiled()
         os.register_at_fork(after_in_child=_leaving(weakref.ref(self)))
         atexit.register(self.finish, "exit")
         last_step = self.settings.last_step
@@ -152,6 +155,7 @@ class Session:
 
     def _adopt(self, recorder: Recorder) -> None:
         self._watch_calls(None)
+        keep_uncompiled()
         self.recorder = recorder
         self.journal.fact(recorder=recorder.kind)
         self.phases = Phases(recorder, self.tags)
@@ -162,7 +166,7 @@ class Session:
             self.roster,
             on_outermost=self._on_outermost,
             on_outermost_end=self._on_outermost_end,
-            on_backward_end=self.sightings.see_gradients,
+            on_backward_end=self._on_backward_end,
             on_error=self.fail,
         )
         if self.steps.seen + 1 >= self.settings.first_step:
@@ -194,8 +198,9 @@ class Session:
         self.phases.start()
         self.tracker.install()
         self._read_counters("open")
-        if self.steps.seen:
+        if self.steps.seen or self._begins_late:
             self._enroll_alive()
+            self._alive_enrolled = bool(self.steps.seen)
         self._begin_recorded_step()
         self.journal.pause("open", started_ns)
         self.steps.restart_clock()
@@ -286,6 +291,11 @@ class Session:
     def _on_outermost_end(self, module_id: int) -> None:
         if self.roster.holds_tensors(module_id):
             self.steps.call_ended(module_id, self._expects_training)
+
+    def _on_backward_end(self) -> None:
+        self.sightings.see_gradients()
+        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that nobody counts
+            self._drain()
 
     def _call_began(self, module: nn.Module) -> None:
         """An outermost module is entered while nothing is recorded."""
@@ -395,10 +405,13 @@ class Session:
             self._see_again()
 
     def _see_again(self) -> None:
-        """Note where all weights, buffers and optimizer states are now."""
+        """Note where all weights, buffers, gradients and optimizer states are now."""
         self.sightings.see_weights()
         for optimizer in list(self.steps.optimizers):
+            if not self.sightings.knows(optimizer):
+                self.sightings.see_loose_parameters(optimizer)
             self.sightings.see_optimizer(optimizer, again=True)
+        self.sightings.see_gradients()
 
     # -- reading and writing --------------------------------------------------------------------------------------
 
@@ -420,7 +433,7 @@ class Session:
         kept = self._guarded_for_good(function)
 
         def guarded(*args: Any, **kwargs: Any) -> None:
-            if not self.ended:
+            if not (torch.compiler.is_compiling() or self.ended):
                 kept(*args, **kwargs)
 
         return guarded

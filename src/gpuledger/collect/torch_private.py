@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -137,6 +138,16 @@ def _configured_cublas_bytes() -> int | None:
         return None
     pairs = zip(fields[::2], fields[1::2], strict=True)
     return sum(int(kib) * int(count) for kib, count in pairs) << 10
+
+
+def never_compile(code: CodeType) -> None:
+    """Have torch.compile run a function's frames as they are, and treat those it calls as any other."""
+    frames = _C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    elif hasattr(frames, "skip_code"):
+        frames.skip_code(code)
 
 
 def without_torch_function() -> Any:
