@@ -1,7 +1,7 @@
 """Measures how right a recording is: against the allocator, against the card, against the program run bare.
 
-Each model is trained as a user would: bare twice, in a process of its own, then under ``gpuledger run``. Nothing is
-changed in the program. The figures come from the run that ``gpuledger`` wrote and from what the program printed.
+Each model is trained as a user would: bare, several times, each in a process of its own, then under
+``gpuledger run``. Nothing is changed in the program. The figures come from the run that ``gpuledger`` wrote and from what the program printed.
 
 Usage: python bench/accuracy.py --out bench/results/h200/accuracy.json
 """
@@ -26,7 +26,6 @@ from gpuledger.api import load
 from gpuledger.model.run import Rank
 
 HERE = Path(__file__).parent
-BARE_RUNS = 2
 
 
 def train(name: str, steps: int, before: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -59,9 +58,9 @@ def other_frac(rank: Rank) -> float:
     return sum(a.bytes for a in books.accounts if a.category == "other") / books.allocated_bytes
 
 
-def measure(name: str, directory: Path, steps: int) -> dict[str, Any]:
+def measure(name: str, directory: Path, steps: int, bare_runs: int) -> dict[str, Any]:
     """Return all figures of one model."""
-    bare = [train(name, steps) for _ in range(BARE_RUNS)]
+    bare = [train(name, steps) for _ in range(bare_runs)]
     run_directory = directory / f"{name}.ledger"
     recorded = train(name, steps, ("-m", "gpuledger", "run", "-q", "--out", str(run_directory)))
     rank = load(run_directory).rank(0)
@@ -91,11 +90,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", nargs="*", default=EIGHT)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--bare-runs", type=int, default=2)
+    parser.add_argument("--add", action="store_true", help="keep the other models of an --out that exists")
     arguments = parser.parse_args()
     results: dict[str, Any] = {"environment": describe_environment("cuda"), "models": {}}
+    if arguments.add:
+        results["models"] = json.loads(arguments.out.read_text())["models"]
     with tempfile.TemporaryDirectory() as directory:
         for name in arguments.models:
-            figures = results["models"][name] = measure(name, Path(directory), arguments.steps)
+            figures = results["models"][name] = measure(name, Path(directory), arguments.steps, arguments.bare_runs)
             same = figures["recorded_peak_allocated_bytes"] in figures["bare_peak_allocated_bytes"]
             print(
                 f"{name:10s} checks {figures['checks']['made']} failed {len(figures['checks']['failed'])}  "

@@ -42,16 +42,15 @@ class StackBook:
         """Return the number of the stack that begins at ``frame``."""
         codes: list[CodeType] = []
         places: list[int] = []
-        while frame is not None and len(codes) < 2 * MAX_FRAMES:
-            codes.append(frame.f_code)
-            places.append(frame.f_lasti)
-            frame = frame.f_back
+        at = frame
+        while at is not None and len(codes) < 2 * MAX_FRAMES:
+            codes.append(at.f_code)
+            places.append(at.f_lasti)
+            at = at.f_back
         key = (*map(id, codes), *places)
         known = self._seen.get(key)
         if known is None:
-            lines = (line_of(code, place) for code, place in zip(codes, places, strict=True))
-            number = self.intern(tuple((c.co_filename, n, c.co_name) for c, n in zip(codes, lines, strict=True)))
-            known = self._seen[key] = (number, codes)
+            known = self._seen[key] = (self.intern(_frames_from(frame, len(codes))), codes)
         return known[0]
 
     def drain(self, part: Part) -> None:
@@ -61,9 +60,10 @@ class StackBook:
         part.stacks += [list(frames) for frames in new]
 
 
-def line_of(code: CodeType, place: int) -> int:
-    """Return the line of an instruction; the first line of the code where it has none."""
-    for start, end, line in code.co_lines():
-        if start <= place < end and line is not None:
-            return line
-    return code.co_firstlineno
+def _frames_from(frame: FrameType | None, count: int) -> Frames:
+    """Return ``count`` frames from ``frame`` outwards."""
+    frames: list[tuple[str, int, str]] = []
+    while frame is not None and len(frames) < count:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(frames)
