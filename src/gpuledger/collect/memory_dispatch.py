@@ -64,6 +64,7 @@ class DispatchRecorder:
         self._kinds = frozenset(devices)
         self._token = _Token()
         self._mode: _Mode | None = None
+        self._open = False
         self._with_stacks = False
         self._pid = os.getpid()
         self._live: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
@@ -80,6 +81,7 @@ class DispatchRecorder:
     def open(self, part: Part) -> None:
         """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
         self._write_opening(part)
+        self._open = True
         self._mode = _Mode(self)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
@@ -126,13 +128,15 @@ class DispatchRecorder:
         part.add("events", stream=0, tag_id=tag_ids, **columns)
 
     def close(self, part: Part, reason: str) -> None:
-        """Take the mode out and move the last events into ``part``."""
-        mode, self._mode = self._mode, None
-        if mode is None:
+        """Take the mode out and move the last events into ``part``; called again, it takes out what could not be."""
+        if self._mode is None:
             return
-        mode.retire()
-        self.drain(part, reason)
-        self._live.clear()
+        if self._mode.retire():
+            self._mode = None
+        if self._open:
+            self._open = False
+            self.drain(part, reason)
+            self._live.clear()
 
     # -- storages ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +217,7 @@ class DispatchRecorder:
     def _drop(self, key: int) -> None:
         """A storage is gone. Called from the garbage collector, in any thread."""
         known = self._live.pop(key, None)
-        if known is None or self._mode is None or os.getpid() != self._pid:
+        if known is None or not self._open or os.getpid() != self._pid:
             return
         _, device_idx, address, size_bytes = known
         self._count(device_idx, -size_bytes)
@@ -258,11 +262,10 @@ class _Mode(TorchDispatchMode):
         """Tell torch that compiled code needs no fallback because of this mode."""
         return True
 
-    def retire(self) -> None:
-        """Do nothing any more, and leave the stack where nobody else stands on top."""
+    def retire(self) -> bool:
+        """Do nothing any more; return whether it could be taken out."""
         self._recorder = None
-        if torch_private.top_dispatch_mode() is self:
-            self.__exit__(None, None, None)
+        return torch_private.take_out_dispatch_mode(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -254,6 +254,7 @@ class Session:
                 return
             self.close_window(reason)
             self._end()
+            self._close_recorder()
             if self.recorder is None or not self._opened:
                 self.journal.fact(closed=reason)
             if reason == "exit" and isinstance(self.recorder, CudaRecorder):

@@ -155,8 +155,32 @@ def without_torch_function() -> Any:
     return _C.DisableTorchFunctionSubclass()
 
 
-def top_dispatch_mode() -> Any:
-    """Return the innermost TorchDispatchMode of this thread; None where there is none."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode
+_MODE_FLAGS = (
+    "old_dispatch_mode_flags",
+    "old_non_infra_dispatch_mode_flags",
+    "old_without_ignore_compile_internals_dispatch_mode_flags",
+)
+"""What a TorchDispatchMode keeps to put back when it is left."""
 
-    return _get_current_dispatch_mode()
+
+def take_out_dispatch_mode(mode: Any) -> bool:
+    """Return whether a TorchDispatchMode was taken from this thread's stack, be there others above it.
+
+    Not while it is at work: torch has it in hand then, and puts it back afterwards.
+    """
+    from torch.utils import _python_dispatch
+
+    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    if mode not in stack:
+        return False
+    above = stack[stack.index(mode) + 1 :]
+    if above:  # the one above puts back what ours would have
+        for name in _MODE_FLAGS:
+            ours, theirs = getattr(mode, name, None), getattr(above[0], name, None)
+            if ours and theirs:
+                ours[-1], theirs[-1] = theirs[-1], ours[-1]
+    taken = [_python_dispatch._pop_mode() for _ in above]
+    mode.__exit__(None, None, None)
+    for other in reversed(taken):
+        _python_dispatch._push_mode(other)
+    return True

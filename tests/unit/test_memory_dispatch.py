@@ -1,0 +1,170 @@
+"""The dispatch-mode recorder against a walk over every storage alive."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.stacks import StackBook
+from gpuledger.collect.tags import TagBook, suffix
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal import Action, Part
+
+pytestmark = pytest.mark.torch
+
+
+def walk() -> int:
+    """Return the bytes of all storages that Python can reach, each once."""
+    storages = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu" and thing.layout is torch.strided:
+            storages[thing.untyped_storage()._cdata] = thing.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+@pytest.fixture
+def errors() -> list[BaseException]:
+    return []
+
+
+@pytest.fixture
+def recorder(errors: list[BaseException]) -> Iterator[DispatchRecorder]:
+    gc.collect()
+    recorder = DispatchRecorder(StackBook(), TagBook(), errors.append)
+    recorder.open(Part())
+    yield recorder
+    recorder.close(Part(), "close")
+    assert errors == []
+
+
+def held(recorder: DispatchRecorder) -> int:
+    part = Part()
+    recorder.read_counters(part, 0, "step_end", 0)
+    return int(part.arrays()["counters.allocated_bytes"].sum())
+
+
+def test_what_is_held_is_what_a_walk_over_everything_finds(recorder: DispatchRecorder) -> None:
+    assert held(recorder) == walk()
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    optimizer = torch.optim.Adam(model.parameters())
+    views = [torch.zeros(100)[3:7].view(2, 2).T for _ in range(3)]
+    for _ in range(3):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        gc.collect()
+        assert held(recorder) == walk()
+    del views, model, optimizer
+    gc.collect()
+    assert held(recorder) == walk()
+
+
+def test_a_storage_that_grows_or_shrinks_ends_and_begins_anew(recorder: DispatchRecorder) -> None:
+    before = held(recorder)
+    x = torch.zeros(100)
+    x.resize_(1000)
+    assert held(recorder) - before == 4000
+    x.untyped_storage().resize_(0)  # as sharded training does with what it has gathered
+    x.detach()
+    x.untyped_storage().resize_(4000)
+    x.add_(1)
+    assert held(recorder) - before == 4000
+    del x
+    assert held(recorder) == before
+
+
+def test_views_and_tensors_from_elsewhere_are_met_once(recorder: DispatchRecorder) -> None:
+    numpy = pytest.importorskip("numpy")
+    before = held(recorder)
+    x = torch.from_numpy(numpy.zeros(64))
+    y = x[2:] + 1
+    z = x.view(8, 8).sum()
+    assert held(recorder) - before == 512 + y.nbytes + z.nbytes
+
+
+def test_what_another_thread_lets_go_is_gone(recorder: DispatchRecorder) -> None:
+    before = held(recorder)
+    box = [torch.zeros(100) for _ in range(50)]
+    assert held(recorder) - before == 50 * 400
+    thread = threading.Thread(target=box.clear)
+    thread.start()
+    thread.join()
+    assert held(recorder) == before
+
+
+def test_the_program_s_own_modes_go_on_working(recorder: DispatchRecorder) -> None:
+    class Counting(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func: Callable[..., object], types: object, args=(), kwargs=None) -> object:
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    before = held(recorder)
+    with Counting() as counting:
+        x = torch.zeros(100) + 1
+        recorder.close(Part(), "close")
+        assert _get_current_dispatch_mode_stack() == [counting]
+        y = torch.zeros(100)
+    assert counting.calls == 3
+    assert held(recorder) - before == 400
+    assert x.sum() + y.sum() == 100
+    assert _get_current_dispatch_mode_stack() == []
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a flag left behind would keep torch.compile from compiling
+        assert torch.compile(torch.neg, backend="eager", fullgraph=True)(torch.ones(1)) == -1
+
+
+def test_a_whole_graph_compiles_while_it_is_on(recorder: DispatchRecorder) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x * 2).relu() + 1, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(4)), torch.full((4,), 3.0))
+
+
+def test_an_error_of_ours_is_handed_over_and_the_operator_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[BaseException] = []
+    recorder = DispatchRecorder(StackBook(), TagBook(), errors.append)
+    recorder.open(Part())
+    monkeypatch.setattr(recorder, "_begin", lambda _: 1 / 0)
+    assert torch.ones(3).sum() == 3
+    assert {type(error) for error in errors} == {ZeroDivisionError}
+    recorder.close(Part(), "close")
+
+
+def test_events_balance_and_name_their_operator_and_what_was_going_on(errors: list[BaseException]) -> None:
+    tags = TagBook()
+    recorder = DispatchRecorder(StackBook(), tags, errors.append)
+    part = Part()
+    recorder.open(part)
+    recorder.set_token(tags.begin_visit(1, Phase.FORWARD) + suffix(3))
+    x = torch.ones(10)
+    recorder.set_token(tags.begin_visit(1, Phase.BACKWARD) + suffix(-1))
+    del x
+    recorder.close(part, "close")
+    tags.drain(part)
+    found = part.arrays()
+    assert found["events.action"].tolist() == [Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED]
+    assert found["events.tag_id"].tolist() == [0, 1, 1]
+    assert found["tags.module_id"].tolist() == [3, -1]
+    assert found["tags.phase"].tolist() == [Phase.FORWARD, Phase.BACKWARD]
+    assert len(set(found["events.address"].tolist())) == 1
+    assert part.facts["operators"][found["events.operator_id"][0]] == "aten.ones.default"
+    assert recorder.counts()[-1] == (1, 1)
+    assert errors == []
+
+
+def test_nothing_stays_and_closing_twice_is_one(errors: list[BaseException]) -> None:
+    recorder = DispatchRecorder(StackBook(), TagBook(), errors.append)
+    recorder.open(Part())
+    assert len(_get_current_dispatch_mode_stack()) == 1
+    recorder.close(Part(), "close")
+    recorder.close(Part(), "close")
+    assert _get_current_dispatch_mode_stack() == []
