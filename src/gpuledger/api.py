@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger._version import __version__
 from gpuledger.analyze.card_samples import post_card_samples
-from gpuledger.analyze.posting import post_rank
+from gpuledger.analyze.posting import is_posted, post_rank
 from gpuledger.collect.calibrate import (
     Calibration,
     CardKey,
@@ -32,7 +33,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def load(path: str | Path) -> Run:
-    """Return the run in ``path``; a rank whose journal was never posted (its process was killed) is posted first.
+    """Return the run in ``path``; a rank whose journal is not posted (its process was killed, or runs) is posted first.
 
     Raises:
         InputError: not a run, damaged, or of a newer schema.
@@ -45,9 +46,9 @@ def load(path: str | Path) -> Run:
 
 
 def post_missing(run_directory: Path) -> None:
-    """Post every rank that has a journal and no manifest yet."""
+    """Post every rank that has a journal which is not in its tables, or not all of it."""
     for number, directory in rank_directories(run_directory):
-        if (directory / "journal").is_dir() and not (directory / "manifest.json").is_file():
+        if (directory / "journal").is_dir() and not is_posted(directory):
             manifest = post_rank(directory)
             _add_libraries(Rank(number, directory, manifest), _kept_profile)
     post_card_samples(run_directory)
@@ -110,6 +111,7 @@ class Recording:
         from gpuledger.collect import session as sessions
         from gpuledger.collect.settings import RecordSettings
 
+        sessions.refuse_second()
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
         self._started_ns = time.time_ns()
         first, last = self._steps or (1, sys.maxsize)
@@ -133,10 +135,12 @@ class Recording:
 
         assert self._session is not None
         assert self.path is not None
-        sessions.stop_recording(self._session, "exception" if error else "end of record")
-        self._session = None
-        self._write_manifest("complete")
+        session, self._session = self._session, None
+        if os.getpid() != session.pid:
+            return  # a forked child leaves the block as well; the recording is its parent's
+        sessions.stop_recording(session, "exception" if error else "end of record")
         try:
+            self._write_manifest("complete")
             post_missing(self.path)
         except (OSError, GpuLedgerError) as failure:
             if error is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.rows import process_sample_table, sample_table
 from gpuledger.model.journal import Journal, read_journal
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_table
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_json, write_table
 
 _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
@@ -27,24 +27,27 @@ def post_card_samples(run_directory: Path) -> None:
     journals = sorted((run_directory / SAMPLE_JOURNALS).glob("*"))
     if not journals:
         return
-    for directory, devices in _ranks(run_directory):
-        if (directory / "samples" / f"part-{_FIRST_PART:05d}.parquet").exists():
+    parts = sum(1 for place in journals for _ in place.glob("*.npz"))
+    for directory, manifest, devices in _ranks(run_directory):
+        if int(manifest.get("sample_parts", -1)) >= parts:
             continue
         for number, place in enumerate(journals, _FIRST_PART):
             journal = _of_rank(read_journal(place), devices)
             write_table(directory, sample_table(journal), "samples", number)
             write_table(directory, process_sample_table(journal), "process_samples", number)
+        write_json(directory / "manifest.json", {**manifest, "sample_parts": parts})
 
 
-def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, int]]]:
-    """Yield the directory of each posted rank with cards, and torch's index of each card by its UUID."""
+def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str, int]]]:
+    """Yield directory and manifest of each posted rank with cards, and torch's index of each card by its UUID."""
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():
             continue
-        facts = read_json(directory / "manifest.json").get("devices") or []
+        manifest = read_json(directory / "manifest.json")
+        facts = manifest.get("devices") or []
         devices = {str(one["uuid"]): int(one["device_idx"]) for one in facts if one.get("uuid")}
         if devices:
-            yield directory, devices
+            yield directory, manifest, devices
 
 
 def _of_rank(journal: Journal, devices: dict[str, int]) -> Journal:

@@ -24,10 +24,22 @@ from gpuledger.analyze.rows import (
     step_table,
 )
 from gpuledger.model.journal import OWN_ERROR, REASONS, Journal, read_journal
-from gpuledger.model.run import write_json, write_table
+from gpuledger.model.run import read_json, write_json, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"
+
+
+def is_posted(rank_directory: Path) -> bool:
+    """Return whether the tables hold all of the journal; a process that still runs may have written more since."""
+    if not (rank_directory / "manifest.json").is_file():
+        return False
+    parts = _count_parts(rank_directory)
+    return int(read_json(rank_directory / "manifest.json").get("journal_parts", parts)) >= parts
+
+
+def _count_parts(rank_directory: Path) -> int:
+    return sum(1 for _ in (rank_directory / JOURNAL_DIRECTORY).glob("*.npz"))
 
 
 def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -41,11 +53,13 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
     Raises:
         OSError: the tables cannot be written.
     """
+    parts = _count_parts(rank_directory)
     journal = read_journal(rank_directory / JOURNAL_DIRECTORY)
     books = device_books(journal)
     for name, table in build_tables(journal, books).items():
         write_table(rank_directory, table, name)
     manifest = build_manifest(journal, books, int(rank_directory.name.removeprefix("rank-")))
+    manifest["journal_parts"] = parts
     if libraries is not None:
         manifest["libraries"] = libraries
     write_json(rank_directory / "manifest.json", manifest)
@@ -91,7 +105,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
     for inner in ("called_roots", "workspace_bytes", "steps_asked"):
         facts.pop(inner, None)
     if closed is None:
-        notes.append("The process ended before the recording was closed; what is here is what it had written by then.")
+        notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")
     checks = [check for book in books for check in check_device(book, journal)]
     notes.extend(
         f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]

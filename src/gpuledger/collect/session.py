@@ -527,6 +527,16 @@ def start_from_environment() -> Session | None:
     return _session
 
 
+def refuse_second() -> None:
+    """Do nothing where a recording can begin.
+
+    Raises:
+        UsageError: one is under way in this process.
+    """
+    if _session is not None and not _session.ended:
+        raise UsageError("record: another recording is under way in this process", hint="end that one first")
+
+
 def start_recording(settings: RecordSettings, rank_directory: Path) -> Session:
     """Start a recording asked for from Python.
 
@@ -534,8 +544,7 @@ def start_recording(settings: RecordSettings, rank_directory: Path) -> Session:
         UsageError: one is under way in this process.
     """
     global _session
-    if _session is not None and not _session.ended:
-        raise UsageError("record: another recording is under way in this process", hint="end that one first")
+    refuse_second()
     _session = Session(settings, rank_directory=lambda: rank_directory)
     _session.start()
     return _session
