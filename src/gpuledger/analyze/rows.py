@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.paths import storable
 from gpuledger.analyze.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal import REASONS, STEP_KINDS, Journal
@@ -227,7 +228,7 @@ def _phase_rows(book: DeviceBook) -> dict[str, Any]:
 def stack_table(stacks: list[list[tuple[str, int, str]]]) -> pa.Table:
     """Return the ``stacks`` table: a row per frame."""
     rows = [
-        (number, depth, file, line, function)
+        (number, depth, storable(file), line, storable(function))
         for number, frames in enumerate(stacks)
         for depth, (file, line, function) in enumerate(frames)
     ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -24,6 +23,9 @@ from numpy.typing import NDArray
 from gpuledger.errors import InputError
 
 JOURNAL_VERSION = 1
+
+TEXTS = ("names", "modules", "stacks", "notes", "facts")
+"""What travels as text in each part."""
 
 
 class Action(IntEnum):
@@ -199,7 +201,7 @@ class JournalWriter:
         Raises:
             OSError: the disk is full or the directory cannot be written; nothing half-written stays.
         """
-        text = {key: getattr(part, key) for key in ("names", "modules", "stacks", "notes", "facts")}
+        text = {key: getattr(part, key) for key in TEXTS}
         text["journal_version"] = JOURNAL_VERSION
         blob = np.frombuffer(json.dumps(text).encode("utf-8", "surrogatepass"), dtype=np.uint8)
         arrays = part.arrays()
@@ -239,15 +241,16 @@ class Journal:
 
 def _read_part(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             text = json.loads(archive["text"].tobytes().decode("utf-8", "surrogatepass"))
-            columns = {key: archive[key] for key in archive.files if key != "text"}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            version = text.get("journal_version") if isinstance(text, dict) else None
+            if version != JOURNAL_VERSION:
+                raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
+            return {key: archive[key] for key in archive.files if key != "text"}, {key: text[key] for key in TEXTS}
+    except InputError:
+        raise
+    except Exception as error:  # a damaged archive makes zipfile and numpy raise whatever they meet
         raise InputError(f"{path.name}: damaged journal part: {error}") from error
-    version = text.get("journal_version") if isinstance(text, dict) else None
-    if version != JOURNAL_VERSION:
-        raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
-    return columns, text
 
 
 def read_journal(directory: Path) -> Journal:
