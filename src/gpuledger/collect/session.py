@@ -102,6 +102,10 @@ class Session:
             after_optimizer=self._after_optimizer,
             ended=self._step_ended,
         )
+        self._guarded(self._begin)()
+
+    def _begin(self) -> None:
+        """Begin now, or have whoever initialises CUDA or calls the first module begin."""
         if self._wants_cuda():
             torch.cuda._lazy_call(self._guarded(self._begin_cuda))
         elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.orig_argv:
@@ -156,7 +160,6 @@ class Session:
     def _adopt(self, recorder: Recorder) -> None:
         self._watch_calls(None)
         keep_uncompiled()
-        self.recorder = recorder
         self.journal.fact(recorder=recorder.kind)
         self.phases = Phases(recorder, self.tags)
         self.sightings = Sightings(self.roster, recorder.counts)
@@ -169,6 +172,7 @@ class Session:
             on_backward_end=self._on_backward_end,
             on_error=self.fail,
         )
+        self.recorder = recorder
         if self.steps.seen + 1 >= self.settings.first_step:
             self.open_window()
         elif not self.steps.trained:

@@ -1,0 +1,246 @@
+"""The session: an error of ours never reaches the program, and nothing of ours stays behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import record_run
+from torch import nn
+from torch.optim import optimizer as optimizers
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from gpuledger import record
+from gpuledger.collect import session as sessions
+from gpuledger.collect.identities import Sightings
+from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.modules import ModuleTracker
+from gpuledger.collect.phases import Phases
+from gpuledger.collect.roster import Roster
+from gpuledger.collect.session import Session
+from gpuledger.errors import UsageError
+
+pytestmark = pytest.mark.torch
+
+
+def train(_: Any = None) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.randn(2, 8)).square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        model(torch.randn(2, 8))
+    return losses
+
+
+def installed() -> tuple[object, ...]:
+    return (
+        nn.Module.__call__,
+        torch.autograd.backward,
+        torch.autograd.grad,
+        len(optimizers._global_optimizer_pre_hooks),
+        len(optimizers._global_optimizer_post_hooks),
+        tuple(_get_current_dispatch_mode_stack()),
+        torch.cuda.memory._record_memory_history,
+    )
+
+
+PLACES = [
+    (Sightings, "see_new_weights"),
+    (Sightings, "see_inputs"),
+    (Sightings, "see_gradients"),
+    (Sightings, "see_optimizer"),
+    (Sightings, "knows"),
+    (Sightings, "see_weights"),
+    (Roster, "enroll"),
+    (Roster, "enroll_alive"),
+    (Roster, "note_called"),
+    (Phases, "change"),
+    (Phases, "enter_optimizer"),
+    (Phases, "leave_optimizer"),
+    (Phases, "after_backward"),
+    (ModuleTracker, "_claim_inputs"),
+    (ModuleTracker, "_claim_outputs"),
+    (DispatchRecorder, "_begin"),
+    (DispatchRecorder, "_operator_id"),
+    (DispatchRecorder, "read_counters"),
+    (DispatchRecorder, "drain"),
+    (Session, "_end_recorded_step"),
+    (Session, "_write"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), PLACES, ids=lambda value: getattr(value, "__name__", value))
+def test_an_error_of_ours_never_reaches_the_program(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    before, expected = installed(), train()
+    losses: list[float] = []
+    real = getattr(owner, name)
+    during: list[tuple[object, ...]] = []
+
+    def program(_: Any) -> None:
+        def breaks(*_: Any, **__: Any) -> None:
+            monkeypatch.setattr(owner, name, real)
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(owner, name, breaks)
+        losses.extend(train())
+        during.append(installed())
+
+    run = record_run(program)
+    assert losses == expected
+    assert installed() == before
+    notes = [note for note in run.manifest["notes"] if "an error of gpuledger's own" in note]
+    assert len(notes) == 1
+    assert "ZeroDivisionError: ours (test_session.py" in notes[0]
+    assert run.manifest["status"] == "cut off"
+    if owner is not DispatchRecorder:  # a dispatch mode at work can only be taken out afterwards
+        assert during == [before]
+
+
+def test_an_error_of_ours_in_every_callback_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, expected = installed(), train()
+    for owner, name in PLACES:
+        if (owner, name) not in (
+            (DispatchRecorder, "_begin"),
+            (DispatchRecorder, "read_counters"),
+            (Session, "_write"),
+        ):
+            monkeypatch.setattr(owner, name, lambda *_, **__: 1 / 0)
+    losses: list[float] = []
+    run = record_run(lambda _: losses.extend(train()))
+    assert losses == expected
+    assert installed() == before
+    assert any("ZeroDivisionError" in note for note in run.manifest["notes"])
+
+
+@pytest.mark.parametrize("steps", [None, (1, 2), (2, 3), (9, 9)])
+def test_nothing_stays_installed(steps: tuple[int, int] | None) -> None:
+    before = installed()
+    during: list[tuple[object, ...]] = []
+    expected = train()
+
+    def program(_: Any) -> None:
+        assert train() == expected
+        during.append(installed())
+
+    record_run(program, steps=steps)
+    assert installed() == before
+    if steps in ((1, 2), (2, 3)):  # the window is closed: only the steps are timed
+        assert during[0][:3] == before[:3]
+        assert during[0][5:] == before[5:]
+
+
+def test_a_wrapper_of_the_program_s_own_put_on_in_the_window_stays() -> None:
+    theirs = nn.Module.__call__
+    calls = []
+
+    def program(_: Any) -> None:
+        ours = nn.Module.__call__
+        assert ours is not theirs
+
+        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            calls.append(type(module).__name__)
+            return ours(module, *args, **kwargs)
+
+        nn.Module.__call__ = wrapper  # type: ignore[method-assign]
+        nn.ReLU()(torch.ones(1))
+
+    try:
+        record_run(program)
+        assert nn.Module.__call__ is not theirs
+        assert nn.ReLU()(torch.ones(1)) == 1
+        assert calls == ["ReLU", "ReLU"]
+    finally:
+        nn.Module.__call__ = theirs  # type: ignore[method-assign]
+
+
+def test_an_exception_of_the_program_goes_on_as_it_is(tmp_path: Path) -> None:
+    class Mine(Exception):
+        pass
+
+    before = installed()
+    recording = record(out=tmp_path / "run", devices="cpu")
+
+    def raises() -> None:
+        with recording:
+            train()
+            raise Mine
+
+    with pytest.raises(Mine):
+        raises()
+    assert installed() == before
+    assert recording.run().rank().manifest["closed_by"] == "exception"
+
+
+def test_a_second_recording_is_refused_and_leaves_the_first(tmp_path: Path) -> None:
+    with record(out=tmp_path / "one", devices="cpu") as one:
+        with pytest.raises(UsageError, match="another recording is under way"), record(out=tmp_path / "two"):
+            pass
+        train()
+    assert one.run().rank().manifest["steps_seen"] == 4
+
+
+def test_a_forked_child_is_left_alone() -> None:
+    before = installed()
+
+    def program(_: Any) -> None:
+        model = nn.Linear(4, 4)
+        model(torch.ones(1, 4)).sum().backward()
+        child = os.fork()
+        if not child:
+            try:
+                assert installed()[:5] == before[:5]
+                sessions._session.mark_step()  # type: ignore[union-attr]
+                assert model(torch.ones(1, 4)).sum() != 0
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        model(torch.ones(1, 4)).sum().backward()
+
+    run = record_run(program)
+    assert installed() == before
+    assert run.manifest["notes"] == []
+    assert run.steps == [(1, "call", True)]  # and not the one that the child marked
+    assert all(check["ok"] for check in run.manifest["checks"])
+
+
+def test_a_session_is_not_kept_by_what_python_never_forgets(tmp_path: Path) -> None:
+    kept: Callable[[], Any]
+    with record(out=tmp_path / "run", devices="cpu"):
+        kept = weakref.ref(sessions._session)  # type: ignore[arg-type]
+        train()
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_process_that_ends_early_leaves_what_it_had_written(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        recording = record(out=tmp_path / "run", devices="cpu")
+        recording.__enter__()
+        train()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    from gpuledger import load
+
+    rank = load(tmp_path / "run.ledger").rank()
+    assert rank.manifest["status"] == "cut off"
+    assert len(rank.manifest["notes"]) == 1
+    assert rank.table("blocks").num_rows > 0
+    assert set(rank.table("blocks")["step"].to_pylist()) == {0, 1}
+    assert all(check["ok"] for check in rank.manifest["checks"])
