@@ -1,7 +1,8 @@
 """Measures how right a recording is: against the allocator, against the card, against the program run bare.
 
 Each model is trained as a user would: bare, several times, each in a process of its own, then under
-``gpuledger run``. Nothing is changed in the program. The figures come from the run that ``gpuledger`` wrote and from what the program printed.
+``gpuledger run``. Nothing is changed in the program. The figures come from the run that ``gpuledger`` wrote and from
+what the program printed.
 
 Usage: python bench/accuracy.py --out bench/results/h200/accuracy.json
 """

@@ -65,7 +65,7 @@ def accuracy_lines() -> list[str]:
         f"- {made} comparisons with the allocator's own counters and its closing snapshot, {failed} failed.",
         f"- Peak bytes recorded equal peak bytes bare in {len(same)} of {len(models)} models{spread}.",
         f"- Bytes at the peak in category `other`: at most {other:.2%}.",
-        f"- Remainder of the balance after calibration: at most {remainder:.1f} MiB, {share:.1%} of the process's bytes.",
+        f"- Remainder of the balance, calibrated: at most {remainder:.1f} MiB, {share:.1%} of the process's bytes.",
     ]
 
 

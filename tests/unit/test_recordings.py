@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from recordings.load import RECORDINGS, about, post_recording
 
@@ -47,7 +45,7 @@ def test_nearly_every_byte_has_a_name(recording: tuple[str, Rank]) -> None:
     books = break_down(rank, find_peak(rank))
     other = sum(account.bytes for account in books.accounts if account.category == "other")
     assert other <= books.allocated_bytes // 100
-    assert {phase for phase in rank.table("blocks").column("phase").to_pylist()} <= set(PHASES)
+    assert set(rank.table("blocks").column("phase").to_pylist()) <= set(PHASES)
 
 
 def test_the_card_is_balanced(recording: tuple[str, Rank]) -> None:
@@ -62,7 +60,7 @@ def test_the_card_is_balanced(recording: tuple[str, Rank]) -> None:
 
 def test_weights_gradients_and_state_agree_in_size(recording: tuple[str, Rank]) -> None:
     _, rank = recording
-    sizes = {category: 0 for category in ("weight", "gradient", "optimizer_state")}
+    sizes = dict.fromkeys(("weight", "gradient", "optimizer_state"), 0)
     for row in rank.table("blocks").to_pylist():
         if row["category"] in sizes and row["free_requested_index"] is None:
             sizes[row["category"]] += row["requested_bytes"]
