@@ -43,7 +43,7 @@ def test_a_run_in_a_few_lines(run: Path) -> None:
     assert [line[:4] for line in lines] == ["peak", "step", "most", "    ", "next"]
     rank = read_run(run).rank()
     for account in break_down(rank, find_peak(rank)).accounts[:5]:
-        assert f"{account.module} {account.category} " in lines[3]
+        assert f"{account.module}: {account.category} " in lines[3]
 
 
 def test_it_ends_with_commands_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
