@@ -22,6 +22,8 @@ ENDS = {
     "sys.exit(text)": "import sys\nsys.exit('no data')",
     "os._exit(7) in a step": TRAIN + "import os\nmodel(torch.ones(8, 16))\nos._exit(7)",
     "SIGKILL in a step": TRAIN + "import os\nstep(); model(torch.ones(8, 16))\nos.kill(os.getpid(), 9)",
+    "interrupts itself in a step": TRAIN + "step()\nraise KeyboardInterrupt",
+    "interrupts itself, never having used torch": "import torch\nraise KeyboardInterrupt",
     "aborts": "import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nos.abort()",
     "exit code above 128": "raise SystemExit(200)",
     "syntax error": "def broken(:\n    pass",

@@ -24,7 +24,8 @@ def storage_place(tensor: Any) -> Place | None:
     if device.type not in ("cuda", "cpu"):
         return None
     try:
-        address = local.untyped_storage().data_ptr()
+        storage = local.untyped_storage()
+        address = storage.data_ptr() if storage.device.type != "meta" else 0  # a fake one would warn the program
     except (RuntimeError, NotImplementedError):  # functional and wrapper tensors say no
         return None
     return (-1 if device.index is None else device.index, address) if address else None

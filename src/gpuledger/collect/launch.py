@@ -9,18 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuledger._version import __version__
 from gpuledger.collect.bootstrap import bootstrap_directory
-from gpuledger.collect.redact import redact
-from gpuledger.model.run import SUFFIX, rank_directories, read_json, write_json
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.collect.run_manifest import close_manifest, new_manifest
+from gpuledger.model.run import write_json
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that end or tell the program something; what stops and continues reaches parent and child alike."""
@@ -31,11 +28,6 @@ _SI_KERNEL = 0x80
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals Python ignores from its start; a child would inherit that."""
 
-NOTHING_SEEN = (
-    "No Python process of the program used torch and lived to write of it (one started with -I, -E or -S is not seen)."
-)
-
-
 @dataclass(frozen=True)
 class Order:
     """What to run and how to record it. ``settings`` is ``name -> (value, where it came from)``."""
@@ -44,23 +36,6 @@ class Order:
     run_directory: Path
     environment: dict[str, str]
     settings: dict[str, tuple[Any, str]]
-
-
-def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    """Return the manifest of a run that begins now."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "gpuledger_version": __version__,
-        "name": name.removesuffix(SUFFIX),
-        "command": redact(command),
-        "started_ns": time.time_ns(),
-        "ended_ns": None,
-        "exit_status": None,
-        "signal": None,
-        "status": "running",
-        "settings": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
-        "notes": [],
-    }
 
 
 def begin_run(order: Order) -> None:
@@ -143,28 +118,6 @@ def end_run(run_directory: Path, status: int, notes: Sequence[str] = ()) -> None
         exit_status=status if status >= 0 else 128 - status,
         signal=-status if status < 0 else None,
     )
-
-
-def close_manifest(run_directory: Path, notes: Sequence[str] = (), **facts: int | None) -> None:
-    """Write into the manifest that the run is complete, ``facts``, ``notes`` and those of processes below it.
-
-    Raises:
-        OSError: the manifest cannot be written.
-        InputError: the manifest cannot be read any more.
-    """
-    manifest = read_json(run_directory / "manifest.json")
-    notes = [*_left_notes(run_directory), *notes]
-    if not notes and not rank_directories(run_directory):
-        notes = [NOTHING_SEEN]
-    manifest.update(facts, ended_ns=time.time_ns(), status="complete", notes=[*manifest["notes"], *notes])
-    write_json(run_directory / "manifest.json", manifest)
-
-
-def _left_notes(run_directory: Path) -> list[str]:
-    lines: list[str] = []
-    for place in sorted((run_directory / "notes").glob("*.txt")):
-        lines += [line for line in place.read_text(encoding="utf-8", errors="replace").splitlines() if line]
-    return list(dict.fromkeys(lines))
 
 
 def end_like(status: int) -> NoReturn:

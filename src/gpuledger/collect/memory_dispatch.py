@@ -209,7 +209,8 @@ class DispatchRecorder:
         if not size_bytes:
             return None
         device_idx = -1 if device.index is None else device.index
-        address = storage.data_ptr() or self._pseudo_address(size_bytes)
+        fake = storage.device.type == "meta"  # asked for its address, it would warn the program
+        address = (not fake and storage.data_ptr()) or self._pseudo_address(size_bytes)
         reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._live[key] = (reference, device_idx, address, size_bytes)
         return device_idx, address, size_bytes

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.run import write_json
 
@@ -51,8 +52,6 @@ def _leave_note(run_directory: Path, text: str) -> None:
 
 def _begin_run(run_directory: Path) -> None:
     """Write the manifest of a run that ``GPULEDGER_RUN`` alone asked for, unless another process was quicker."""
-    from gpuledger.collect.launch import new_manifest
-
     settings: dict[str, tuple[Any, str]] = {
         name.lower(): (os.environ[f"GPULEDGER_{name}"], "environment")
         for name in ("STEPS", "STACKS", "DEVICES")
@@ -72,8 +71,6 @@ def _begin_run(run_directory: Path) -> None:
 
 def _end_begun() -> None:
     """Say that the process which began a run has ended; its exit status nobody knows."""
-    from gpuledger.collect.launch import close_manifest
-
     for pid, run_directory in _begun:
         if os.getpid() == pid:
             with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: it stays "running"
