@@ -1,0 +1,98 @@
+"""The light watches: what they see, and that they leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpuledger.collect.calls import FirstCall, OutermostCalls
+
+pytestmark = pytest.mark.torch
+
+
+class Raises(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+
+def test_the_first_call_begins_and_the_watch_is_gone() -> None:
+    before = nn.Module.__call__
+    begun: list[bool] = []
+    FirstCall(lambda: begun.append(nn.Module.__call__ is before)).install()
+    model = nn.Sequential(nn.ReLU(), nn.ReLU())
+    assert model(torch.ones(1)) == model(torch.ones(1))
+    assert begun == [True]
+    assert nn.Module.__call__ is before
+
+
+def test_what_begins_may_wrap_the_call_itself() -> None:
+    before, seen = nn.Module.__call__, []
+
+    def begin() -> None:
+        def wrapper(module: nn.Module, *args: Any) -> Any:
+            seen.append(type(module).__name__)
+            return before(module, *args)
+
+        nn.Module.__call__ = wrapper  # type: ignore[method-assign]
+
+    FirstCall(begin).install()
+    try:
+        nn.ReLU()(torch.ones(1))
+    finally:
+        nn.Module.__call__ = before  # type: ignore[method-assign]
+    assert seen == ["ReLU"]
+
+
+def test_only_outermost_calls_are_told_and_an_exception_ends_one() -> None:
+    before, told = nn.Module.__call__, []
+    watch = OutermostCalls(
+        lambda module: told.append(("began", type(module).__name__)),
+        lambda module: told.append(("ended", type(module).__name__)),
+    )
+    watch.install()
+    try:
+        nn.Sequential(nn.ReLU(), nn.ReLU())(torch.ones(1))
+        with pytest.raises(KeyError, match="mine"):
+            nn.Sequential(Raises())(torch.ones(1))
+        nn.Tanh()(torch.ones(1))
+    finally:
+        watch.remove()
+    assert [name for kind, name in told if kind == "began"] == ["Sequential", "Sequential", "Tanh"]
+    assert told[::2] == [("began", name) for _, name in told[1::2]]
+    assert nn.Module.__call__ is before
+
+
+@pytest.mark.parametrize("at", ["began", "ended"])
+def test_a_watch_removed_while_it_tells_goes_at_once(at: str) -> None:
+    before, told = nn.Module.__call__, []
+
+    def tell(kind: str) -> None:
+        told.append(kind)
+        if kind == at:
+            watch.remove()
+
+    watch = OutermostCalls(lambda _: tell("began"), lambda _: tell("ended"))
+    watch.install()
+    assert nn.ReLU()(torch.ones(1)) == 1
+    assert nn.ReLU()(torch.ones(1)) == 1
+    assert told == (["began"] if at == "began" else ["began", "ended"])
+    assert nn.Module.__call__ is before
+
+
+def test_somebody_else_s_wrapper_stays_and_ours_below_it_does_nothing() -> None:
+    before, told = nn.Module.__call__, []
+    watch = OutermostCalls(lambda _: told.append(1), lambda _: told.append(2))
+    watch.install()
+    ours = nn.Module.__call__
+    theirs = lambda module, *args: ours(module, *args)  # noqa: E731
+    nn.Module.__call__ = theirs  # type: ignore[method-assign]
+    try:
+        watch.remove()
+        assert nn.Module.__call__ is theirs
+        assert nn.ReLU()(torch.ones(1)) == 1
+    finally:
+        nn.Module.__call__ = before  # type: ignore[method-assign]
+    assert told == []

@@ -1,0 +1,115 @@
+"""Sightings: whose storage is where, noted once and in every shape a program hands tensors on."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpuledger.collect.identities import Sightings, storage_place
+from gpuledger.collect.roster import Roster
+from gpuledger.model.accounts import Identity
+from gpuledger.model.journal import Part
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass
+class Batch:
+    ids: Any
+    mask: Any = None
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@pytest.fixture
+def sightings() -> Sightings:
+    return Sightings(Roster(), lambda: {-1: (3, 2)})
+
+
+def rows(sightings: Sightings) -> list[tuple[int, int, int]]:
+    """Return kind, address and module of what was seen."""
+    part = Part()
+    sightings.drain(part)
+    found = part.arrays()
+    if not found:
+        return []
+    assert set(found["identities.alloc_count"].tolist()) == {3}
+    columns = (found[f"identities.{name}"].tolist() for name in ("kind", "address", "module_id"))
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: x,
+        lambda x: [x],
+        lambda x: {"a": (1, x)},
+        lambda x: Batch(x),
+        lambda x: Pair(None, [x]),
+        lambda x: [[x]],
+        lambda x: x[2:].view(2, 1),
+    ],
+)
+def test_inputs_are_found_in_what_a_module_is_called_with(sightings: Sightings, wrap: Any) -> None:
+    x = torch.zeros(4)
+    sightings.see_inputs(7, (wrap(x),), {"flag": True})
+    assert rows(sightings) == [(Identity.INPUT, x.data_ptr(), 7)]
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.zeros(0), torch.zeros(2, 2).to_mkldnn(), "text"],
+    ids=["sparse", "meta", "empty", "mkldnn", "text"],
+)
+def test_what_has_no_storage_of_its_own_is_passed_by(sightings: Sightings, strange: Any) -> None:
+    sightings.see_inputs(0, (strange,))
+    assert rows(sightings) == []
+    assert isinstance(strange, str) or storage_place(strange) is None
+
+
+def test_weights_are_noted_once_and_again_where_they_move(sightings: Sightings) -> None:
+    model = nn.BatchNorm1d(4)
+    sightings.roster.enroll(model)
+    sightings.see_weights()
+    sightings.see_new_weights()
+    sightings.see_new_weights()
+    assert sorted(kind for kind, _, _ in rows(sightings)) == [Identity.WEIGHT] * 2 + [Identity.BUFFER] * 3
+    sightings.see_weights()
+    assert rows(sightings) == []
+    model.weight.data = torch.ones(4)
+    sightings.see_weights()
+    assert rows(sightings) == [(Identity.WEIGHT, model.weight.data_ptr(), 0)]
+
+
+def test_an_optimizer_s_state_has_its_parameter_s_name(sightings: Sightings) -> None:
+    model, loose = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+    sightings.roster.enroll(model)
+    optimizer = torch.optim.Adam([*model.parameters(), loose])
+    assert not sightings.knows(optimizer)
+    for parameter in (*model.parameters(), loose):
+        parameter.grad = torch.ones_like(parameter)
+    sightings.see_loose_parameters(optimizer)
+    assert sightings.knows(optimizer)
+    assert sum(kind == Identity.GRADIENT for kind, _, _ in rows(sightings)) == 3
+    sightings.see_optimizer(optimizer)
+    assert rows(sightings) == []
+    optimizer.step()
+    sightings.see_optimizer(optimizer)
+    seen = rows(sightings)
+    assert [module for _, _, module in seen] == [0] * 6 + [-1] * 3
+    sightings.see_optimizer(optimizer)
+    assert rows(sightings) == []
+    sightings.see_optimizer(optimizer, again=True)
+    assert rows(sightings) == seen
+
+
+def test_a_device_nobody_records_is_passed_by() -> None:
+    sightings = Sightings(Roster(), lambda: {0: (0, 0)})
+    sightings.see_inputs(0, torch.zeros(3))
+    assert rows(sightings) == []

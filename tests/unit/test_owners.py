@@ -1,0 +1,97 @@
+"""Owners: the tag in force at each event, and sightings placed by the allocator's counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuledger.analyze.device import DeviceBook, device_books
+from gpuledger.analyze.owners import spread_tags
+from gpuledger.model.accounts import CATEGORIES, Identity, Phase
+from gpuledger.model.journal import Action, Journal, JournalWriter, Part, read_journal
+
+ALLOC, GIVEN_BACK, DONE = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+
+
+def written(part: Part, directory: Path) -> Journal:
+    part.facts["recorder"] = "dispatch"
+    JournalWriter(directory).write(part)
+    return read_journal(directory)
+
+
+def with_events(*events: tuple[Action, int, int]) -> Part:
+    """Return a part with events of ``(action, address, tag)``."""
+    part = Part()
+    action, address, tag_id = zip(*events, strict=True)
+    part.add(
+        "events",
+        device_idx=-1,
+        action=action,
+        address=address,
+        bytes=100,
+        stream=0,
+        time_ns=range(len(events)),
+        tag_id=tag_id,
+        stack_id=-1,
+        operator_id=-1,
+    )
+    return part
+
+
+def tag(part: Part, number: int, phase: Phase, visit: int, module_id: int = -1, step: int = 1) -> None:
+    place = {"tag_id": number, "step": step, "phase": phase, "visit": visit, "module_id": module_id}
+    part.add("tags", **place, scope_id=-1, stack_id=-1, flags=0)
+
+
+def see(part: Part, kind: Identity, address: int, alloc_count: int, free_count: int, name_id: int = 0) -> None:
+    place = {"device_idx": -1, "address": address, "alloc_count": alloc_count, "free_count": free_count}
+    part.add("identities", **place, kind=kind, name_id=name_id, module_id=7)
+
+
+def categories(book: DeviceBook) -> list[str]:
+    return [CATEGORIES[code] for code in book.owners.category.tolist()]
+
+
+def test_an_event_without_a_tag_is_where_the_one_before_it_was_but_in_no_module(tmp_path: Path) -> None:
+    part = with_events(*[(ALLOC, 64 * n, tag_id) for n, tag_id in enumerate([-1, 0, -1, 1, 99])])
+    tag(part, 0, Phase.FORWARD, 3, module_id=5, step=2)
+    tag(part, 1, Phase.BACKWARD, 4, module_id=6, step=2)
+    journal = written(part, tmp_path)
+    tags = spread_tags(journal, journal.tables["events"]["tag_id"].astype("int64"))
+    assert tags.phase.tolist() == [Phase.SETUP, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD]
+    assert tags.step.tolist() == [0, 2, 2, 2, 2]
+    assert tags.visit.tolist() == [0, 3, 3, 4, 4]
+    assert tags.module_id.tolist() == [-1, 5, -1, 6, -1]
+
+
+def test_a_sighting_belongs_to_the_block_that_was_there_then(tmp_path: Path) -> None:
+    again = [(ALLOC, 64, 0), (GIVEN_BACK, 64, 0), (DONE, 64, 0)]
+    part = with_events(*again, *again, (ALLOC, 64, 0))
+    tag(part, 0, Phase.FORWARD, 0, module_id=1)
+    see(part, Identity.GRADIENT, 64, alloc_count=2, free_count=1)
+    see(part, Identity.WEIGHT, 64, alloc_count=2, free_count=2)  # nothing is there
+    see(part, Identity.WEIGHT, 96, alloc_count=2, free_count=1)  # nor there
+    (book,) = device_books(written(part, tmp_path))
+    assert categories(book) == ["temporary", "gradient", "activation"]
+    assert book.owners.module_id.tolist() == [1, 7, 1]
+    assert book.owners.name_id.tolist() == [-1, 0, -1]
+
+
+def test_of_several_sightings_the_lowest_kind_wins_then_the_first(tmp_path: Path) -> None:
+    part = with_events((ALLOC, 64, 0))
+    tag(part, 0, Phase.SETUP, 0)
+    for kind, name_id in ((Identity.OPTIMIZER_STATE, 3), (Identity.WEIGHT, 1), (Identity.WEIGHT, 2)):
+        see(part, kind, 64, 1, 0, name_id)
+    (book,) = device_books(written(part, tmp_path))
+    assert categories(book) == ["weight"]
+    assert book.owners.name_id.tolist() == [1]
+
+
+def test_what_a_module_made_is_no_input_of_the_next(tmp_path: Path) -> None:
+    part = with_events((ALLOC, 64, 0), (ALLOC, 128, 1), (ALLOC, 192, 2))
+    tag(part, 0, Phase.FORWARD, 0, module_id=4)
+    tag(part, 1, Phase.BETWEEN, 1)
+    tag(part, 2, Phase.BACKWARD, 2)
+    for address in (64, 128, 192):
+        see(part, Identity.INPUT, address, 3, 0, name_id=-1)
+    (book,) = device_books(written(part, tmp_path))
+    assert categories(book) == ["activation", "input", "activation_gradient"]

@@ -1,0 +1,60 @@
+"""Module paths and names as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.analyze.paths import module_rows, qualified_names
+
+
+def entry(path: str, root: int, class_name: str = "Net", parent: int = -1, parameters: int = 1) -> dict[str, Any]:
+    return {
+        "path": path,
+        "class_name": class_name,
+        "parent": parent,
+        "root": root,
+        "parameters": parameters,
+        "compiled": False,
+    }
+
+
+NET = [entry("", 0, parameters=0), entry("a", 0, parent=0), entry("a.b", 0, parent=1)]
+
+
+def paths(modules: list[dict[str, Any]], called: list[int]) -> list[str]:
+    return [row["path"] for row in module_rows(modules, called)]
+
+
+def test_one_called_module_goes_by_plain_names() -> None:
+    assert paths(NET, [0]) == ["Net", "a", "a.b"]
+    assert [row["depth"] for row in module_rows(NET, [0])] == [0, 1, 2]
+    assert [row["parent_id"] for row in module_rows(NET, [0])] == [None, 0, 1]
+    assert qualified_names(["a.w", "loose"], {0: 1}, NET, [0]) == ["a.w", "loose"]
+
+
+def test_a_module_never_called_goes_by_its_class_first() -> None:
+    copy = [entry("", 3), entry("a", 3, parent=3)]
+    assert paths(NET + copy, [0]) == ["Net", "a", "a.b", "Net#2", "Net#2.a"]
+    assert qualified_names(["a.w", "a.w"], {0: 1, 1: 4}, NET + copy, [0]) == ["a.w", "Net#2.a.w"]
+
+
+def test_two_called_modules_both_go_by_their_class_first() -> None:
+    other = [entry("", 3, "Critic"), entry("a", 3, parent=3)]
+    assert paths(NET + other, [0, 3]) == ["Net", "Net.a", "Net.a.b", "Critic", "Critic.a"]
+    assert qualified_names(["a.w", "a.w", "x"], {0: 1, 1: 4}, NET + other, [0, 3]) == ["Net.a.w", "Critic.a.w", "x"]
+
+
+def test_a_called_module_without_parameters_takes_nobody_s_name() -> None:
+    loss = [entry("", 3, "Loss", parameters=0)]
+    assert paths(NET + loss, [0, 3]) == ["Net", "a", "a.b", "Loss"]
+
+
+def test_nothing_called_and_nothing_known() -> None:
+    assert paths(NET, []) == ["Net", "Net.a", "Net.a.b"]
+    assert paths([], []) == []
+    assert qualified_names(["w"], {0: 7}, [], []) == ["w"]
+
+
+def test_names_that_are_no_text_can_be_kept() -> None:
+    (row,) = module_rows([entry("", 0, "\ud800")], [0])
+    assert row["path"] == row["class_name"] == "\\ud800"

@@ -1,0 +1,77 @@
+"""Categories from features: identity first, then the first rule that holds, and never none."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpuledger.analyze.rules import NO_IDENTITY, Features, categorize
+from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity
+
+FLAGS = ("recomputed", "workspace_sized", "same_module", "freed_in_backward")
+
+
+def category(phase: str, fate: str, identity: int = NO_IDENTITY, **flags: bool) -> str:
+    features = Features(
+        identity=np.array([identity], np.int8),
+        phase=np.array([PHASES.index(phase)], np.int8),
+        fate=np.array([FATES.index(fate)], np.int8),
+        **{name: np.array([flags.get(name, False)]) for name in FLAGS},
+    )
+    return CATEGORIES[categorize(features)[0]]
+
+
+@pytest.mark.parametrize("identity", list(Identity))
+def test_what_was_seen_goes_before_any_lifetime(identity: Identity) -> None:
+    for phase, fate in itertools.product(PHASES, FATES):
+        flags = dict.fromkeys(FLAGS, True)
+        assert category(phase, fate, identity, **flags) == IDENTITY_CATEGORY[identity]
+
+
+@pytest.mark.parametrize(
+    ("phase", "fate", "flags", "expected"),
+    [
+        ("forward", "same_visit", {}, "temporary"),
+        ("forward", "later", {}, "activation"),
+        ("forward", "kept", {}, "activation"),
+        ("forward", "kept", {"workspace_sized": True}, "workspace"),
+        ("forward", "later", {"workspace_sized": True}, "activation"),
+        ("evaluation", "same_visit", {}, "temporary"),
+        ("evaluation", "later", {}, "activation"),
+        ("backward", "same_visit", {"same_module": True}, "temporary"),
+        ("backward", "same_visit", {}, "activation_gradient"),
+        ("backward", "kept", {}, "activation_gradient"),
+        ("backward", "same_visit", {"recomputed": True, "same_module": True}, "activation"),
+        ("optimizer", "same_visit", {}, "temporary"),
+        ("optimizer", "later", {}, "temporary"),
+        ("optimizer", "kept", {}, "optimizer_state"),
+        ("optimizer", "alive", {}, "optimizer_state"),
+        ("between", "later", {}, "input"),
+        ("between", "later", {"freed_in_backward": True}, "activation"),
+        ("between", "kept", {}, "other"),
+        ("setup", "later", {}, "other"),
+        ("setup", "later", {"freed_in_backward": True}, "activation"),
+        ("setup", "same_visit", {}, "temporary"),
+    ],
+)
+def test_lifetimes(phase: str, fate: str, flags: dict[str, bool], expected: str) -> None:
+    assert category(phase, fate, **flags) == expected
+
+
+def test_some_rule_holds_for_everything_and_every_rule_for_something() -> None:
+    held = set()
+    for phase, fate in itertools.product(PHASES, FATES):
+        for values in itertools.product((False, True), repeat=len(FLAGS)):
+            flags = dict(zip(FLAGS, values, strict=True))
+            first = next(
+                number
+                for number, rule in enumerate(LIFETIME_RULES)
+                if phase in rule.phases
+                and fate in rule.fates
+                and all(getattr(rule, name) in (None, value) for name, value in flags.items())
+            )
+            held.add(first)
+            assert category(phase, fate, **flags) == LIFETIME_RULES[first].category
+    assert held == set(range(len(LIFETIME_RULES)))

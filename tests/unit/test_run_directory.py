@@ -1,0 +1,105 @@
+"""The run's directory: where it goes, what is refused, what a damaged one says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.model.run import choose_directory, rank_directories, read_json, read_run, write_json, write_table
+from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+
+
+def make_run(path: Path, *ranks: int) -> Path:
+    for rank in ranks:
+        (path / f"rank-{rank}").mkdir(parents=True)
+        write_json(path / f"rank-{rank}" / "manifest.json", {"schema_version": SCHEMA_VERSION, "rank": rank})
+    path.mkdir(exist_ok=True)
+    write_json(path / "manifest.json", {"schema_version": SCHEMA_VERSION, "name": "é\ud800"})
+    return path
+
+
+def test_names_are_numbered_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.ledger", "train-2.ledger", "train-3.ledger"):
+        path = choose_directory(None, force=False, stem="train")
+        assert path == Path(name)
+        path.mkdir()
+
+
+def test_what_exists_is_not_overwritten_without_a_word(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a.ledger", 0)
+    with pytest.raises(UsageError, match="exists, will not overwrite"):
+        choose_directory(str(tmp_path / "a"), force=False, stem="x")
+    assert choose_directory(str(path), force=True, stem="x") == path
+    assert not path.exists()
+
+
+def test_what_is_no_run_is_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "a.ledger").mkdir()
+    (tmp_path / "a.ledger" / "thesis.tex").touch()
+    with pytest.raises(UsageError, match="is not a run, will not remove it"):
+        choose_directory(str(tmp_path / "a"), force=True, stem="x")
+    assert (tmp_path / "a.ledger" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not a manifest"),
+        ("[]", "expected an object"),
+        ("{}", "no schema_version"),
+        ('{"schema_version": "1"}', "no schema_version"),
+        ('{"schema_version": 999}', "schema version 999, this gpuledger reads up to"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_bad_input(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_json(tmp_path / "manifest.json")
+    with pytest.raises(InputError):
+        read_run(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(InputError, match="not a manifest"):
+        read_json(tmp_path / "manifest.json")
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a.ledger", 10, 0, 2)
+    for stray in ("rank-x", "rank-", "rank-1"):
+        (path / stray).mkdir()
+    (path / "rank-7").touch()
+    run = read_run(path)
+    assert run.manifest["name"] == "é\ud800"
+    assert [rank.number for rank in run.ranks] == [0, 2, 10]
+    assert [number for number, _ in rank_directories(path)] == [0, 1, 2, 10]
+    with pytest.raises(UsageError, match="no rank 1"):
+        run.rank(1)
+    assert not list(path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("place", ["missing", "file"])
+def test_what_is_no_run_says_so(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="not a run"):
+        read_run(tmp_path / place)
+
+
+def test_tables_absent_damaged_or_of_other_columns(tmp_path: Path) -> None:
+    rank = read_run(make_run(tmp_path / "a.ledger", 0)).rank()
+    assert rank.table("blocks").num_rows == 0
+    assert rank.table("blocks").schema.names == list(TABLES["blocks"].column_names)
+    with pytest.raises(ValueError, match="blocks: columns"):
+        write_table(rank.directory, rank.table("names"), "blocks")
+    write_table(rank.directory, rank.table("names"), "names")
+    write_table(rank.directory, rank.table("blocks"), "blocks")
+    (rank.directory / "blocks" / "part-00000.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(InputError, match="blocks"):
+        rank.table("blocks")
+    (rank.directory / "names" / "part-00000.parquet").rename(rank.directory / "blocks" / "part-00000.parquet")
+    with pytest.raises(InputError, match="blocks"):
+        rank.table("blocks")
