@@ -244,3 +244,65 @@ def test_a_process_that_ends_early_leaves_what_it_had_written(tmp_path: Path) ->
     assert rank.table("blocks").num_rows > 0
     assert set(rank.table("blocks")["step"].to_pylist()) == {0, 1}
     assert all(check["ok"] for check in rank.manifest["checks"])
+
+
+class Breaking(nn.Module):
+    """A network whose graph breaks in each of more layers than Dynamo compiles one function for."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.linear(x)
+            torch._dynamo.graph_break()
+            return x.relu()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(self.Layer() for _ in range(10)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x) * 2
+
+
+def compiled_model(backend: Callable[..., Any]) -> None:
+    model = Breaking()
+    model.compile(backend=backend)
+    for _ in range(2):
+        model(torch.randn(2, 4)).sum().backward()
+
+
+def compiled_step(backend: Callable[..., Any]) -> None:
+    model = Breaking()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend=backend)
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(2):
+        step(torch.randn(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", [compiled_model, compiled_step])
+def test_the_compiler_meets_the_same_frames_as_without_us(program: Callable[[Any], None]) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    def frames(record_it: bool) -> tuple[int, int]:
+        torch._dynamo.reset()
+        counter = CompileCounter()
+        if record_it:
+            run = record_run(lambda _: program(counter))
+            assert [note for note in run.manifest["notes"] if "error" in note] == []
+        else:
+            program(counter)
+        return counter.frame_count, counter.op_count
+
+    bare = frames(False)
+    assert bare[0] > 1
+    assert frames(True) == bare
