@@ -93,6 +93,31 @@ SAME = {
     class Config: pass
     print(type(pickle.loads(pickle.dumps(Config()))), pickle.dumps(Config()))
     """.replace("TRAIN", TRAIN.replace("\n", "\n    ")),
+    "what we stand in for: keywords, signatures, names": """
+    import inspect, pickle
+    import torch
+    x = torch.ones(3, requires_grad=True)
+    print(torch.autograd.grad(outputs=x.square().sum(), inputs=x))
+    torch.autograd.backward(tensors=[x.square().sum()])
+    class Net(torch.nn.Module):
+        def forward(self, x, module=None, result=None): return x if module is None else module
+    print(x.grad, Net()(x, module=x + 1), Net()(x, result=2))
+    for wrong in (lambda: Net()(x, self=3), lambda: torch.autograd.grad(), lambda: torch.autograd.backward(x=1)):
+        try: wrong()
+        except TypeError as error: print(error)
+    for function in (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad):
+        print(inspect.signature(function), function.__qualname__, function.__module__, function.__doc__)
+    print(inspect.signature(Net().__call__), pickle.loads(pickle.dumps(torch.autograd.grad)) is torch.autograd.grad)
+    """,
+    "torch's own profiler with stacks and modules": """
+    import os
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    TRAIN
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True, with_modules=True) as profiled:
+        step(); step()
+    print(sorted({event.name for event in profiled.events() if event.name.startswith("nn.Module")}))
+    """.replace("TRAIN", TRAIN.replace("\n", "\n    ")),
 }
 
 

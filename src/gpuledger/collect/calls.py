@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -43,12 +44,13 @@ class FirstCall(_Watch):
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         watch = self
 
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
+        @functools.wraps(original)
+        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if watch._theirs is None or torch.compiler.is_compiling():
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             watch.remove()
             watch._begin()
-            return module(*args, **kwargs)
+            return self(*args, **kwargs)
 
         return __call__
 
@@ -65,17 +67,18 @@ class OutermostCalls(_Watch):
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         watch, inside = self, self._inside
 
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
+        @functools.wraps(original)
+        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if watch._theirs is None or torch.compiler.is_compiling() or getattr(inside, "call", False):
-                return original(module, *args, **kwargs)
-            watch._began(module)
+                return original(self, *args, **kwargs)
+            watch._began(self)
             if watch._theirs is None:
-                return module(*args, **kwargs)
+                return self(*args, **kwargs)
             inside.call = True
             try:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 inside.call = False
-                watch._ended(module)
+                watch._ended(self)
 
         return __call__

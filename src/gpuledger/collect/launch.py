@@ -28,6 +28,7 @@ _SI_KERNEL = 0x80
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals Python ignores from its start; a child would inherit that."""
 
+
 @dataclass(frozen=True)
 class Order:
     """What to run and how to record it. ``settings`` is ``name -> (value, where it came from)``."""

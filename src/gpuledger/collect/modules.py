@@ -11,6 +11,7 @@ parent is at work again. Autograd's sequence numbers tell which case holds.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -95,19 +96,23 @@ class ModuleTracker:
     # -- forward ------------------------------------------------------------------------------------------------
 
     def _wrapped_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for ``nn.Module.__call__``. Everything it needs is at hand: it is the hot path."""
+        """Return what stands in for ``nn.Module.__call__``. Everything it needs is at hand: it is the hot path.
+
+        Its first parameter is called as in the original: torch's profiler reads it from the frame, by name.
+        """
         is_compiling = torch.compiler.is_compiling
         enter, leave = self._enter, self._leave
         tracker = self
 
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
+        @functools.wraps(original)
+        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if is_compiling() or not tracker.active:
-                return original(module, *args, **kwargs)
-            frame = enter(module, args, kwargs)
+                return original(self, *args, **kwargs)
+            frame = enter(self, args, kwargs)
             if frame is None:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             try:
-                result = original(module, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             except BaseException:
                 leave(frame, None)
                 raise
@@ -253,16 +258,18 @@ class ModuleTracker:
     def _wrapped_backward(self, original: Callable[..., Any], *, whole: bool) -> Callable[..., Any]:
         tracker = self
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not tracker.active or torch.compiler.is_compiling():
-                return original(tensors, *args, **kwargs)
-            before, token = tracker._enter_backward(tensors)
+        roots = "tensors" if whole else "outputs"
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not tracker.active:
+                return original(*args, **kwargs)
+            before, token = tracker._enter_backward(args[0] if args else kwargs.get(roots))
             try:
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 tracker._leave_backward(before, token, whole=whole)
 
-        backward.__name__ = original.__name__
         return backward
 
     def _enter_backward(self, tensors: Any) -> tuple[Phase, Any]:
