@@ -247,7 +247,7 @@ def test_a_process_that_ends_early_leaves_what_it_had_written(tmp_path: Path) ->
 
 
 class Breaking(nn.Module):
-    """A network whose graph breaks in each of more layers than Dynamo compiles one function for."""
+    """A network whose graph breaks in each layer."""
 
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -261,7 +261,7 @@ class Breaking(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(self.Layer() for _ in range(10)))
+        self.layers = nn.Sequential(*(self.Layer() for _ in range(3)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x) * 2
