@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.memory_dispatch import UNSEEN_THREADS, DispatchRecorder
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook, suffix
 from gpuledger.model.accounts import Phase
@@ -97,6 +97,21 @@ def test_what_another_thread_lets_go_is_gone(recorder: DispatchRecorder) -> None
     thread.start()
     thread.join()
     assert held(recorder) == before
+
+
+def test_modules_in_another_thread_are_said_to_be_unseen(recorder: DispatchRecorder) -> None:
+    def notes_after(run: Callable[[], None]) -> list[str]:
+        run()
+        recorder.drain(part := Part(), "drain")
+        return part.notes
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=recorder.set_token, args=("0",))
+        thread.start()
+        thread.join()
+
+    assert notes_after(lambda: recorder.set_token("0")) == []
+    assert notes_after(elsewhere) == [UNSEEN_THREADS]
 
 
 def test_the_program_s_own_modes_go_on_working(recorder: DispatchRecorder) -> None:

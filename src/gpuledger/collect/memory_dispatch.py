@@ -33,6 +33,8 @@ _PSEUDO_ADDRESS = 1 << 56
 OPENING = 0
 """Number of the opening snapshot."""
 
+UNSEEN_THREADS = "Modules ran in another thread as well, whose tensors the dispatch-mode recorder does not see."
+
 
 class _Token(threading.local):
     value = ""
@@ -63,6 +65,8 @@ class DispatchRecorder:
         self._on_error = on_error
         self._kinds = frozenset(devices)
         self._token = _Token()
+        self._thread = threading.get_ident()
+        self._unseen = False
         self._mode: _Mode | None = None
         self._open = False
         self._with_stacks = False
@@ -77,9 +81,12 @@ class DispatchRecorder:
 
     def _set_token(self, token: str) -> None:
         self._token.value = token
+        if threading.get_ident() != self._thread and not self._unseen:
+            self._unseen = not torch_private.has_dispatch_mode()  # autograd gives its threads the caller's modes
 
     def open(self, part: Part) -> None:
         """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
+        self._thread = threading.get_ident()
         self._write_opening(part)
         self._open = True
         self._mode = _Mode(self)
@@ -119,6 +126,8 @@ class DispatchRecorder:
     def drain(self, part: Part, reason: str) -> None:
         """Move the events into ``part``."""
         events, self._events = self._events, []
+        if self._unseen:
+            part.notes.append(UNSEEN_THREADS)
         part.facts["operators"] = [str(operator) for operator in self._operators]
         if not events:
             return

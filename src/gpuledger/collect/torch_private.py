@@ -163,6 +163,11 @@ _MODE_FLAGS = (
 """What a TorchDispatchMode keeps to put back when it is left."""
 
 
+def has_dispatch_mode() -> bool:
+    """Return whether operators of the calling thread pass through any dispatch mode."""
+    return bool(_C._len_torch_dispatch_stack())
+
+
 def take_out_dispatch_mode(mode: Any) -> bool:
     """Return whether a TorchDispatchMode was taken from this thread's stack, be there others above it.
 
