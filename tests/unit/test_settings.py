@@ -1,0 +1,54 @@
+"""The orders of a recorded process, as its environment has them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.collect.settings import RecordSettings, parse_steps, settings_from
+from gpuledger.errors import UsageError
+
+
+@given(first=st.integers(1, 10**6), more=st.integers(0, 10**6))
+def test_steps_are_read_as_they_are_written(first: int, more: int) -> None:
+    last = first + more
+    assert parse_steps(f"{first}:{last}") == parse_steps(f" {first} : {last} ") == (first, last)
+    assert parse_steps(str(first)) == (first, first)
+
+
+@given(text=st.text(max_size=8) | st.from_regex(r"[0-9]{1,3}:[0-9]{1,3}", fullmatch=True))
+def test_any_text_is_two_steps_or_refused(text: str) -> None:
+    with suppress(UsageError):
+        first, last = parse_steps(text)
+        assert 1 <= first <= last
+
+
+@pytest.mark.parametrize("text", ["", ":", "0:3", "3:1", "1:", ":3", "1:2:3", "-1:2", "1.5", "1:x", "²"])
+def test_what_are_no_steps(text: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"steps {text!r}")):
+        parse_steps(text)
+
+
+def test_without_a_run_nothing_is_recorded() -> None:
+    assert settings_from({}) is None
+    assert settings_from({"GPULEDGER_RUN": "", "GPULEDGER_STEPS": "no steps"}) is None
+
+
+def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert settings_from({"GPULEDGER_RUN": "a.ledger"}) == RecordSettings(tmp_path / "a.ledger", 1, 3, True, "auto")
+    given_all = {
+        "GPULEDGER_RUN": "/b.ledger",
+        "GPULEDGER_STEPS": "5:7",
+        "GPULEDGER_STACKS": "0",
+        "GPULEDGER_DEVICES": "cpu",
+    }
+    assert settings_from(given_all) == RecordSettings(Path("/b.ledger"), 5, 7, False, "cpu")
+    assert settings_from({"GPULEDGER_RUN": "c", "GPULEDGER_STEPS": ""}) is not None
+    with pytest.raises(UsageError, match="steps '7:5'"):
+        settings_from({"GPULEDGER_RUN": "d", "GPULEDGER_STEPS": "7:5"})
