@@ -109,15 +109,6 @@ SAME = {
         print(inspect.signature(function), function.__qualname__, function.__module__, function.__doc__)
     print(inspect.signature(Net().__call__), pickle.loads(pickle.dumps(torch.autograd.grad)) is torch.autograd.grad)
     """,
-    "torch's own profiler with stacks and modules": """
-    import os
-    os.environ["KINETO_LOG_LEVEL"] = "99"
-    TRAIN
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CPU], with_stack=True, with_modules=True) as profiled:
-        step(); step()
-    print(sorted({event.name for event in profiled.events() if event.name.startswith("nn.Module")}))
-    """.replace("TRAIN", TRAIN.replace("\n", "\n    ")),
 }
 
 

@@ -25,7 +25,8 @@ def walk() -> int:
     """Return the bytes of all storages that Python can reach, each once. A fake tensor of the compiler's has none."""
     storages = {}
     for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, nn.Parameter) and thing.device.type == "cpu":
+        plain = type(thing) in (torch.Tensor, nn.Parameter)
+        if plain and thing.device.type == "cpu" and thing.layout is torch.strided:
             storages[thing.untyped_storage()._cdata] = thing.untyped_storage().nbytes()
     return sum(storages.values())
 
