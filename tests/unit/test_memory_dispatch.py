@@ -81,6 +81,26 @@ def test_a_storage_that_grows_or_shrinks_ends_and_begins_anew(recorder: Dispatch
     assert held(recorder) == before
 
 
+def test_a_storage_that_moves_to_shared_memory_is_found_there(recorder: DispatchRecorder) -> None:
+    moved = torch.ones(1000)
+    before = moved.data_ptr()
+    moved.share_memory_()
+    moved.add_(1)
+    assert moved.data_ptr() != before
+    recorder.drain(part := Part(), "drain")
+    events = part.arrays()
+    live: set[int] = set()
+    for action, address in zip(events["events.action"].tolist(), events["events.address"].tolist(), strict=True):
+        if action == Action.ALLOC:
+            assert address not in live
+            live.add(address)
+        elif action == Action.FREE_REQUESTED:
+            live.remove(address)
+    assert before not in live
+    assert moved.data_ptr() in live
+    assert held(recorder) == walk()
+
+
 def test_views_and_tensors_from_elsewhere_are_met_once(recorder: DispatchRecorder) -> None:
     numpy = pytest.importorskip("numpy")
     before = held(recorder)

@@ -211,15 +211,16 @@ class DispatchRecorder:
         key = storage._cdata
         known = self._live.get(key)
         size_bytes = storage.nbytes()
+        fake = storage.device.type == "meta"  # asked for its address, it would warn the program
+        address = 0 if fake else storage.data_ptr()
         if known is not None:
-            if known[3] == size_bytes:
+            if known[3] == size_bytes and address in (0, known[2]):
                 return None
-            self._drop(key)
+            self._drop(key)  # it has been resized, or moved to shared memory
         if not size_bytes:
             return None
         device_idx = -1 if device.index is None else device.index
-        fake = storage.device.type == "meta"  # asked for its address, it would warn the program
-        address = (not fake and storage.data_ptr()) or self._pseudo_address(size_bytes)
+        address = address or self._pseudo_address(size_bytes)
         reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._live[key] = (reference, device_idx, address, size_bytes)
         return device_idx, address, size_bytes
