@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +26,9 @@ from gpuledger.collect.calibrate import (
     lookup_or_measure,
 )
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.model.run import Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
+from gpuledger.formats.readers import find_format, read_files
+from gpuledger.model.imported import write_imported
+from gpuledger.model.run import SUFFIX, Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -43,6 +48,37 @@ def load(path: str | Path) -> Run:
         read_json(place / "manifest.json")
         post_missing(place)
     return read_run(place)
+
+
+def load_foreign(path: Path) -> Run:
+    """Return the run that a file or folder of an older format holds, imported into a directory of this process.
+
+    Raises:
+        InputError: it is of no format that is read, or nothing in it could be read.
+    """
+    format_name = find_format(path)
+    if format_name is None:
+        return read_run(path)
+    imported = read_files(format_name, (path,), path.stem, {})
+    return write_imported(imported, _scratch_directory() / f"{path.stem}{SUFFIX}")
+
+
+def _scratch_directory() -> Path:
+    """Return a new directory that is removed when this process ends."""
+    directory = Path(tempfile.mkdtemp(prefix="gpuledger-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Run:
+    """Return the run made of files in an older format, written to ``out``.
+
+    Raises:
+        UsageError: no such format, or an option that it does not take.
+        InputError: nothing could be read.
+        OSError: it cannot be written.
+    """
+    return write_imported(read_files(format_name, paths, out.name.removesuffix(SUFFIX), options), out)
 
 
 def post_missing(run_directory: Path) -> None:

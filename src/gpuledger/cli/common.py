@@ -54,17 +54,21 @@ def device_option() -> Decorator:
 
 
 def open_run(text: str) -> Run:
-    """Return the run ``text`` names: a directory, its suffix may be left out.
+    """Return the run ``text`` names: a directory, its suffix may be left out, or files of an older format.
 
     Raises:
-        InputError: it is not a run, damaged, or of a newer schema.
+        InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
     """
-    from gpuledger.api import load
+    from gpuledger.api import load, load_foreign
     from gpuledger.model.run import SUFFIX
 
     path = Path(text)
     with_suffix = path.with_name(path.name + SUFFIX) if path.name else path
-    return load(with_suffix if not path.exists() and with_suffix.exists() else path)
+    if not path.exists() and with_suffix.exists():
+        return load(with_suffix)
+    if path.exists() and not (path / "manifest.json").is_file():
+        return load_foreign(path)
+    return load(path)
 
 
 def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:

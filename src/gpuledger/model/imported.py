@@ -1,0 +1,110 @@
+"""A run made from files that others wrote: the same tables and manifests, built in memory and written at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuledger._version import __version__
+from gpuledger.model.run import Run, read_run, write_json, write_table
+from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ImportedRank:
+    """One process, or one card, of the files read.
+
+    ``tables`` are by name and have the columns of :data:`gpuledger.model.tables.TABLES`; what a format cannot know is
+    null there. ``facts`` are the further keys of the rank's manifest, such as ``devices``.
+    """
+
+    number: int
+    tables: dict[str, pa.Table]
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportedRun:
+    """Everything that was read from some files.
+
+    ``format`` is the name of the reader, ``files`` what was read. ``unread`` are lines or files that could not be
+    read, each with its reason: they are named to the user and end the command with 3, and the rest is kept.
+    """
+
+    name: str
+    format: str
+    files: tuple[str, ...]
+    ranks: tuple[ImportedRank, ...]
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def rows_to_table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Return ``rows`` as table ``name``; a nullable column that a row lacks is null.
+
+    Raises:
+        ValueError: a row lacks a column that must have a value, or has an unknown one.
+    """
+    import pyarrow as pa
+
+    table = TABLES[name]
+    unknown = {key for row in rows for key in row} - set(table.column_names)
+    if unknown:
+        raise ValueError(f"{name}: no such columns: {sorted(unknown)}")
+    for column in table.columns:
+        if not column.nullable and any(row.get(column.name) is None for row in rows):
+            raise ValueError(f"{name}: {column.name} must have a value")
+    return pa.Table.from_pylist(rows, table.arrow_schema())
+
+
+def write_imported(run: ImportedRun, path: Path) -> Run:
+    """Return the run after writing it to ``path``, a directory that is not there yet.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.mkdir(parents=True)
+    for rank in run.ranks:
+        directory = path / f"rank-{rank.number}"
+        directory.mkdir()
+        for name, table in rank.tables.items():
+            write_table(directory, table, name)
+        write_json(directory / "manifest.json", _rank_manifest(run, rank))
+    write_json(path / "manifest.json", _run_manifest(run))
+    return read_run(path)
+
+
+def _rank_manifest(run: ImportedRun, rank: ImportedRank) -> dict[str, Any]:
+    return {
+        "devices": [],
+        "checks": [],
+        "pauses": [],
+        "damaged": [],
+        **rank.facts,
+        "schema_version": SCHEMA_VERSION,
+        "rank": rank.number,
+        "recorder": run.format,
+        "status": "closed",
+        "notes": list(rank.notes),
+    }
+
+
+def _run_manifest(run: ImportedRun) -> dict[str, Any]:
+    return {
+        "command": [],
+        "settings": {},
+        "started_ns": 0,
+        **run.facts,
+        "schema_version": SCHEMA_VERSION,
+        "gpuledger_version": __version__,
+        "name": run.name,
+        "status": "complete",
+        "imported": {"format": run.format, "files": list(run.files), "unread": list(run.unread)},
+        "notes": list(run.notes),
+    }
