@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuledger._version import __version__
 
-_PUBLIC = {"load": "gpuledger.api", "record": "gpuledger.api"}
+_PUBLIC = {"diff": "gpuledger.api", "load": "gpuledger.api", "record": "gpuledger.api"}
 
-__all__ = ["__version__", "load", "record"]
+__all__ = ["__version__", "diff", "load", "record"]
 
 
 def __getattr__(name: str) -> Any:

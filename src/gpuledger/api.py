@@ -32,6 +32,7 @@ from gpuledger.model.run import SUFFIX, Rank, Run, choose_directory, rank_direct
 from gpuledger.model.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.diff import Diff
     from gpuledger.collect.session import Session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -61,6 +62,44 @@ def load_foreign(path: Path) -> Run:
         return read_run(path)
     imported = read_files(format_name, (path,), path.stem, {})
     return write_imported(imported, _scratch_directory() / f"{path.stem}{SUFFIX}")
+
+
+def diff(before: str | Path | Run, after: str | Path | Run, by: str = "module", **how: Any) -> Diff:
+    """Return how ``after`` differs from ``before``.
+
+    Args:
+        before: A run or its path, or a file of an older format.
+        after: The same, compared with ``before``.
+        by: What tells accounts apart beside category and module: ``category`` and ``module`` add nothing, ``phase``
+            and ``tensor`` do.
+        how: ``depth``, ``at``, ``step``, ``rank`` and ``device_idx``, as in
+            :func:`gpuledger.analyze.diff.diff_runs`.
+
+    Raises:
+        EmptyRunError: a run holds nothing to compare.
+        InputError: one is not a run.
+    """
+    from gpuledger.analyze.diff import diff_runs
+
+    words = tuple(dict.fromkeys(("category", "module", by)))
+    return diff_runs(open_run(before), open_run(after), words, **how)
+
+
+def open_run(run: str | Path | Run) -> Run:
+    """Return the run that ``run`` names: a directory, its suffix may be left out, or files of an older format.
+
+    Raises:
+        InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
+    """
+    if isinstance(run, Run):
+        return run
+    path = Path(run)
+    with_suffix = path.with_name(path.name + SUFFIX) if path.name else path
+    if not path.exists() and with_suffix.exists():
+        return load(with_suffix)
+    if path.exists() and not (path / "manifest.json").is_file():
+        return load_foreign(path)
+    return load(path)
 
 
 def _scratch_directory() -> Path:

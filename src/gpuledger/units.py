@@ -9,6 +9,7 @@ from gpuledger.errors import UsageError
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9}
+_JOULE_UNITS_J = {"mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3.6e3, "kWh": 3.6e6}
 _PARSED_BYTES = {
     "": 1, "B": 1,
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "PIB": 1 << 50,
@@ -50,6 +51,17 @@ def format_seconds(value_s: float | None) -> str:
     return format_ns(None if value_s is None else value_s * 1e9)
 
 
+def format_joules(value_j: float | None) -> str:
+    """Return joules as text with three or four significant digits, ``251.00 J``, ``3.20 kJ``; ``n/a`` for None."""
+    if value_j is None:
+        return MISSING
+    size, sign = abs(float(value_j)), "-" if value_j < 0 else ""
+    for unit in ("mJ", "J", "kJ"):
+        if round(size / _JOULE_UNITS_J[unit], 2) < 1_000:
+            return f"{sign}{size / _JOULE_UNITS_J[unit]:.2f} {unit}"
+    return f"{sign}{size / _JOULE_UNITS_J['MJ']:.2f} MJ"
+
+
 def format_frac(value_frac: float | None, decimals: int = 1) -> str:
     """Return a share between 0 and 1 as text, ``88.4 %``; ``n/a`` for None."""
     return MISSING if value_frac is None else f"{value_frac * 100:.{decimals}f} %"
@@ -85,6 +97,35 @@ def parse_duration_ns(text: str) -> int:
         named = f"unknown unit {unit}" if unit else "a unit is missing"
         raise UsageError(f"{text}: {named}", hint="use ns, us, ms, s, min or h, such as 1.5s")
     return _whole(text, number * factor)
+
+
+def parse_joules(text: str) -> float:
+    """Return the joules that ``251 J``, ``3.2kJ``, ``80mJ`` or ``2 Wh`` mean; a unit is needed.
+
+    Raises:
+        UsageError: ``text`` is not an energy.
+    """
+    number, unit = _split(text, "an energy", "such as 251J or 3.2kJ")
+    factor = _JOULE_UNITS_J.get(unit)
+    if factor is None:
+        named = f"unknown unit {unit}" if unit else "a unit is missing"
+        raise UsageError(f"{text}: {named}", hint="use mJ, J, kJ, MJ, Wh or kWh, such as 251J")
+    return number * factor
+
+
+def parse_frac(text: str) -> float:
+    """Return the share that ``90%`` or ``0.9`` means.
+
+    Raises:
+        UsageError: ``text`` is not a share.
+    """
+    number, _, rest = text.partition("%")
+    if rest.strip():
+        raise UsageError(f"{text!r}: not a share", hint="such as 5% or 0.05")
+    value, unit = _split(number, "a share", "such as 5% or 0.05")
+    if unit:
+        raise UsageError(f"{text}: unknown unit {unit}", hint="such as 5% or 0.05")
+    return value / 100 if "%" in text else value
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:

@@ -19,6 +19,7 @@ SURFACE = {
     "show": "--by --at --step -n --depth --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
+    "diff": "--by --at --step -n --depth --rank --device --json --html --force",
     "export": "--to --table -o --force",
     "sql": "--json --csv -n",
     "doctor": "--json",

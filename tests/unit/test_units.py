@@ -6,10 +6,13 @@ from gpuledger.errors import UsageError
 from gpuledger.units import (
     format_bytes,
     format_frac,
+    format_joules,
     format_ns,
     format_seconds,
     parse_bytes,
     parse_duration_ns,
+    parse_frac,
+    parse_joules,
     share_frac,
 )
 
@@ -85,3 +88,40 @@ def test_nonsense_sizes_are_refused(text: str) -> None:
 def test_nonsense_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_duration_ns(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0123, "12.30 mJ"),
+        (251, "251.00 J"),
+        (3_200, "3.20 kJ"),
+        (-0.5, "-500.00 mJ"),
+        (5e6, "5.00 MJ"),
+        (None, "n/a"),
+    ],
+)
+def test_joules_are_printed_in_the_unit_below_them(value: float | None, text: str) -> None:
+    assert format_joules(value) == text
+
+
+@pytest.mark.parametrize(("text", "value"), [("251 J", 251), ("3.2kJ", 3200), ("80mJ", 0.08), ("2 Wh", 7200)])
+def test_joules_are_read(text: str, value: float) -> None:
+    assert parse_joules(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("90%", 0.9), ("0.9", 0.9), ("2.5 %", 0.025), (" 3% ", 0.03)])
+def test_shares_are_read(text: str, value: float) -> None:
+    assert parse_frac(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "J", "251", "3 parsecs", "-1 J", "1e9 J"])
+def test_what_is_not_an_energy_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_joules(text)
+
+
+@pytest.mark.parametrize("text", ["", "%", "5 %%", "5 % of it", "3x", "-1 %"])
+def test_what_is_not_a_share_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_frac(text)

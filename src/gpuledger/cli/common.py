@@ -59,16 +59,9 @@ def open_run(text: str) -> Run:
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
     """
-    from gpuledger.api import load, load_foreign
-    from gpuledger.model.run import SUFFIX
+    from gpuledger import api
 
-    path = Path(text)
-    with_suffix = path.with_name(path.name + SUFFIX) if path.name else path
-    if not path.exists() and with_suffix.exists():
-        return load(with_suffix)
-    if path.exists() and not (path / "manifest.json").is_file():
-        return load_foreign(path)
-    return load(path)
+    return api.open_run(text)
 
 
 def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, Entry] = {
     "show": Entry("gpuledger.cli.show:show_command", "Look", "Show where the bytes are at one instant."),
     "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),
     "report": Entry("gpuledger.cli.report:report_command", "Look", "Write one offline HTML file."),
+    "diff": Entry("gpuledger.cli.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
     "export": Entry("gpuledger.cli.export:export_command", "Take out", "Write a run's tables as CSV, Parquet or JSON."),
     "sql": Entry("gpuledger.cli.sql:sql_command", "Take out", "Ask a run's tables with SQL, read-only."),
     "doctor": Entry("gpuledger.cli.doctor:doctor_command", "This machine", "Tell what works here, and what to do."),

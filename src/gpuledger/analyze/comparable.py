@@ -1,0 +1,62 @@
+"""What makes two runs hard to compare, in whole sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank, Run
+
+_SAME_FACTS = {
+    "recorder": "recorder",
+    "torch_version": "torch",
+    "cuda_version": "CUDA",
+    "allocator_settings": "allocator settings",
+}
+"""Key of a rank's manifest -> what a reader calls it; a difference here can be the reason for one in the figures."""
+
+
+def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
+    """Return what the runs as a whole do not share."""
+    notes = []
+    for run in (before, after):
+        if run.manifest.get("status") == "running":
+            notes.append(f"{run.name} is still being written: what is there so far is compared.")
+        if run.manifest.get("status") == "cut off":
+            notes.append(f"{run.name} was cut off: what was written until then is compared.")
+    versions = [run.manifest.get("schema_version") for run in (before, after)]
+    if versions[0] != versions[1]:
+        notes.append(f"Schema versions differ: {before.name} has {versions[0]}, {after.name} has {versions[1]}.")
+    counts = [len(run.ranks) for run in (before, after)]
+    if counts[0] != counts[1]:
+        which = "the rank both have is" if compared == 1 else f"the {compared} ranks both have are"
+        notes.append(f"{before.name} has {_ranks(counts[0])}, {after.name} has {_ranks(counts[1])}: {which} compared.")
+    return notes
+
+
+def compare_ranks(before: Rank, after: Rank) -> list[str]:
+    """Return what two ranks do not share: the card, the recorder, versions, and how many steps were recorded."""
+    notes = []
+    old, new = (_cards(rank) for rank in (before, after))
+    if old != new:
+        notes.append(f"Different devices: {old} before, {new} after. Times, joules and rounding are those of each.")
+    for key, title in _SAME_FACTS.items():
+        was, now = before.manifest.get(key), after.manifest.get(key)
+        if was != now and was is not None and now is not None:
+            notes.append(f"{title[0].upper()}{title[1:]} differs: {_text(was)} before, {_text(now)} after.")
+    return notes
+
+
+def _cards(rank: Rank) -> str:
+    names = [str(device.get("name") or "unknown") for device in rank.manifest.get("devices") or []]
+    return ", ".join(names) or "unknown"
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in sorted(value.items())) or "none"
+    return str(value)

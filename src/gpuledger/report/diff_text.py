@@ -1,0 +1,169 @@
+"""Two runs beside each other in a terminal: heads, figures that differ, accounts that differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.report.phrases import MISSING, column_unit, device_label, labelled, place_of
+from gpuledger.report.quantities import (
+    LESS_COLOR,
+    MORE_COLOR,
+    metric_title,
+    metric_unit,
+    quantity,
+    signed,
+    signed_share,
+)
+from gpuledger.report.terminal import BOLD, DIM, Bar, Cell, Column, Table
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.diff import Change, Diff, PlaceDiff, Side
+    from gpuledger.report.phrases import Unit
+    from gpuledger.report.terminal import Terminal
+
+Row = tuple[str | Cell | Bar, ...]
+NO_DIFFERENCE = "no difference"
+
+
+def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal) -> list[str]:
+    """Return the lines of a diff: of one device in full, of several a table and the one with the highest peak.
+
+    Args:
+        diff: What is shown.
+        words: One table of accounts by each of these.
+        rows: Rows of a table; the rest is summed.
+        terminal: Where it goes.
+    """
+    lines: list[str] = []
+    if len(diff.places) > 1:
+        lines += [*place_table(diff).lines(terminal), ""]
+    place = diff.main
+    lines += [*_head("before", place.before, terminal), *_head("after", place.after, terminal)]
+    if place.is_empty:
+        return [*lines, "", terminal.text(NO_DIFFERENCE)]
+    if place.figures:
+        lines += ["", *figure_table(place).lines(terminal)]
+    for word in words:
+        if place.changes(word):
+            lines += ["", *change_table(place, word, rows).lines(terminal)]
+    return lines
+
+
+def place_table(diff: Diff) -> Table:
+    """Return one row per rank and device with its allocated peak in both runs."""
+    columns = (
+        Column("rank", right=True),
+        Column("device"),
+        Column("before", right=True, optional=1),
+        Column("after", right=True, optional=2),
+        Column("change", right=True),
+    )
+    rows = tuple(_place_row(place) for place in diff.places)
+    return Table(columns, rows)
+
+
+def figure_table(place: PlaceDiff) -> Table:
+    """Return the figures that differ, one row each."""
+    columns = (
+        Column("", shrinks=True),
+        Column("before", right=True, optional=1),
+        Column("after", right=True, optional=2),
+        Column("change", right=True),
+        Column("", right=True, optional=4),
+        Column("", optional=3),
+    )
+    return Table(columns, tuple(_figure_row(change) for change in place.figures))
+
+
+def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
+    """Return the accounts that differ, summed by ``word``, closed by the change of allocated bytes."""
+    changes = place.changes(word)
+    shown, rest = changes[:rows], changes[rows:]
+    sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
+    unit, largest = column_unit(int(max(sizes))), max(abs(change.delta or 0) for change in changes)
+    body: list[Row] = [_change_row(change, unit, largest) for change in shown]
+    if rest:
+        body.append(_sum_row(f"… {len(rest):,} more", rest, unit, DIM))
+    body.append(_sum_row("total change", changes, unit, BOLD))
+    columns = (
+        Column(f"by {word}", shrinks=True),
+        Column(f"before {unit.name}", right=True, optional=2),
+        Column(f"after {unit.name}", right=True, optional=3),
+        Column(f"change {unit.name}", right=True),
+        Column("", right=True, optional=4),
+        Column("", optional=1),
+        Column(bar=True, optional=5),
+    )
+    return Table(columns, tuple(body))
+
+
+def _head(label: str, side: Side, terminal: Terminal) -> list[str]:
+    where = f"rank {side.rank} · {device_label(side.device_idx)} · {side.device_name}"
+    peak = [] if side.books is None else [format_bytes(side.books.allocated_bytes), place_of(side.books.instant)]
+    return labelled(terminal, label, [side.run, *peak, where])
+
+
+def _place_row(place: PlaceDiff) -> Row:
+    before, after = (side.metrics.get("peak_allocated_bytes") for side in (place.before, place.after))
+    delta = None if before is None or after is None else after.value - before.value
+    devices = dict.fromkeys(device_label(side.device_idx) for side in (place.before, place.after))
+    return (
+        str(place.before.rank),
+        " / ".join(devices),
+        MISSING if before is None else format_bytes(before.value),
+        MISSING if after is None else format_bytes(after.value),
+        Cell(NO_DIFFERENCE if delta == 0 else signed(delta, "B"), color=_color(delta)),
+    )
+
+
+def _figure_row(change: Change) -> Row:
+    name = change.key[0]
+    unit, style = metric_unit(name), DIM if change.within_noise else ""
+    return (
+        Cell(metric_title(name), style),
+        Cell(quantity(change.before, unit), style),
+        Cell(quantity(change.after, unit), style),
+        _delta_cell(change, signed(change.delta, unit)),
+        Cell(signed_share(change.delta, change.before), style),
+        Cell(_remark(change), DIM),
+    )
+
+
+def _change_row(change: Change, unit: Unit, largest: float) -> Row:
+    style = DIM if change.within_noise else ""
+    delta = int(change.delta or 0)
+    color = _color(delta)
+    return (
+        Cell(change.key[0], style),
+        Cell(unit.amount(int(change.before or 0)), style),
+        Cell(unit.amount(int(change.after or 0)), style),
+        _delta_cell(change, _signed_amount(delta, unit)),
+        Cell(signed_share(change.delta, change.before), style),
+        Cell(_remark(change), DIM),
+        Bar(((abs(delta) / largest, color),)),
+    )
+
+
+def _sum_row(label: str, changes: tuple[Change, ...], unit: Unit, style: str) -> Row:
+    delta = int(sum(change.delta or 0 for change in changes))
+    return (Cell(label, style), "", "", Cell(_signed_amount(delta, unit), style), "", "", "")
+
+
+def _signed_amount(delta: int, unit: Unit) -> str:
+    text = unit.amount(delta)
+    return text if delta <= 0 or text.startswith("<") else f"+{text}"
+
+
+def _delta_cell(change: Change, text: str) -> Cell:
+    return Cell(text, DIM) if change.within_noise else Cell(text, color=_color(change.delta))
+
+
+def _color(delta: float | None) -> str:
+    return "" if not delta else MORE_COLOR if delta > 0 else LESS_COLOR
+
+
+def _remark(change: Change) -> str:
+    if change.delta is None:
+        return "only after" if change.before is None else "only before"
+    return "within noise" if change.within_noise else ""

@@ -1,0 +1,199 @@
+"""The diff: it closes, it is empty for a run with itself, it turns around, and it says what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
+from synthetic import HOSTILE, make_run
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.diff import Change, Diff, diff_runs
+from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.metrics import KINDS, measure
+from gpuledger.cli.main import main
+from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.model.run import Run, read_json, read_run, write_json
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    make_run(place / "one.ledger", blocks=600)
+    make_run(place / "other.ledger", blocks=700, seed=5)
+    make_run(place / "four.ledger", ranks=4, blocks=300)
+    make_run(place / "cpu.ledger", cuda=False, blocks=300)
+    make_run(place / "hostile.ledger", hostile_names=True, blocks=300)
+    return place
+
+
+def both(runs: Path, before: str = "one", after: str = "other", **how: Any) -> Diff:
+    return diff_runs(read_run(runs / f"{before}.ledger"), read_run(runs / f"{after}.ledger"), **how)
+
+
+def ask(*words: object, columns: int | None = None) -> Result:
+    env = {"COLUMNS": str(columns) if columns else None}
+    return CliRunner().invoke(main, [str(word) for word in words], env=env)
+
+
+def changed(place: Path, rank: int = 0, **keys: Any) -> Run:
+    """Return the run after some keys of a rank's manifest were changed."""
+    path = place / f"rank-{rank}" / "manifest.json"
+    write_json(path, read_json(path) | keys)
+    return read_run(place)
+
+
+@pytest.mark.parametrize("word", [None, "category", "module", "phase", "tensor"])
+def test_the_changes_sum_to_the_change_of_allocated_bytes(runs: Path, word: str | None) -> None:
+    by = ("category", "module", word) if word in ("phase", "tensor") else ("category", "module")
+    place = both(runs, by=by).main
+    assert place.before.books
+    assert place.after.books
+    changes = place.changes(word)
+    assert changes
+    assert all(change.delta for change in changes)
+    expected = place.after.books.allocated_bytes - place.before.books.allocated_bytes
+    assert sum(change.delta or 0 for change in changes) == expected
+    sizes = [abs(change.delta or 0) for change in changes]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["one", "four", "cpu", "hostile"])
+def test_a_run_and_itself_do_not_differ(runs: Path, name: str) -> None:
+    diff = both(runs, name, name)
+    assert diff.is_empty
+    assert diff.notes == ()
+    result = ask("diff", runs / name, runs / name)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "no difference"
+    found = json.loads(ask("diff", runs / name, runs / name, "--json").stdout)
+    assert (found["equal"], found["figures"], found["accounts"]) == (True, [], [])
+
+
+def test_turned_around_every_change_is_its_negative(runs: Path) -> None:
+    there, back = both(runs).main, both(runs, "other", "one").main
+    forward = {change.key: change for change in (*there.changes(), *there.figures)}
+    backward = {change.key: change for change in (*back.changes(), *back.figures)}
+    assert forward.keys() == backward.keys()
+    for key, change in forward.items():
+        assert (change.before, change.after) == (backward[key].after, backward[key].before)
+        assert change.noise == backward[key].noise
+
+
+def test_figures_are_those_of_the_runs(runs: Path) -> None:
+    place = both(runs).main
+    for change in place.figures:
+        name = change.key[0]
+        assert name in KINDS
+        assert change.before == measure(read_run(runs / "one.ledger").rank(), 0)[name].value
+        assert change.after == measure(read_run(runs / "other.ledger").rank(), 0)[name].value
+
+
+def test_the_peak_metric_is_the_highest_the_allocator_counted(tmp_path: Path) -> None:
+    rank = read_run(make_run(tmp_path / "a.ledger", blocks=300)).rank()
+    counted = max(rank.table("counters").column("peak_allocated_bytes").to_pylist())
+    recorded = break_down(rank, find_peak(rank)).allocated_bytes
+    assert measure(rank, 0)["peak_allocated_bytes"].value == max(counted, recorded)
+
+
+def test_noise_is_how_far_the_steps_of_a_run_are_apart(runs: Path) -> None:
+    place = both(runs).main
+    steps = [[books.allocated_bytes for books in side.step_books] for side in (place.before, place.after)]
+    assert all(len(sizes) == 2 for sizes in steps)
+    figure = next(change for change in place.figures if change.key == ("peak_allocated_bytes",))
+    assert figure.noise == max(max(sizes) - min(sizes) for sizes in steps)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (Change(("a",), "", 10, 12, 2), True),
+        (Change(("a",), "", 12, 10, 2), True),
+        (Change(("a",), "", 10, 13, 2), False),
+        (Change(("a",), "", 10, 13, None), False),
+        (Change(("a",), "", None, 13, 50), False),
+    ],
+)
+def test_within_noise(change: Change, expected: bool) -> None:
+    assert change.within_noise is expected
+
+
+def test_what_cannot_be_compared_is_said(runs: Path, tmp_path: Path) -> None:
+    notes = " ".join(both(runs, "one", "cpu").notes)
+    assert "Different devices: NVIDIA H200 before, CPU after." in notes
+    assert "Recorder differs: cuda-history before, dispatch after." in notes
+    assert "four has 4 ranks, one has 1 rank: the rank both have is compared." in both(runs, "four", "one").notes
+    shutil.copytree(runs / "one.ledger", tmp_path / "new.ledger")
+    write_json(tmp_path / "new.ledger" / "manifest.json", {"schema_version": 0, "status": "running"})
+    new = changed(tmp_path / "new.ledger", torch_version="2.12.0", allocator_settings={"max_split_size_mb": 20})
+    said = diff_runs(read_run(runs / "one.ledger"), new).notes
+    assert "new is still being written: what is there so far is compared." in said
+    assert "Schema versions differ: one has 1, new has 0." in said
+    assert "Torch differs: 2.11.0 before, 2.12.0 after." in said
+    assert "Allocator settings differs: none before, max_split_size_mb=20 after." in said
+
+
+def test_a_figure_that_one_run_lacks_is_named_and_not_zero(runs: Path) -> None:
+    found = json.loads(ask("diff", runs / "one", runs / "cpu", "--json").stdout)
+    figure = next(one for one in found["figures"] if one["name"] == "peak_process_bytes")
+    assert (figure["after"], figure["delta"], figure["within_noise"]) == (None, None, False)
+    lines = ask("diff", runs / "one", runs / "cpu").stdout.splitlines()
+    assert [line for line in lines if "peak of the process" in line and line.endswith("only before")]
+
+
+def test_runs_without_a_common_device_are_compared_by_their_main_ones(runs: Path) -> None:
+    place = both(runs, "one", "cpu").main
+    assert (place.before.device_idx, place.after.device_idx) == (0, -1)
+    with pytest.raises(UsageError, match="no device 0"):
+        both(runs, "one", "cpu", device_idx=0)
+
+
+def test_ranks_stand_side_by_side(runs: Path) -> None:
+    assert len(both(runs, "four", "four").places) == 4
+    lines = ask("diff", runs / "four", runs / "four").stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:5]] == [[str(rank), "cuda:0"] for rank in range(4)]
+    one = json.loads(ask("diff", runs / "four", runs / "four", "--rank", 2, "--json").stdout)
+    assert one["before"]["rank"] == 2
+    assert "places" not in one
+
+
+def test_an_empty_run_is_an_error_that_names_it(runs: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "manifest.json", {"schema_version": 1})
+    with pytest.raises(EmptyRunError, match=re.escape(f"{tmp_path.name}: nothing was recorded")):
+        diff_runs(read_run(runs / "one.ledger"), read_run(tmp_path))
+    assert ask("diff", runs / "one", tmp_path).exit_code == 3
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_no_line_is_wider_than_the_terminal(runs: Path, width: int) -> None:
+    lines = ask("diff", runs / "one", runs / "other", columns=width).stdout.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if cell_len(line) > width] == []
+
+
+def test_hostile_names_stay_text(runs: Path, tmp_path: Path) -> None:
+    text = ask("diff", runs / "one", runs / "hostile").stdout
+    assert "\x00" not in text
+    assert "\u202e" not in text
+    page = tmp_path / "diff.html"
+    assert ask("diff", runs / "one", runs / "hostile", "--html", page).exit_code == 0
+    markup = page.read_text(encoding="utf-8")
+    assert "&lt;/script&gt;" in markup
+    assert not [name for name in HOSTILE if name in markup and "<" in name]
+    assert set(re.findall(r"<(\w+)", markup)).isdisjoint({"script", "img"})
+
+
+def test_the_page_is_one_file_and_is_not_overwritten(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "diff.html"
+    words = ("diff", runs / "one", runs / "other", "--html", page)
+    assert ask(*words).stdout.splitlines() == [str(page)]
+    assert not re.search(r"(?:src|href)=|url\(|@import", page.read_text(encoding="utf-8"))
+    assert ask(*words).exit_code == 2
+    assert ask(*words, "--force").exit_code == 0
+    assert ask(*words, "--json", "--force").exit_code == 2
