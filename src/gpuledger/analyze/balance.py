@@ -65,16 +65,16 @@ class Reading:
     notes: tuple[str, ...] = ()
 
 
-def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak") -> Balance:
-    """Return the balance of one device at ``at``.
+def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", step: int | None = None) -> Balance:
+    """Return the balance of one device at ``at``, of ``step`` where one is given.
 
     Raises:
         EmptyRunError: no block was recorded.
-        UsageError: there is no such device, or ``at`` names no instant.
+        UsageError: there is no such device, ``at`` names no instant, or the step was not recorded.
 
     Source: each line names its own. The remainder is what the card reports beyond all other lines.
     """
-    instant = resolve_instant(rank, at, device_idx)
+    instant = resolve_instant(rank, at, device_idx, step)
     books = break_down(rank, instant, by=("category",))
     reading = read_card(rank, instant)
     total = capacity_bytes(rank, instant.device_idx)

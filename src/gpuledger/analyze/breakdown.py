@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,10 +102,15 @@ def _phase_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
     return _labelled(rank, "phase", device_idx)
 
 
-def _name_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+def text_words(rank: Rank, device_idx: int, column: str) -> Words:
+    """Return each block's text in a ``column`` that points into the names (``name_id``, ``scope_id``), as words."""
     table = rank.table("names", ("name_id", "name"))
     names = dict(zip(table["name_id"].to_pylist(), table["name"].to_pylist(), strict=True))
-    return _coded(read_numbers(rank, "blocks", "name_id", device_idx), names, "name")
+    return _coded(read_numbers(rank, "blocks", column, device_idx), names, column.removesuffix("_id"))
+
+
+def _name_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    return text_words(rank, device_idx, "name_id")
 
 
 _READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
@@ -130,9 +135,10 @@ def _coded(ids: I64, texts: dict[int, str], kind: str) -> Words:
     return codes[place], list(positions)
 
 
-def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
+def sum_by_words(words: Sequence[Words], sizes: I64) -> list[tuple[tuple[str, ...], int, int]]:
+    """Return (one text of each word, sum of ``sizes``, number of blocks) for every combination that occurs."""
     combined = np.zeros(sizes.size, dtype=np.int64)
-    for codes, texts in words.values():
+    for codes, texts in words:
         _, combined = distinct(combined * len(texts) + codes)
     count = int(combined.max()) + 1 if combined.size else 0
     total = np.zeros(count, dtype=np.int64)
@@ -140,10 +146,20 @@ def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
     blocks = np.bincount(combined, minlength=count)
     example = np.zeros(count, dtype=np.int64)
     example[combined] = np.arange(combined.size)
-    texts_of = {word: [texts[code] for code in codes[example].tolist()] for word, (codes, texts) in words.items()}
-    empty = [""] * count
-    columns = [texts_of.get(word, empty) for word in ("category", "module", "phase", "tensor")]
-    return [Account(*row) for row in zip(*columns, total.tolist(), blocks.tolist(), strict=True)]
+    columns = [[texts[code] for code in codes[example].tolist()] for codes, texts in words]
+    return list(zip(zip(*columns, strict=True), total.tolist(), blocks.tolist(), strict=True))
+
+
+def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
+    place = {word: position for position, word in enumerate(words)}
+
+    def text(texts: tuple[str, ...], word: str) -> str:
+        return texts[place[word]] if word in place else ""
+
+    return [
+        Account(text(row, "category"), text(row, "module"), text(row, "phase"), text(row, "tensor"), size, blocks)
+        for row, size, blocks in sum_by_words(list(words.values()), sizes)
+    ]
 
 
 def _check(by: tuple[str, ...], depth: int | None) -> None:

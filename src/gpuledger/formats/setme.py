@@ -1,0 +1,110 @@
+"""An old ``SETME.py`` of MXNet's memory profiler: its literals are read, nothing in it is executed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import InputError
+from gpuledger.model.keywords import (
+    MAX_FILE_BYTES,
+    NAME,
+    RESERVED_GROUPS,
+    SUBSTRING,
+    Dictionary,
+    Keyword,
+    KeywordFile,
+    KeywordGroup,
+)
+
+DICTIONARIES = {"layer_kw_dict": "layer", "data_struct_kw_dict": "data structure"}
+EXPECTED = "expected_sum"
+MAX_EXPECTED_GIB = 1 << 20
+
+
+def read_setme(path: Path) -> KeywordFile:
+    """Return the dictionaries of a ``SETME.py`` and its ``expected_sum``, which it gives in GiB.
+
+    A keyword there is a part of the tag, letter for letter. A dictionary that was left as the file came (it is a set
+    with one text, on which the old script failed) is left out, with a note.
+
+    Raises:
+        InputError: it is not Python, has no dictionary, or a value is not a literal; it says in which line.
+    """
+    values = _literals(_parse(path), path)
+    notes: list[str] = []
+    found = []
+    for variable, name in DICTIONARIES.items():
+        line, value = values.get(variable, (0, None))
+        if isinstance(value, set):
+            notes.append(f"{path.name}: {variable} was never filled in (it is a set): dictionary {name!r} is left out.")
+        elif value is not None:
+            found.append(_dictionary(name, value, f"{path}: line {line}: {variable}"))
+    if not found:
+        raise InputError(
+            f"{path}: no {' or '.join(DICTIONARIES)} in it", hint='data_struct_kw_dict = {"Workspace": ["workspace"]}'
+        )
+    return KeywordFile(tuple(found), _expected_bytes(path, *values.get(EXPECTED, (0, None))), tuple(notes))
+
+
+def _parse(path: Path) -> ast.Module:
+    try:
+        with path.open("rb") as file:
+            source = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    if len(source) > MAX_FILE_BYTES:
+        raise InputError(f"{path}: larger than {MAX_FILE_BYTES >> 10} KiB, not a SETME.py")
+    try:
+        return ast.parse(source.decode("utf-8-sig"))
+    except SyntaxError as error:
+        raise InputError(f"{path}: line {error.lineno}: not Python: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"{path}: not Python: {error}") from error
+
+
+def _literals(module: ast.Module, path: Path) -> dict[str, tuple[int, Any]]:
+    """Return line and value of the variables a SETME.py sets; anything else in it is passed over."""
+    values: dict[str, tuple[int, Any]] = {}
+    for node in module.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name) and target.id in (*DICTIONARIES, EXPECTED):
+                values[target.id] = (node.lineno, _literal(node.value, f"{path}: line {node.lineno}: {target.id}"))
+    return values
+
+
+def _literal(node: ast.expr, place: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise InputError(f"{place}: not a literal", hint="only literals are read; nothing is executed") from error
+
+
+def _dictionary(name: str, value: Any, place: str) -> Dictionary:
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: expected a dictionary", hint='{"RNN": ["rnn"], "Embed": ["embed"]}')
+    if not value:
+        raise InputError(f"{place}: an empty dictionary")
+    return Dictionary(name, tuple(_group(group, keywords, place) for group, keywords in value.items()))
+
+
+def _group(name: Any, value: Any, place: str) -> KeywordGroup:
+    keywords = [value] if isinstance(value, str) else value
+    if not isinstance(name, str) or name in RESERVED_GROUPS:
+        raise InputError(f"{place}: {name!r:.40} cannot be a group's name")
+    if not isinstance(keywords, list | tuple | set | frozenset) or not keywords:
+        raise InputError(f"{place}: {name}: expected a list of keywords", hint=f'"{name}": ["keyword"]')
+    if not all(isinstance(word, str) and word for word in keywords):
+        raise InputError(f"{place}: {name}: a keyword must be a text with at least one letter")
+    return KeywordGroup(name, tuple(Keyword(NAME, SUBSTRING, word) for word in keywords))
+
+
+def _expected_bytes(path: Path, line: int, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_EXPECTED_GIB:
+        raise InputError(f"{path}: line {line}: {EXPECTED}: expected a number of GiB, such as 7.5")
+    return round(value * (1 << 30))
