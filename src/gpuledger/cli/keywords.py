@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import Decorator
+from gpuledger.cli.common import Decorator, choose_devices, choose_ranks
 from gpuledger.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from gpuledger.analyze.keyword_groups import Grouping
     from gpuledger.model.keywords import KeywordFile
-    from gpuledger.model.run import Rank
+    from gpuledger.model.run import Rank, Run
+    from gpuledger.report.bar_plot import Panel
 
 DEFAULT = ("layer", "data_structure")
 SHIPPED = (*DEFAULT, "mxnet", "tbd")
@@ -86,6 +87,22 @@ def group_places(places: Iterable[tuple[Rank, int]], asked: Asked, *, at: str, s
         )
         groupings.append(replace(grouping, notes=(*file.notes, *grouping.notes)))
     return groupings
+
+
+def bar_panels(run: Run, asked: Asked) -> list[Panel]:
+    """Return the panels of a bar chart of ``run``: one per rank and device, at its peak.
+
+    Raises:
+        EmptyRunError: no block was recorded.
+    """
+    from gpuledger.report.bar_plot import Panel
+    from gpuledger.report.phrases import device_label
+
+    places = choose_devices(choose_ranks(run, None), None)
+    groupings = group_places(places, asked, at="peak", step=None)
+    if len(groupings) == 1:
+        return [Panel(run.name, groupings[0])]
+    return [Panel(f"{run.name} · rank {one.rank} · {device_label(one.device_idx)}", one) for one in groupings]
 
 
 def read_keywords(text: str) -> KeywordFile:
