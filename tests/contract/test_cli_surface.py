@@ -17,9 +17,13 @@ from gpuledger.cli.main import COMMANDS, main
 SURFACE = {
     "run": "--steps --out --force --stacks --no-stacks --devices -q --quiet",
     "show": "--by --at --step -n --depth --rank --device --json",
+    "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",
+    "check": "--budget --against --allow --json --junit --markdown --force",
+    "budget": "--headroom -o --output --force",
+    "import": "--out --force --interval --columns",
     "export": "--to --table -o --force",
     "sql": "--json --csv -n",
     "doctor": "--json",

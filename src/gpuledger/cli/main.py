@@ -31,9 +31,13 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "run": Entry("gpuledger.cli.run:run_command", "Record", "Run a program and record where its memory goes."),
     "show": Entry("gpuledger.cli.show:show_command", "Look", "Show where the bytes are at one instant."),
+    "group": Entry("gpuledger.cli.group:group_command", "Look", "Put every byte into a group of keywords."),
     "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),
     "report": Entry("gpuledger.cli.report:report_command", "Look", "Write one offline HTML file."),
     "diff": Entry("gpuledger.cli.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
+    "check": Entry("gpuledger.cli.check:check_command", "Compare", "Hold a run to a budget, or to another run."),
+    "budget": Entry("gpuledger.cli.budget:budget_command", "Compare", "Write a first budget for a run."),
+    "import": Entry("gpuledger.cli.import_:import_command", "Take in", "Make runs of files that others wrote."),
     "export": Entry("gpuledger.cli.export:export_command", "Take out", "Write a run's tables as CSV, Parquet or JSON."),
     "sql": Entry("gpuledger.cli.sql:sql_command", "Take out", "Ask a run's tables with SQL, read-only."),
     "doctor": Entry("gpuledger.cli.doctor:doctor_command", "This machine", "Tell what works here, and what to do."),

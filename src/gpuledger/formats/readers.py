@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,23 @@ HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True)
+class Option:
+    """An option of ``gpuledger import`` that a format takes: ``--name METAVAR``. Its value is a text the reader parses.
+
+    In ``name`` a dash is an underscore, as it is in the reader's ``options``.
+    """
+
+    name: str
+    metavar: str
+    summary: str
+
+    @property
+    def flag(self) -> str:
+        """Return the option as the user writes it."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
 class Format:
     """One older format. ``place`` is its module below :mod:`gpuledger.formats`, imported when it is asked.
 
@@ -22,31 +39,58 @@ class Format:
     a folder (``head`` is empty) is of this format. ``read_files(paths, name, options)`` returns an
     :class:`~gpuledger.model.imported.ImportedRun`, or raises ``InputError`` where nothing at all could be read.
     ``options`` are those of ``gpuledger import``; each reader takes those it names and refuses others.
+    ``one_run_each``: a file is a run of its own, and a folder stands for the files of this format in it; otherwise all
+    files given are one run.
     """
 
     place: str
     summary: str
-    options: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    one_run_each: bool = False
 
 
-FORMATS: dict[str, Format] = {}
+INTERVAL = Option("interval", "TIME", "Time from sample to sample where the file has no times.  [default: 10ms]")
+
+FORMATS: dict[str, Format] = {
+    "nvidia-smi": Format(
+        "nvidia_smi",
+        "logs of nvidia-smi --query-gpu=… --format=csv, and memory_<name>.txt",
+        (INTERVAL, Option("columns", "A,B,…", "Columns of a file without header, as --query-gpu names them.")),
+        one_run_each=True,
+    ),
+}
 """Formats in the order in which content is tried: the ones that are certain first."""
 
 
 def read_files(format_name: str, paths: Sequence[Path], name: str, options: Mapping[str, Any]) -> ImportedRun:
-    """Return what the files hold, read as the format of this name.
+    """Return what the files hold, read as the format of this name; paths that cannot be opened are among ``unread``.
 
     Raises:
         UsageError: no such format, or an option that it does not take.
         InputError: nothing could be read.
     """
+    taken = {option.name for option in format_of(format_name).options}
+    refused = sorted(set(options) - taken)
+    if refused:
+        raise UsageError(f"import {format_name}: takes no {Option(refused[0], '', '').flag}")
+    problems = {path: problem for path in paths if (problem := _why_closed(path))}
+    unread = tuple(f"{path}: {problem}" for path, problem in problems.items())
+    if len(problems) == len(paths):
+        raise InputError(unread[0] if unread else "no file to read")
+    readable = tuple(path for path in paths if path not in problems)
+    imported: ImportedRun = _module(format_name).read_files(readable, name, dict(options))
+    return replace(imported, unread=(*unread, *imported.unread))
+
+
+def format_of(format_name: str) -> Format:
+    """Return the format of this name.
+
+    Raises:
+        UsageError: there is none.
+    """
     if format_name not in FORMATS:
         raise UsageError(f"no format {format_name!r}", hint=f"one of {', '.join(FORMATS)}")
-    refused = sorted(set(options) - set(FORMATS[format_name].options))
-    if refused:
-        raise UsageError(f"import {format_name}: takes no --{refused[0].replace('_', '-')}")
-    imported: ImportedRun = _module(format_name).read_files(tuple(paths), name, dict(options))
-    return imported
+    return FORMATS[format_name]
 
 
 def find_format(path: Path) -> str | None:
@@ -55,11 +99,38 @@ def find_format(path: Path) -> str | None:
     Raises:
         InputError: it is missing or cannot be opened.
     """
+    problem = _why_closed(path)
+    if problem:
+        raise InputError(f"{path}: {problem}")
+    own = next((name for name in FORMATS if _looks_like(name, path)), None)
+    if own or not path.is_dir():
+        return own
+    return next((name for name in FORMATS if FORMATS[name].one_run_each and _files_inside(path, name)), None)
+
+
+def single_paths(path: Path, format_name: str) -> tuple[Path, ...]:
+    """Return the paths that are a run each: the files inside where a folder of single runs is given, else ``path``."""
+    if FORMATS[format_name].one_run_each and path.is_dir():
+        return _files_inside(path, format_name)
+    return (path,)
+
+
+def _files_inside(folder: Path, format_name: str) -> tuple[Path, ...]:
+    inside = sorted(path for path in folder.iterdir() if path.is_file() and not _why_closed(path))
+    return tuple(path for path in inside if _looks_like(format_name, path))
+
+
+def _looks_like(format_name: str, path: Path) -> bool:
+    return bool(_module(format_name).looks_like(path, b"" if path.is_dir() else _head(path)))
+
+
+def _why_closed(path: Path) -> str:
+    """Return why a path cannot be opened; "" where it can."""
     try:
-        head = b"" if path.is_dir() else _head(path)
+        next(path.iterdir(), None) if path.is_dir() else _head(path)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    return next((name for name in FORMATS if _module(name).looks_like(path, head)), None)
+        return error.strerror or str(error)
+    return ""
 
 
 def _head(path: Path) -> bytes:

@@ -1,0 +1,277 @@
+"""Logs of ``nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]``, with or without times.
+
+The oldest have one column, ``memory.used [MiB]``, and neither time nor card: ``memory_<name>.txt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.formats.nvidia_smi_cells import (
+    FIELDS,
+    UNKNOWN,
+    Field,
+    cells_of,
+    fields_of_header,
+    guess_fields,
+    is_header,
+    parse_cell,
+    separator_of,
+)
+from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
+from gpuledger.model.imported import ImportedRank, ImportedRun
+from gpuledger.model.tables import SAMPLES
+from gpuledger.units import parse_duration_ns
+
+DEFAULT_INTERVAL = "10ms"
+MAX_UNREAD = 100
+_SAMPLE_COLUMNS = frozenset(SAMPLES.column_names) - {"t_ns", "device_idx"}
+_FACTS = frozenset({"index", "uuid", "name", "driver_version", "total_bytes"})
+
+
+_CARD_KEYS = ("index", "uuid", "bus_id", "serial")
+"""What tells cards apart, the first that a reading has."""
+
+
+def looks_like(path: Path, head: bytes) -> bool:
+    """Return whether the first line with content has columns of nvidia-smi, by name or by unit."""
+    if path.is_dir():
+        return False
+    first = next((line for line in decoded(head).splitlines() if line.strip()), "")
+    if is_header(first):
+        return any(field.kind != UNKNOWN for field in fields_of_header(first))
+    fields = guess_fields(cells_of(first, separator_of(first)))
+    return any(field.has_unit for field in fields) and all(field.kind != UNKNOWN for field in fields)
+
+
+def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> ImportedRun:
+    """Return the readings of the files, a rank each.
+
+    Options: ``interval`` is the time from reading to reading where there are no times, ``columns`` the names of the
+    columns where there is no header.
+
+    Raises:
+        InputError: no file holds a reading.
+        UsageError: an option is not what it should be.
+    """
+    interval_ns = parse_duration_ns(options.get("interval", DEFAULT_INTERVAL))
+    if not interval_ns:
+        raise UsageError(f"--interval {options['interval']}: must be longer than nothing")
+    asked = _asked_fields(options.get("columns"))
+    ranks: list[ImportedRank] = []
+    unread: list[str] = []
+    for path in paths:
+        log = _Log(path, asked)
+        try:
+            ranks.append(log.rank(len(ranks), interval_ns))
+        except InputError as error:
+            unread.append(error.message)
+        unread += log.unread_lines()
+    if not ranks:
+        raise InputError(unread[0])
+    return ImportedRun(name, "nvidia-smi", tuple(str(path) for path in paths), tuple(ranks), unread=tuple(unread))
+
+
+def _asked_fields(columns: str | None) -> tuple[Field, ...] | None:
+    if columns is None:
+        return None
+    names = [name.strip() for name in columns.split(",")]
+    if not any(name in FIELDS for name in names):
+        raise UsageError(f"--columns {columns}: no column that is kept", hint="such as timestamp,memory.used")
+    return tuple(Field.named(name) for name in names)
+
+
+class _Log:
+    """One file while it is read: its columns so far, and a table for each card in it."""
+
+    def __init__(self, path: Path, asked: tuple[Field, ...] | None) -> None:
+        self._path = path
+        self._asked = asked
+        self._fields: tuple[Field, ...] = asked or ()
+        self._separator = ""
+        self._cards: dict[str, _Card] = {}
+        self._unread: list[str] = []
+        self._unread_count = 0
+        self._last: Line | None = None
+        self._notes: dict[str, None] = {}
+
+    def rank(self, number: int, interval_ns: int) -> ImportedRank:
+        """Return what the file holds.
+
+        Raises:
+            InputError: it holds no reading.
+        """
+        import pyarrow as pa
+
+        for line in read_lines(self._path):
+            self._last = line
+            problem = self._take(line)
+            if problem:
+                self._unread_count += 1
+                if len(self._unread) < MAX_UNREAD:
+                    self._unread.append(f"{self._path}: line {line.number}: {problem}")
+        if not self._cards:
+            raise InputError(f"{self._path}: {self._why_nothing()}")
+        if not any(card.has_figures for card in self._cards.values()):
+            raise InputError(f"{self._path}: no column in it has a place in a run", hint="ask for memory.used")
+        cards = _numbered(self._cards)
+        tables = [card.table(device_idx, interval_ns) for device_idx, card in cards]
+        return ImportedRank(
+            number,
+            {"samples": pa.concat_tables(tables)},
+            {"devices": [card.device(device_idx) for device_idx, card in cards]},
+            (*self._notes, *self._time_notes(interval_ns)),
+        )
+
+    def unread_lines(self) -> list[str]:
+        """Return the lines that could not be read, each with its reason; of very many the first."""
+        rest = self._unread_count - len(self._unread)
+        return [*self._unread, f"{self._path}: … and {rest:,} more lines"] if rest else self._unread
+
+    def _why_nothing(self) -> str:
+        if self._last is None:
+            return "empty"
+        return f"no reading in it ({'no line is one' if self._unread_count else 'header only'})"
+
+    def _take(self, line: Line) -> str:
+        """Take one line; return why it could not be read, "" where it could."""
+        if line.had_nul:
+            self._notes["NUL bytes in the file were passed over."] = None
+        if not line.text.strip():
+            return ""
+        if is_header(line.text):
+            if self._asked is None:
+                self._begin(fields_of_header(line.text), line.text)
+            return ""
+        if not self._fields:
+            cells = cells_of(line.text, separator_of(line.text))
+            fields = guess_fields(cells)
+            if all(field.kind == UNKNOWN for field in fields):
+                return f"{shown(line.text)}: neither a header nor a reading"
+            self._notes[_guessed_note(fields)] = None
+            self._begin(fields, line.text)
+        self._separator = self._separator or separator_of(line.text)
+        return self._take_cells(line)
+
+    def _begin(self, fields: tuple[Field, ...], text: str) -> None:
+        self._fields, self._separator = fields, separator_of(text)
+        lost = [field.name for field in fields if field.kind == UNKNOWN and field.name]
+        if lost:
+            self._notes[f"Columns that a run has no place for were left out: {', '.join(lost)}."] = None
+        if any(field.name == "power.draw" for field in fields):
+            self._notes["power.draw is the mean of one second from Ampere on, and a moment's power before."] = None
+
+    def _take_cells(self, line: Line) -> str:
+        cells = cells_of(line.text, self._separator) if len(self._fields) > 1 else [line.text.strip()]
+        cut = "cut off: " if not line.ended else ""
+        if len(cells) != len(self._fields):
+            return f"{cut}{shown(line.text)}: {len(cells)} of {len(self._fields)} columns"
+        values: dict[str, Any] = {}
+        for field, cell in zip(self._fields, cells, strict=True):
+            try:
+                values[field.kind] = parse_cell(field, cell)
+            except ValueError:
+                return f"{cut}{shown(cell)}: not a value of {field.name or 'its column'}"
+        if not line.ended and _may_be_cut(cells[-1], self._fields[-1]):
+            return f"cut off: {shown(line.text)}: its last value may be longer"
+        return self._add(values)
+
+    def _add(self, values: dict[str, Any]) -> str:
+        """Add one reading to its card; a reading without any figure is left out."""
+        if values.get("used_bytes") is None and values.get("free_bytes") is not None and values.get("total_bytes"):
+            values["used_bytes"] = values["total_bytes"] - values["free_bytes"] - (values.get("driver_bytes") or 0)
+            self._notes["memory.used was not asked for: it is memory.total less memory.free."] = None
+        key = next((values[kind] for kind in _CARD_KEYS if values.get(kind) is not None), "")
+        self._cards.setdefault(str(key), _Card()).add(values)
+        return ""
+
+    def _time_notes(self, interval_ns: int) -> Iterator[str]:
+        if any(card.untimed for card in self._cards.values()):
+            yield f"The file has no times: {interval_ns / 1e6:g} ms were taken from reading to reading (--interval)."
+        else:
+            yield "The file's times have no zone: they are kept as if they were UTC."
+        if any(card.turned_back for card in self._cards.values()):
+            yield "Times in the file step back: readings are in the order of their times."
+
+
+class _Card:
+    """The readings of one card, column by column."""
+
+    def __init__(self) -> None:
+        self._times: list[int | None] = []
+        self._columns: dict[str, list[Any]] = {}
+        self._facts: dict[str, Any] = {}
+
+    def add(self, values: dict[str, Any]) -> None:
+        """Add one reading; a column that begins late is null before."""
+        for name, value in values.items():
+            if name in _SAMPLE_COLUMNS:
+                column = self._columns.setdefault(name, [])
+                column += [None] * (len(self._times) - len(column))
+                column.append(value)
+            if name in _FACTS and value is not None:
+                self._facts[name] = value
+        self._times.append(values.get("t_ns"))
+
+    @property
+    def has_figures(self) -> bool:
+        """Return whether a reading has a column that a run keeps."""
+        return bool(self._columns)
+
+    @property
+    def untimed(self) -> bool:
+        """Return whether a reading lacks its time."""
+        return None in self._times
+
+    @property
+    def turned_back(self) -> bool:
+        """Return whether a reading is older than the one before it."""
+        times = [t_ns for t_ns in self._times if t_ns is not None]
+        return not self.untimed and any(later < earlier for earlier, later in pairwise(times))
+
+    @property
+    def index(self) -> int | None:
+        """Return the card's index as nvidia-smi gave it."""
+        index: int | None = self._facts.get("index")
+        return index
+
+    def device(self, device_idx: int) -> dict[str, Any]:
+        """Return what the rank's manifest says of the card."""
+        kept = {key: value for key, value in self._facts.items() if key != "index"}
+        return {"name": "unknown card", **kept, "device_idx": device_idx}
+
+    def table(self, device_idx: int, interval_ns: int) -> Any:
+        """Return the card's rows of ``samples`` in the order of time; without times they are ``interval_ns`` apart."""
+        import pyarrow as pa
+
+        count = len(self._times)
+        times = [number * interval_ns for number in range(count)] if self.untimed else self._times
+        columns = {"t_ns": times, "device_idx": [device_idx] * count, **self._columns}
+        schema = SAMPLES.arrow_schema()
+        padded = (columns.get(name, []) for name in schema.names)
+        whole = [column + [None] * (count - len(column)) for column in padded]
+        arrays = [pa.array(column, field.type) for column, field in zip(whole, schema, strict=True)]
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        return table.sort_by("t_ns") if self.turned_back else table
+
+
+def _numbered(cards: dict[str, _Card]) -> list[tuple[int, _Card]]:
+    """Return the cards with their indices: nvidia-smi's where each has one of its own, else the order in the file."""
+    indices = [card.index for card in cards.values()]
+    if None in indices or len(set(indices)) < len(indices):
+        return list(enumerate(cards.values()))
+    return sorted(((card.index or 0, card) for card in cards.values()), key=lambda pair: pair[0])
+
+
+def _guessed_note(fields: tuple[Field, ...]) -> str:
+    taken = ", ".join(field.name or "left out" for field in fields)
+    return f"The file has no header: its columns were taken as {taken} (--columns says otherwise)."
+
+
+def _may_be_cut(cell: str, field: Field) -> bool:
+    """Return whether a value at the very end of a file may have lost its end: one of a number without its unit may."""
+    return cell[-1:].isdigit() and field.kind != "t_ns"
