@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 TAGGING_FORMATS = ("mxnet", "tbd-log")
 """Imported formats whose blocks have a tag that is the entry's whole name."""
-SEPARATOR = ":"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,15 @@ class Entry:
     """Live blocks that share a name.
 
     ``name`` is ``category:module.path:scope:tensor``, or the old tag where the run was imported from a tagging
-    profiler. ``bytes`` are those asked for; what the allocator gave beyond them is the entry ``rounding:::``.
+    profiler (``tag`` is "" in any other). ``bytes`` are those asked for; what the allocator gave beyond them is the
+    entry ``rounding:::``.
     """
 
     name: str
     category: str
     module: str
+    scope: str
+    tag: str
     bytes: int
     blocks: int
 
@@ -45,14 +47,10 @@ def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
     words = [(codes[live], texts) for codes, texts in (read(rank, device) for read in _READERS)]
     requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
     tagged = is_tagged(rank)
-    entries = [
-        Entry(name_of(*texts, tagged=tagged), texts[0], texts[1], size, count)
-        for texts, size, count in sum_by_words(words, requested)
-    ]
+    entries = [_entry(texts, size, count, tagged=tagged) for texts, size, count in sum_by_words(words, requested)]
     rounded = int(allocated.sum() - requested.sum())
     if rounded:
-        name = name_of(ROUNDING, "", "", "", tagged=False)
-        entries.append(Entry(name, ROUNDING, "", rounded, int((allocated != requested).sum())))
+        entries.append(_entry((ROUNDING, "", "", ""), rounded, int((allocated != requested).sum()), tagged=False))
     return tuple(sorted(entries, key=lambda entry: (-entry.bytes, entry.name, entry.category)))
 
 
@@ -61,9 +59,10 @@ def is_tagged(rank: Rank) -> bool:
     return rank.manifest.get("recorder") in TAGGING_FORMATS
 
 
-def name_of(category: str, module: str, scope: str, tensor: str, *, tagged: bool) -> str:
-    """Return an entry's full name; ``tagged``: the tensor's name is an old tag and stands for all of it."""
-    return tensor if tagged and tensor else SEPARATOR.join((category, module, scope, tensor))
+def _entry(texts: tuple[str, ...], size: int, blocks: int, *, tagged: bool) -> Entry:
+    category, module, scope, tensor = texts
+    tag = tensor if tagged else ""
+    return Entry(tag or ":".join(texts), category, module, scope, tag, size, blocks)
 
 
 def classes_by_path(rank: Rank) -> dict[str, frozenset[str]]:

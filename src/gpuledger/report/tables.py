@@ -27,13 +27,14 @@ SHORT_SOURCES = {HISTORY: "allocator history", NVML_MEMORY: "NVML memory", NVML_
 
 
 @dataclass(frozen=True)
-class _Scale:
+class Scale:
     """Writes sizes of one table: all in one unit, and as shares of one whole."""
 
     unit: Unit
     whole_bytes: int | None
 
     def cells(self, size_bytes: int | None, style: str = "") -> tuple[Cell, Cell]:
+        """Return the size and its share."""
         amount, fraction = self.unit.amount(size_bytes), share(size_bytes, self.whole_bytes)
         return Cell(amount, style), Cell(fraction, style)
 
@@ -43,7 +44,7 @@ def group_table(books: Breakdown, word: str, rows: int) -> Table:
     groups = group_accounts(books.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
     total = books.allocated_bytes
-    scale, largest = _Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
+    scale, largest = Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
     make_row = _category_row if word == "category" else _stacked_row
     blanks = ("",) if word == "category" else ("", "")
     body: list[Row] = [make_row(group, scale, largest) for group in shown]
@@ -68,7 +69,7 @@ def tensor_table(books: Breakdown, rows: int) -> Table:
     """
     shown, rest = books.accounts[:rows], books.accounts[rows:]
     total = books.allocated_bytes
-    scale = _Scale(column_unit(total), total)
+    scale = Scale(column_unit(total), total)
     body: list[Row] = [_tensor_row(account, scale) for account in shown]
     if rest:
         left = sum(account.bytes for account in rest)
@@ -115,7 +116,7 @@ def balance_lines(rank: int, balance: Balance, terminal: Terminal) -> list[str]:
     where = " · ".join(part for part in (f"rank {rank}", device_label(device_idx), balance.card) if part)
     head = labelled(terminal, balance.instant.label, [place_of(balance.instant), where])
     largest = max([whole or 0, *(line.bytes or 0 for line in balance.lines)])
-    scale = _Scale(column_unit(largest), whole)
+    scale = Scale(column_unit(largest), whole)
     lines = (_card_line(balance), *balance.lines, _closing_line(balance))
     rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
     columns = (
@@ -138,12 +139,12 @@ def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
     return [line for text in texts for line in terminal.paragraph(text, f"{terminal.text(MISSING)}      ", 7)]
 
 
-def _category_row(group: Group, scale: _Scale, largest: int) -> Row:
+def _category_row(group: Group, scale: Scale, largest: int) -> Row:
     color = category_color(group.label)
     return (Cell(group.label, color=color), *scale.cells(group.bytes), Bar(((group.bytes / largest, color),)))
 
 
-def _stacked_row(group: Group, scale: _Scale, largest: int) -> Row:
+def _stacked_row(group: Group, scale: Scale, largest: int) -> Row:
     """Return a row whose bar is divided into categories, with the largest of them in words."""
     bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
     name, size = group.by_category[0]
@@ -152,7 +153,7 @@ def _stacked_row(group: Group, scale: _Scale, largest: int) -> Row:
     return (group.label, *scale.cells(group.bytes), Cell(words, color=category_color(name)), bar)
 
 
-def _tensor_row(account: Account, scale: _Scale) -> Row:
+def _tensor_row(account: Account, scale: Scale) -> Row:
     named = account.name or account.category == ROUNDING
     return (
         label_of(account, "tensor") if named else f"{label_of(account, 'module')} {UNNAMED}",
@@ -192,7 +193,7 @@ def _closing_line(balance: Balance) -> Line:
     return Line("total", total, 1, "sum of the lines", note)
 
 
-def _balance_row(line: Line, scale: _Scale, style: str) -> Row:
+def _balance_row(line: Line, scale: Scale, style: str) -> Row:
     name = "  " * (line.level + 1) + line.name
     source = SHORT_SOURCES.get(line.source, line.source)
     note = "" if line.bytes is None else line.note
