@@ -1,0 +1,112 @@
+"""``gpuledger check``: whether a run keeps within a budget; exit 5 where it does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import json_option, open_run, print_json, print_lines, quoted, run_argument
+from gpuledger.cli.report import choose_file, write_text
+from gpuledger.errors import BudgetExceededError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuledger.analyze.budget import Gate, Limit
+
+
+@click.command(
+    "check",
+    short_help="Hold a run to a budget, or to another run.",
+    epilog="""\b
+Examples:
+  gpuledger check train.ledger --budget budget.toml --junit memory.xml
+  gpuledger check train.ledger --against main.ledger --allow peak_allocated_bytes=+2%""",
+)
+@run_argument()
+@click.option("--budget", "budget", metavar="FILE", help="Limits as TOML; `gpuledger budget` writes a first one.")
+@click.option("--against", "against", metavar="BASE", help="Another run; by default no more allocated bytes than it.")
+@click.option("--allow", "allow", metavar="NAME=+N%,…", help="What may be more than in BASE, and by how much.")
+@json_option()
+@click.option("--junit", "junit", metavar="FILE", help="Write JUnit XML as well.")
+@click.option("--markdown", "markdown", metavar="FILE", help="Write Markdown as well; - prints it instead.")
+@click.option("--force", is_flag=True, help="Overwrite the files.")
+def check_command(
+    run_path: str,
+    budget: str | None,
+    against: str | None,
+    allow: str | None,
+    as_json: bool,
+    junit: str | None,
+    markdown: str | None,
+    force: bool,
+) -> None:
+    """Hold a run to a budget, or to another run; ends with 5 where a limit is not met.
+
+    Of several ranks and devices the worst counts. A figure that was not measured does not meet its limit. Bytes that
+    the allocator counts need no tolerance; figures that are sampled need one.
+    """
+    limits_from = _limits(budget, against, allow)
+    places = [None if name in (None, "-") else choose_file(name, "check", force=force) for name in (junit, markdown)]
+    from gpuledger.analyze.budget import check
+
+    run = open_run(run_path)
+    gates = check(run, limits_from)
+    _write_files(run.name, gates, places[0], places[1])
+    _print(run.name, gates, as_json=as_json, as_markdown=markdown == "-")
+    over = [gate for gate in gates if not gate.ok]
+    if over:
+        see = f"diff {quoted(against)} {quoted(run_path)}" if against else f"show {quoted(run_path)}"
+        lines = "line" if len(gates) == 1 else "lines"
+        message = f"{run.path.name}: {len(over)} of {len(gates)} {lines} over budget"
+        raise BudgetExceededError(message, hint=f"gpuledger {see} --by module")
+
+
+def _limits(budget: str | None, against: str | None, allow: str | None) -> tuple[Limit, ...]:
+    from gpuledger.analyze.budget import DEFAULT_ALLOWED, limits_against, parse_allowed, parse_budget
+
+    if budget is None and against is None:
+        raise UsageError("check: nothing to check against", hint="give --budget FILE, or --against BASE")
+    if allow is not None and against is None:
+        raise UsageError("--allow: more than what?", hint="give --against BASE as well")
+    limits: tuple[Limit, ...] = ()
+    if budget is not None:
+        limits += parse_budget(_read_text(budget), budget)
+    if against is not None:
+        limits += limits_against(open_run(against), DEFAULT_ALLOWED if allow is None else parse_allowed(allow))
+    return limits
+
+
+def _read_text(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not UTF-8 text") from error
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror}", hint="gpuledger budget RUN writes a first one") from error
+
+
+def _write_files(run: str, gates: Sequence[Gate], junit: Path | None, markdown: Path | None) -> None:
+    from gpuledger.report.check_text import check_markdown
+    from gpuledger.report.junit import junit_xml
+
+    if junit is not None:
+        write_text(junit, junit_xml(run, gates))
+    if markdown is not None:
+        write_text(markdown, check_markdown(run, gates))
+
+
+def _print(run: str, gates: Sequence[Gate], *, as_json: bool, as_markdown: bool) -> None:
+    from gpuledger.report.check_document import check_document
+    from gpuledger.report.check_text import check_lines, check_markdown
+    from gpuledger.report.terminal import Terminal
+
+    if as_json:
+        print_json(check_document(run, gates))
+    elif as_markdown:
+        click.echo(check_markdown(run, gates), nl=False)
+    else:
+        print_lines(check_lines(gates, Terminal.of(sys.stdout)))
