@@ -207,6 +207,8 @@ def _untrackable(
     lines = tuple(line for line in balance.lines if line.name in DEVICE_LINES)
     known = tuple(line for line in lines if line.bytes is not None)
     total = sum(line.bytes or 0 for line in known)
+    if balance.instant.device_idx < 0:
+        return Untrackable(None, "CPU tensors: there is no card"), ()
     if balance.used_bytes is None:
         held = [f"{line.name} {format_bytes(line.bytes)}" for line in known if line.bytes]
         note = "The card was not read, so Untrackable is not known; --expected gives what the card held."

@@ -21,6 +21,7 @@ from gpuledger.cli.common import (
     rank_option,
     run_argument,
 )
+from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -57,6 +58,7 @@ Examples:
     help=f"Rows to show; the rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]",
 )
 @click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths to their first N parts.")
+@click.option("--unknown", is_flag=True, help="Show what has no name yet, with stacks, and how to name it.")
 @rank_option()
 @device_option()
 @json_option()
@@ -67,6 +69,7 @@ def show_command(
     step: int | None,
     rows: int | None,
     depth: int | None,
+    unknown: bool,
     rank_text: str | None,
     device_idx: int | None,
     as_json: bool,
@@ -76,7 +79,12 @@ def show_command(
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
     `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side.
     """
+    if unknown and (by or depth):
+        raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
     places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
+    if unknown:
+        _show_unknown(places, at, step, rows or ROWS, as_json)
+        return
     views = _views(places, at, step, by, depth)
     from gpuledger.report.document import show_document
     from gpuledger.report.terminal import Terminal
@@ -90,6 +98,21 @@ def show_command(
     else:
         print_lines(_one_view(views[0], by, rows, terminal))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
+
+
+def _show_unknown(places: list[tuple[Rank, int]], at: str, step: int | None, rows: int, as_json: bool) -> None:
+    from gpuledger.analyze.instant import resolve_instant
+    from gpuledger.analyze.unknown import list_unknown
+    from gpuledger.report.terminal import Terminal
+    from gpuledger.report.unknown_text import unknown_document, unknown_lines
+
+    found = [(rank.number, list_unknown(rank, resolve_instant(rank, at, device, step))) for rank, device in places]
+    if as_json:
+        print_json(unknown_document(found))
+        return
+    terminal = Terminal.of(sys.stdout)
+    for position, (_, unknowns) in enumerate(found):
+        print_lines([*([""] if position else []), *unknown_lines(unknowns, rows, terminal)])
 
 
 def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | None, depth: int | None) -> list[View]:

@@ -11,7 +11,7 @@ from gpuledger.model.keywords import UNTRACKABLE
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.report.colors import category_color, stack_order
 from gpuledger.report.document import instant_document
-from gpuledger.report.phrases import column_unit, device_label, labelled, place_of
+from gpuledger.report.phrases import LABEL_CELLS, column_unit, device_label, labelled, place_of
 from gpuledger.report.tables import Row, Scale
 from gpuledger.report.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
 from gpuledger.units import format_bytes
@@ -29,7 +29,7 @@ def grouping_lines(grouping: Grouping, top: int, terminal: Terminal) -> list[str
     device = device_label(grouping.device_idx) if grouping.device_idx >= 0 else "CPU tensors"
     where = " · ".join(part for part in (f"rank {grouping.rank}" if grouping.rank else "", device) if part)
     instant = grouping.instant
-    label = instant.label if len(instant.label) < 7 else "at"
+    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
     at = instant.label if label == "at" else ""
     parts = [part for part in (at, format_bytes(grouping.allocated_bytes), place_of(instant), where) if part]
     lines = labelled(terminal, label, parts)
