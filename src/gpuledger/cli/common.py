@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.errors import EmptyRunError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 ALL = "all"
+UNREAD_SHOWN = 10
 
 
 def run_argument() -> Decorator:
@@ -56,12 +57,68 @@ def device_option() -> Decorator:
 def open_run(text: str) -> Run:
     """Return the run ``text`` names: a directory, its suffix may be left out, or files of an older format.
 
+    Lines of such files that cannot be read are named on stderr, and the command will end with 3.
+
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
     """
     from gpuledger import api
 
-    return api.open_run(text)
+    run = api.open_run(text)
+    if run.path.parent != Path(text).parent:
+        _tell_unread((run.manifest.get("imported") or {}).get("unread") or [])
+    return run
+
+
+def open_runs(texts: Sequence[str]) -> list[Run]:
+    """Return the runs ``texts`` name; what cannot be read is named on stderr, skipped, and makes the exit code 3.
+
+    A folder stands for the runs in it, or for the files of an older format that are a run each.
+
+    Raises:
+        InputError: none of them can be read.
+    """
+    runs: list[Run] = []
+    problems: list[InputError] = []
+    for text in (inner for outer in texts for inner in _inside(outer)):
+        try:
+            runs.append(open_run(text))
+        except InputError as error:
+            problems.append(error)
+    if not runs:
+        raise problems[0]
+    _tell_unread([problem.message for problem in problems])
+    return runs
+
+
+def _inside(text: str) -> list[str]:
+    """Return what a folder stands for: the runs in it, or files that are a run each; else ``text`` itself."""
+    from gpuledger.formats.readers import find_format, single_paths
+    from gpuledger.model.run import SUFFIX
+
+    path = Path(text)
+    if not path.is_dir() or (path / "manifest.json").is_file():
+        return [text]
+    runs = sorted(path.glob(f"*{SUFFIX}/manifest.json"))
+    if runs:
+        return [str(manifest.parent) for manifest in runs]
+    format_name = find_format(path)
+    return [text] if format_name is None else [str(one) for one in single_paths(path, format_name)]
+
+
+def _tell_unread(unread: Sequence[str]) -> None:
+    """Name what could not be read; the command goes on and ends with the exit code of bad input."""
+    print_notes(unread_lines(unread))
+    context = click.get_current_context(silent=True)
+    if unread and context is not None:
+        context.find_root().ensure_object(dict)["exit_code"] = InputError.exit_code
+
+
+def unread_lines(unread: Sequence[str]) -> list[str]:
+    """Return what could not be read, a line each; the rest of a long list is counted."""
+    lines = [f"gpuledger: not read: {reason}" for reason in unread[:UNREAD_SHOWN]]
+    rest = len(unread) - UNREAD_SHOWN
+    return [*lines, f"gpuledger: not read: … and {rest:,} more"] if rest > 0 else lines
 
 
 def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import print_lines, print_notes
+from gpuledger.cli.common import print_lines, print_notes, quoted, unread_lines
 from gpuledger.errors import InputError, UsageError
 from gpuledger.formats.readers import FORMATS, Option, format_of, single_paths
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
 
-UNREAD_SHOWN = 10
 BAD_INPUT = InputError.exit_code
 
 
@@ -77,13 +76,6 @@ def import_command(format_name: str, files: Sequence[str], out: str | None, forc
     return BAD_INPUT if unread else 0
 
 
-def unread_lines(unread: Sequence[str]) -> list[str]:
-    """Return what could not be read, a line each; the rest of a long list is counted."""
-    lines = [f"gpuledger: not read: {reason}" for reason in unread[:UNREAD_SHOWN]]
-    rest = len(unread) - UNREAD_SHOWN
-    return [*lines, f"gpuledger: not read: … and {rest:,} more, in the run's manifest.json"] if rest > 0 else lines
-
-
 def _choose_places(
     format_name: str, paths: list[Path], out: str | None, *, force: bool
 ) -> list[tuple[tuple[Path, ...], Path]]:
@@ -111,8 +103,6 @@ def _choose_places(
 
 def _tell(run: Run) -> None:
     """Print the run's path to stdout and what is to be known about it to stderr."""
-    from gpuledger.cli.common import quoted
-
     print_lines([str(run.path)])
     notes = [*run.manifest["notes"], *(note for rank in run.ranks for note in rank.manifest["notes"])]
     print_notes(f"gpuledger: {quoted(run.name)}: {note}" for note in dict.fromkeys(notes))

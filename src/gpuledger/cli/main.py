@@ -92,7 +92,8 @@ class Commands(click.Group):
             if state.get("verbose"):
                 traceback.print_exc()
             result = tell(error)
-        sys.exit(result if isinstance(result, int) else 0)
+        code = result if isinstance(result, int) else 0
+        sys.exit(code or state.get("exit_code", 0))
 
 
 def tell(error: Exception) -> int:
