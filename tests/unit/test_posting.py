@@ -34,6 +34,11 @@ def sizes(run: Recorded, category: str) -> dict[str, int]:
     return {block.name: block.bytes for block in run.of(category) if block.kept}
 
 
+def made_other(run: Recorded) -> list[int]:
+    """Return the bytes of each block of "other" made while recording; torch's compiler keeps older ones of its own."""
+    return [block.bytes for block in run.of("other") if block.alloc_index >= 0]
+
+
 def assert_sound(run: Recorded) -> None:
     """Every check of the replay against the recorder's own counters held, and nothing was noted."""
     assert run.manifest["checks"]
@@ -67,7 +72,7 @@ def test_every_category_of_a_plain_training(set_to_none: bool) -> None:
     made = {b.step for b in run.of("gradient")}
     assert made == ({1, 2, 3} if set_to_none else {1})
     assert {b.phase for b in run.of("temporary") if b.phase == "optimizer"} == {"optimizer"}
-    assert run.of("other") == []
+    assert made_other(run) == []
 
 
 def test_what_was_made_before_the_recording_has_its_names() -> None:
@@ -313,7 +318,7 @@ def test_a_model_without_modules() -> None:
     assert [b.step for b in run.of("gradient")] == [1, 2, 3]
     assert run.kept_names("optimizer_state") == {"param_groups.0.0": 3}
     assert [b.bytes for b in run.of("activation", step=2)] == [128, 64]  # the data, held for the weight's gradient
-    assert run.bytes_of("other", kept=False) <= FLOAT
+    assert sum(made_other(run)) <= FLOAT
 
 
 def test_a_module_made_where_another_was_is_not_taken_for_it() -> None:
