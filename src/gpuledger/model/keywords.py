@@ -124,7 +124,9 @@ def parse_keyword_file(text: str, place: str) -> KeywordFile:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{place}: not a keyword file: {error}", hint=HINT) from error
+        reason, _, where = str(error).partition(" (at ")
+        line = where.split(",")[0] if where.startswith("line ") else f"line {len(text.splitlines())}"
+        raise InputError(f"{place}: {line}: not a keyword file: {reason}", hint=HINT) from error
     except RecursionError as error:
         raise InputError(f"{place}: not a keyword file: nested too deeply", hint=HINT) from error
     if not document:
