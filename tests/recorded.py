@@ -28,6 +28,7 @@ class Block:
     alloc_index: int
     free_index: int | None
     address: int
+    scope: str = ""
 
     @property
     def kept(self) -> bool:
@@ -101,6 +102,7 @@ def _blocks(tables: dict[str, list[dict[str, Any]]]) -> list[Block]:
             alloc_index=row["alloc_index"],
             free_index=row["free_requested_index"],
             address=row["address"],
+            scope=names.get(row["scope_id"], ""),
         )
         for row in tables["blocks"]
     ]

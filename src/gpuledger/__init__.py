@@ -7,15 +7,21 @@ from typing import Any
 
 from gpuledger._version import __version__
 
-_PUBLIC = {"diff": "gpuledger.api", "load": "gpuledger.api", "record": "gpuledger.api"}
+_PUBLIC = {
+    "diff": "gpuledger.api",
+    "load": "gpuledger.api",
+    "record": "gpuledger.api",
+    "scope": "gpuledger.collect.scopes",
+}
 
-__all__ = ["__version__", "diff", "load", "record"]
+__all__ = ["__version__", "diff", "load", "record", "scope"]
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, imported when first asked for: ``import gpuledger`` loads neither torch nor numpy."""
     if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
+        value = globals()[name] = getattr(importlib.import_module(_PUBLIC[name]), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gpuledger.collect import torch_private
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import Roster
+from gpuledger.collect.scope_tracker import ScopeTracker
 from gpuledger.collect.tags import suffix
 from gpuledger.model.accounts import Phase
 
@@ -68,6 +69,7 @@ class ModuleTracker:
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
         self._suffixes: dict[int, str] = {}
         self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._scopes = ScopeTracker(phases, roster, on_error)
 
     # -- installing ---------------------------------------------------------------------------------------------
 
@@ -76,6 +78,7 @@ class ModuleTracker:
         if self.active:
             return
         self.active = True
+        self._scopes.install()
         self._replace(nn.Module, "__call__", self._wrapped_call(nn.Module.__call__))
         self._replace(torch.autograd, "backward", self._wrapped_backward(torch.autograd.backward, whole=True))
         self._replace(torch.autograd, "grad", self._wrapped_backward(torch.autograd.grad, whole=False))
@@ -88,6 +91,7 @@ class ModuleTracker:
                 setattr(place, name, theirs)
         self._replaced.clear()
         self._hooks.clear()
+        self._scopes.remove()
 
     def _replace(self, place: Any, name: str, ours: Any) -> None:
         self._replaced.append((place, name, ours, getattr(place, name)))
@@ -145,7 +149,7 @@ class ModuleTracker:
             else:
                 token = phases.prefix + self._suffix_of(module_id)
                 state.token = token
-                self._set_token(token)
+                self._set_token(token + state.scope)
         except Exception as error:  # the one guard: ours must never reach the program
             self._on_error(error)
             return None
@@ -175,7 +179,7 @@ class ModuleTracker:
                 self.phases.put(OUTSIDE)
             else:
                 state.token = token
-                self._set_token(token)
+                self._set_token(token + state.scope)
             end = self._sequence()
             if stack:
                 stack[-1][1] = end
@@ -249,9 +253,10 @@ class ModuleTracker:
 
         def at_work(_gradients: Any) -> None:
             if tracker.active:
+                state = local.state
                 token = phases.prefix + mine
-                local.state.token = token
-                set_token(token)
+                state.token = token
+                set_token(token + state.scope)
 
         return at_work
 
@@ -264,32 +269,37 @@ class ModuleTracker:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not tracker.active:
                 return original(*args, **kwargs)
-            before, token = tracker._enter_backward(args[0] if args else kwargs.get(roots))
+            before = tracker._enter_backward(args[0] if args else kwargs.get(roots))
             try:
                 return original(*args, **kwargs)
             finally:
-                tracker._leave_backward(before, token, whole=whole)
+                tracker._leave_backward(*before, whole=whole)
 
         return backward
 
-    def _enter_backward(self, tensors: Any) -> tuple[Phase, Any]:
-        before, token = self.phases.phase, self.phases.threads.token
+    def _enter_backward(self, tensors: Any) -> tuple[Phase, str, str]:
+        """Note that backward begins; return phase, token and scope to go back to."""
+        state = self.phases.threads
+        before, token, scope = self.phases.phase, state.token, state.scope
         try:
             if before != Phase.BACKWARD:
                 self.phases.change(Phase.BACKWARD)
                 self.phases.put(OUTSIDE, 0, self._call_stack_id())
-            claimed = self.phases.threads.claimed
-            for tensor in _result_tensors(tensors):
+            claimed = state.claimed
+            roots = _result_tensors(tensors)
+            for tensor in roots:
                 node = tensor.grad_fn
                 if node is not None and node._sequence_nr() not in claimed:
                     claimed.add(node._sequence_nr())
                     node.register_prehook(self._hook(OUTSIDE, self._call_stack_id()))
+            self._scopes.before_backward(roots)
         except Exception as error:
             self._on_error(error)
-        return before, token
+        return before, token, scope
 
-    def _leave_backward(self, before: Phase, token: Any, *, whole: bool) -> None:
+    def _leave_backward(self, before: Phase, token: str, scope: str, *, whole: bool) -> None:
         try:
+            self.phases.threads.scope = scope
             if not self.active:
                 return
             if before == Phase.BACKWARD:

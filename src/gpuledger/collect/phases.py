@@ -16,15 +16,31 @@ class ThreadState:
     """What one thread is doing.
 
     ``stack`` holds ``[module_id, last_sequence_number]`` of the modules it is inside, ``claimed`` the sequence numbers
-    of the graph nodes that carry a hook already.
+    of the graph nodes that carry a hook already. ``token`` is without the scope, whose piece is ``scope``;
+    ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scoped_nodes`` which nodes carry
+    a scope's hook, ``scopes_before`` what to go back to inside a backward pass.
     """
 
-    __slots__ = ("claimed", "stack", "token")
+    __slots__ = (
+        "claimed",
+        "scope",
+        "scope_pieces",
+        "scope_starts",
+        "scoped_nodes",
+        "scopes_before",
+        "stack",
+        "token",
+    )
 
     def __init__(self) -> None:
         self.stack: list[list[int]] = []
         self.token = ""
         self.claimed: set[int] = set()
+        self.scope = ""
+        self.scope_starts: list[int] = []
+        self.scope_pieces: list[str] = []
+        self.scoped_nodes: dict[int, str] = {}
+        self.scopes_before: list[str] = []
 
 
 class _Threads(threading.local):
@@ -76,9 +92,10 @@ class Phases:
         self.restore(self.prefix + suffix(module_id, flags, stack_id))
 
     def restore(self, token: str) -> None:
-        """Put a token on the calling thread: a new one, or one it had before."""
-        self.local.state.token = token
-        self.recorder.set_token(token)
+        """Put a token on the calling thread, a new one or one it had before; the scope stays."""
+        state = self.local.state
+        state.token = token
+        self.recorder.set_token(token + state.scope)
 
     def flags_now(self) -> int:
         """Return the flags of a module entered now: in backward it is being computed again."""

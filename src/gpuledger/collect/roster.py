@@ -17,6 +17,10 @@ _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModu
 _WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
+SCOPES = -2
+"""Stands for the outermost module in the numbers of scopes' names."""
+
+
 class Roster:
     """Numbers modules by identity, holding none of them alive.
 

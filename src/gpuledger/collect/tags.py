@@ -1,7 +1,8 @@
 """Tags: what was going on when a block was allocated, as short texts that every allocation carries.
 
-A token is put together from two short pieces: the visit (one stay in one phase of one step) and the module. Nothing is
-looked up or written down for it while the program runs; its number in the journal is given when the events are drained.
+A token is put together from short pieces: the visit (one stay in one phase of one step), the module, and the scope
+where there is one. Nothing is looked up or written down for it while the program runs; its number in the journal is
+given when the events are drained.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import Part
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SCOPE_MARK = "~"
 _COLUMNS = ("tag_id", "step", "phase", "visit", "module_id", "scope_id", "stack_id", "flags")
 
 
@@ -27,6 +29,11 @@ def suffix(module_id: int, flags: int = 0, stack_id: int = -1) -> str:
     """Return the part of a token that does not change from visit to visit. -1 stands for none."""
     plain = f".{base36(module_id + 1)}"
     return plain if not flags and stack_id < 0 else f"{plain}.{base36(flags)}.{base36(stack_id + 1)}"
+
+
+def scope_piece(name_id: int) -> str:
+    """Return the last part of a token inside a scope."""
+    return f"{_SCOPE_MARK}{base36(name_id + 1)}"
 
 
 class TagBook:
@@ -51,15 +58,19 @@ class TagBook:
         return known
 
     def _write_down(self, token: str) -> int:
-        pieces = token.split(".")
-        if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in pieces):
+        plain, mark, scope = token.partition(_SCOPE_MARK)
+        pieces = plain.split(".")
+        known = (*pieces, scope) if mark else pieces
+        if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in known):
             return -1
         visit, module_id, flags, stack_id = (int(piece, 36) for piece in (*pieces, "0", "0")[:4])
         if visit >= len(self._visits):
             return -1
         number = self._next
         self._next += 1
-        self._rows.append((number, *self._visits[visit], visit, module_id - 1, -1, stack_id - 1, flags))
+        self._rows.append(
+            (number, *self._visits[visit], visit, module_id - 1, int(scope or "0", 36) - 1, stack_id - 1, flags)
+        )
         return number
 
     def drain(self, part: Part) -> None:

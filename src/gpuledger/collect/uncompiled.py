@@ -14,6 +14,8 @@ from typing import Any
 from gpuledger.collect import torch_private
 
 PACKAGE = "gpuledger."
+_WRAPS_THE_PROGRAM_S = "gpuledger.collect.scopes._wrapped"
+"""Makes the functions that stand in for decorated ones: those are compiled with what they decorate."""
 
 
 def keep_uncompiled() -> None:
@@ -31,6 +33,8 @@ def _codes(names: dict[str, Any], module_name: str) -> Iterator[CodeType]:
             continue
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and function.__module__ == module_name:
+            if f"{module_name}.{function.__qualname__}" == _WRAPS_THE_PROGRAM_S:
+                continue
             yield from _with_inner(function.__code__)
 
 

@@ -1,0 +1,173 @@
+"""Scopes: names the program gives to what it does, whoever records it or nobody. Needs no torch.
+
+The scope at work is kept in a context variable, so that every thread and every task has its own. Where something
+records, it is told of each entry and exit; where nothing does, a scope is two reads and two writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Generator
+from contextvars import Context, ContextVar
+from typing import Any, Protocol, TypeVar
+
+from gpuledger.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_Level = tuple[str, Any]
+"""Path of a scope, and the level around it; None around the outermost."""
+
+SEPARATOR = "/"
+_NO_SCOPE: _Level = ("", None)
+_current: ContextVar[_Level] = ContextVar("gpuledger scope", default=_NO_SCOPE)
+_get, _set = _current.get, _current.set
+
+
+class Listener(Protocol):
+    """Whoever records."""
+
+    def entered(self, path: str, scope: Scope) -> None:
+        """A scope was entered on the calling thread; ``path`` holds those around it as well."""
+
+    def left(self, path: str) -> None:
+        """A scope was left; ``path`` is where that leads, "" outside all."""
+
+
+_listener: Listener | None = None
+
+
+def listen(listener: Listener | None) -> None:
+    """Tell ``listener`` of every entry and exit from now on; None ends it."""
+    global _listener
+    _listener = listener
+
+
+def current_path(context: Context | None = None) -> str:
+    """Return the path of the scope at work here, or in another context; "" outside all."""
+    return (_get() if context is None else context.get(_current, _NO_SCOPE))[0]
+
+
+def _look_for_torch() -> bool:
+    """Return whether torch.compile is tracing; once torch is loaded, its own function takes this one's place."""
+    global _is_compiling
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    if compiler is None:
+        return False
+    _is_compiling = compiler.is_compiling
+    return bool(_is_compiling())
+
+
+_is_compiling: Callable[[], bool] = _look_for_torch
+
+
+class Scope:
+    """Return a scope: what is allocated inside it, forward and backward, goes by its name.
+
+    A context manager and a decorator for functions, coroutine functions and generator functions, in any code. A scope
+    inside another is appended to it: ``encoder/attention``. Threads and tasks do not share scopes. One object can be
+    entered any number of times. Inside a region that ``torch.compile`` traces it does nothing and breaks no graph when
+    it is made there; the scope around the region holds for all of it.
+
+    Args:
+        name: What to call it; ``/`` separates levels.
+        append: False lets the name stand alone inside other scopes.
+
+    Raises:
+        UsageError: ``name`` is no text, or empty.
+    """
+
+    __slots__ = ("append", "name")
+
+    def __init__(self, name: str, *, append: bool = True) -> None:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"scope {name!r}: expected a name", hint='for example: with gpuledger.scope("encoder"):')
+        self.name = name
+        self.append = append
+
+    def __enter__(self) -> Scope:
+        """Enter the scope."""
+        if _is_compiling():
+            return self
+        around = _get()
+        path = self.name if not around[0] or not self.append else f"{around[0]}{SEPARATOR}{self.name}"
+        _set((path, around))
+        listener = _listener
+        if listener is not None:
+            listener.entered(path, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> None:
+        """Leave the scope."""
+        if _is_compiling():
+            return
+        around = _get()[1]
+        if around is None:  # entered in another context: a generator that somebody else closes
+            return
+        _set(around)
+        listener = _listener
+        if listener is not None:
+            listener.left(around[0])
+
+    def __call__(self, function: Function) -> Function:
+        """Return ``function`` so that all of it runs in this scope; what awaits or yields leaves it meanwhile.
+
+        Raises:
+            UsageError: it is no function, or an asynchronous generator.
+        """
+        if not callable(function) or isinstance(function, type) or inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"scope {self.name!r}: decorates functions, coroutines and generators, not {function!r}",
+                hint="use `with gpuledger.scope(…):` inside it",
+            )
+        return _wrapped(function, self.name, self.append)
+
+
+def _wrapped(function: Function, name: str, append: bool) -> Function:
+    """Return a function of the same kind that runs in a scope."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with Scope(name, append=append):  # made here: the compiler enters no context manager made elsewhere
+            return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def generating(*args: Any, **kwargs: Any) -> Any:
+        return (yield from _in_pieces(Scope(name, append=append), function(*args, **kwargs)))
+
+    @functools.wraps(function)
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await _awaited_in_pieces(Scope(name, append=append), function(*args, **kwargs))
+
+    wrapper: Any = generating if inspect.isgeneratorfunction(function) else called
+    if inspect.iscoroutinefunction(function):
+        wrapper = awaited
+    return wrapper  # type: ignore[no-any-return]  # of the same kind, which no annotation can say
+
+
+def _in_pieces(scope: Scope, inner: Any) -> Generator[Any, Any, Any]:
+    """Run a generator or coroutine, in the scope while it runs and outside while it waits; return what it returns."""
+    resume, value = inner.send, None
+    while True:
+        with scope:
+            try:
+                yielded = resume(value)
+            except StopIteration as stop:
+                return stop.value
+        try:
+            value, resume = (yield yielded), inner.send
+        except GeneratorExit:
+            with scope:
+                inner.close()
+            raise
+        except BaseException as error:
+            value, resume = error, inner.throw
+
+
+_awaited_in_pieces = types.coroutine(_in_pieces)
+
+scope = Scope
