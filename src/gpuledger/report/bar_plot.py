@@ -102,10 +102,9 @@ def _draw_two_bar(panels: Sequence[Panel], among: Sequence[Panel], title: str, m
         axis.set_xticks(centers, [drawable(name[:1].upper() + name[1:]) for name in names])
         for tick in axis.get_xticklabels():
             tick.set(weight="bold", color=INK, parse_math=False)
-        gap_bytes = top * HEADROOM / grid.panel_in * LABEL_IN
         for center, parts in zip(centers, panel_bars, strict=True):
             side = -1 if center == centers[0] and len(names) > 1 else 1
-            _stack(axis, center, side, parts, panel.grouping.total_bytes, unit, gap_bytes)
+            _stack(axis, center, side, parts, panel.grouping.total_bytes, unit, grid.panel_in)
     return figure
 
 
@@ -306,9 +305,9 @@ def _dress(
 
 
 def _stack(
-    axis: Axes, center: float, side: int, parts: list[_Part], total: int, unit: tuple[str, int], gap_bytes: float
+    axis: Axes, center: float, side: int, parts: list[_Part], total: int, unit: tuple[str, int], inches: float
 ) -> None:
-    """Draw one stacked bar with its labels on ``side`` (-1 left, 1 right)."""
+    """Draw one stacked bar with its labels on ``side`` (-1 left, 1 right); the axis is ``inches`` high."""
     size = unit[1]
     middles, bottom = [], 0
     for part in parts:
@@ -319,7 +318,9 @@ def _stack(
         middles.append(bottom + part.bytes / 2)
         bottom += part.bytes
     edge = center + side * BAR_IN / 2
-    for part, middle, place in zip(parts, middles, spread(middles, gap_bytes), strict=True):
+    highest = axis.get_ylim()[1] * size
+    places = spread(middles, highest / inches * LABEL_IN, highest)
+    for part, middle, place in zip(parts, middles, places, strict=True):
         leader = [edge + side * share * LEADER_IN for share in (0.15, 0.5, 0.85)]
         axis.plot(leader, [middle / size, place / size, place / size], color="#adb5bd", linewidth=0.8)
         _label(axis, (edge + side * LEADER_IN, place / size), side, part, total)
@@ -341,16 +342,21 @@ def _label(axis: Axes, point: tuple[float, float], side: int, part: _Part, total
     )
 
 
-def spread(middles: Sequence[float], gap: float) -> list[float]:
-    """Return places as near to ascending ``middles`` as can be, none below 0, neighbours at least ``gap`` apart."""
-    blocks: list[tuple[float, int]] = []
-    for middle in middles:
-        blocks.append((middle, 1))
-        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
-            (upper, above), (lower, below) = blocks.pop(), blocks.pop()
-            count = above + below
-            blocks.append(((upper * above + lower * below) / count, count))
-    return [center + gap * (place - (count - 1) / 2) for center, count in blocks for place in range(count)]
+def spread(middles: Sequence[float], gap: float, highest: float) -> list[float]:
+    """Return places as near to ascending ``middles`` as can be, ``gap`` or more apart, from 0 to ``highest``.
+
+    Less the gaps below them the places need only ascend: neighbours that do not are given their mean, and the ends
+    are cut.
+    """
+    runs: list[tuple[float, int]] = []
+    for number, middle in enumerate(middles):
+        runs.append((middle - number * gap, 1))
+        while len(runs) > 1 and runs[-2][0] > runs[-1][0]:
+            (upper, above), (lower, below) = runs.pop(), runs.pop()
+            runs.append(((upper * above + lower * below) / (above + below), above + below))
+    ascending = [value for value, count in runs for _ in range(count)]
+    room = max(highest - (len(middles) - 1) * gap, 0.0)
+    return [min(max(value, 0.0), room) + number * gap for number, value in enumerate(ascending)]
 
 
 def _column(axis: Axes, x: int, part: _Part, total: int, unit: tuple[str, int]) -> None:
