@@ -23,7 +23,7 @@ import gpuledger.collect.session as sessions
 read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest['window']['last_step'])"
 for number in range(1, 5):
     step()
-    sessions._session._drain()
+    sessions._session.window.drain()
     if number < 3:
         subprocess.run([sys.executable, "-c", read], check=True)
 model(torch.ones(8, 16))

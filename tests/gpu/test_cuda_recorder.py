@@ -340,9 +340,9 @@ def test_nothing_stays_installed_and_peaks_are_the_programs_own(tmp_path: Path) 
 
 
 def test_a_long_window_drains_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuledger.collect import session
+    from gpuledger.collect import window
 
-    monkeypatch.setattr(session, "DRAIN_EVENTS", 500)
+    monkeypatch.setattr(window, "DRAIN_EVENTS", 500)
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     rank = record(tmp_path, lambda _: train(model, optimizer, steps=60))

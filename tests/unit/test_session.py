@@ -23,8 +23,9 @@ from gpuledger.collect.identities import Sightings
 from gpuledger.collect.memory_dispatch import DispatchRecorder
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import Phases
+from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
-from gpuledger.collect.session import Session
+from gpuledger.collect.window import MemoryWindow
 from gpuledger.errors import UsageError
 
 pytestmark = pytest.mark.torch
@@ -78,8 +79,8 @@ PLACES = [
     (DispatchRecorder, "_operator_id"),
     (DispatchRecorder, "read_counters"),
     (DispatchRecorder, "drain"),
-    (Session, "_end_recorded_step"),
-    (Session, "_write"),
+    (MemoryWindow, "end_step"),
+    (RankJournal, "write"),
 ]
 
 
@@ -116,7 +117,7 @@ def test_an_error_of_ours_in_every_callback_at_once(monkeypatch: pytest.MonkeyPa
         if (owner, name) not in (
             (DispatchRecorder, "_begin"),
             (DispatchRecorder, "read_counters"),
-            (Session, "_write"),
+            (RankJournal, "write"),
         ):
             monkeypatch.setattr(owner, name, lambda *_, **__: 1 / 0)
     losses: list[float] = []

@@ -23,10 +23,8 @@ from torch import nn
 from gpuledger.collect import out_of_memory, torch_private
 from gpuledger.collect.calls import FirstCall, OutermostCalls
 from gpuledger.collect.card import CardReader
-from gpuledger.collect.identities import Sightings
+from gpuledger.collect.guard import Guard, describe
 from gpuledger.collect.memory_cuda import CudaRecorder
-from gpuledger.collect.modules import ModuleTracker
-from gpuledger.collect.phases import Phases
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.ranks import claim_rank
 from gpuledger.collect.recorder import Recorder
@@ -37,16 +35,10 @@ from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.tags import TagBook
 from gpuledger.collect.uncompiled import keep_uncompiled
 from gpuledger.collect.user_history import UserHistory
+from gpuledger.collect.window import MemoryWindow
 from gpuledger.errors import UsageError
-from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run import rank_directories
-
-DRAIN_EVENTS = 100_000
-"""Events after which a long window is drained at the next step's end."""
-
-EVENT_BYTES = 512
-"""Host memory an event takes while it waits: about 250 bytes in the allocator, as much again while it is drained."""
 
 ALL_STEPS = 1 << 40
 """Stands for a recording without a last step."""
@@ -61,24 +53,26 @@ class Session:
     def __init__(self, settings: RecordSettings, *, rank_directory: Callable[[], Path] | None = None) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self.ended = False
-        self.recorder: Recorder | None = None
+        self.window: MemoryWindow | None = None
         self.stacks = StackBook()
         self.tags = TagBook()
         self.roster = Roster()
         self._begins_late = rank_directory is not None  # asked for from Python: the program is under way
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
-        self._recording = False
-        self._opened = False
-        self._card: CardReader | None = None
+        self._guarded = Guard(self.fail)
         self._calls: FirstCall | OutermostCalls | None = None
         self._user_history: UserHistory | None = None
-        self._alive_enrolled = False
-        self._phases_before: list[Phase] = []
-        self._drained_events = 0
-        self._most_events = 0
         self._oom: list[dict[str, Any]] = []
+
+    @property
+    def ended(self) -> bool:
+        """Return whether nothing is recorded any more."""
+        return self._guarded.ended
+
+    @property
+    def _is_recording(self) -> bool:
+        return self.window is not None and self.window.is_open
 
     # -- beginning ------------------------------------------------------------------------------------------------
 
@@ -120,7 +114,7 @@ class Session:
 
     def _begin_cuda(self) -> None:
         """CUDA has just been initialised by the program."""
-        if self.recorder is not None:
+        if self.window is not None:
             return
         why_not = torch_private.keeps_cuda_history()
         if why_not is not None:
@@ -130,19 +124,18 @@ class Session:
             self.journal.note("Nothing was recorded: the program keeps a memory history of its own, which goes first.")
             self._end()
             return
-        recorder = CudaRecorder(self.stacks, self.tags)
-        self._card = CardReader()
-        out_of_memory.watch(self._guarded_for_good, self._ran_out_of_memory)
+        recorder, card = CudaRecorder(self.stacks, self.tags), CardReader()
+        out_of_memory.watch(self._guarded.for_good, self._ran_out_of_memory)
         self.journal.fact(
-            devices=self._card.describe(list(recorder.devices())),
+            devices=card.describe(list(recorder.devices())),
             workspace_bytes=torch_private.workspace_bytes(torch.cuda.current_device()),
         )
         self._user_history = UserHistory(self._guarded(self._give_way))
-        self._adopt(recorder)
+        self._adopt(recorder, card)
 
     def _begin_dispatch(self, why_not: str | None) -> None:
         """Record through the dispatcher: CPU tensors, or CUDA ones where the allocator keeps no history."""
-        if self.recorder is not None:
+        if self.window is not None:
             return
         from gpuledger.collect.memory_dispatch import DispatchRecorder
 
@@ -150,31 +143,29 @@ class Session:
             self.journal.note(f"Recorded by the dispatch-mode recorder: {why_not}.")
         self.journal.fact(devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}])
         kinds = ("cpu",) if why_not is None else ("cuda", "cpu")
-        self._adopt(DispatchRecorder(self.stacks, self.tags, self.fail, devices=kinds))
+        self._adopt(DispatchRecorder(self.stacks, self.tags, self.fail, devices=kinds), None)
 
     def _first_call(self) -> None:
         """Begin in a child of multiprocessing that runs a model; a data worker leaves no trace."""
         if not _in_data_worker():
             self._begin_dispatch(None)
 
-    def _adopt(self, recorder: Recorder) -> None:
+    def _adopt(self, recorder: Recorder, card: CardReader | None) -> None:
         self._watch_calls(None)
         keep_uncompiled()
         self.journal.fact(recorder=recorder.kind)
-        self.phases = Phases(recorder, self.tags)
-        self.sightings = Sightings(self.roster, recorder.counts)
-        self.journal.sources.append(self.sightings)
-        self.tracker = ModuleTracker(
-            self.phases,
-            self.roster,
-            on_outermost=self._on_outermost,
-            on_outermost_end=self._on_outermost_end,
-            on_backward_end=self._on_backward_end,
+        self.window = MemoryWindow(
+            recorder,
+            self.journal,
+            self.steps,
+            self.settings,
+            books=(self.tags, self.roster, self.stacks),
+            card=card,
+            begins_late=self._begins_late,
             on_error=self.fail,
         )
-        self.recorder = recorder
         if self.steps.seen + 1 >= self.settings.first_step:
-            self.open_window()
+            self.window.open()
         elif not self.steps.trained:
             self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
 
@@ -186,57 +177,21 @@ class Session:
         if watch is not None:
             watch.install()
 
-    # -- the window -----------------------------------------------------------------------------------------------
+    # -- ending ---------------------------------------------------------------------------------------------------
 
-    def open_window(self) -> None:
-        """Begin recording allocations."""
-        if self._recording or self.ended or self.recorder is None:
-            return
-        started_ns = time.time_ns()
-        self._watch_calls(None)
-        self.recorder.open(self.journal.part)
-        self._drained_events += self._waiting_events()
-        self._recording = self._opened = True
-        if self.steps.seen:
-            self.phases.step, self.phases.phase = self.steps.seen + 1, Phase.BETWEEN
-        self.phases.start()
-        self.tracker.install()
-        self._read_counters("open")
-        if self.steps.seen or self._begins_late:
-            self._enroll_alive()
-            self._alive_enrolled = bool(self.steps.seen)
-        self._begin_recorded_step()
-        self.journal.pause("open", started_ns)
-        self.steps.restart_clock()
-
-    def close_window(self, reason: str) -> None:
-        """End recording: the last history, a full snapshot, and nothing of ours stays installed."""
-        if not self._recording or self.recorder is None:
-            return
-        started_ns = time.time_ns()
-        self._recording = False
-        self.tracker.remove()
-        if self._alive_enrolled:
-            self._see_again()
-        else:
-            self._enroll_alive()
-        self._read_counters("close")
-        self._note_recorder_bytes()
-        self.recorder.close(self.journal.part, "close")
-        self._stop_watching_history()
-        self.journal.fact(closed=reason)
-        self.journal.pause("close", started_ns)
-        self._write()
+    def _close_window(self, reason: str) -> None:
+        if self._is_recording and self.window is not None:
+            self.window.close(reason)
+            self._stop_watching_history()
 
     def _end(self) -> None:
         """Take out everything that is left."""
-        self.ended = True
+        self._guarded.ended = True
         self._take_out()
 
     def _take_out(self) -> None:
-        self._recording = False
-        if self.recorder is not None:
-            self.tracker.remove()
+        if self.window is not None:
+            self.window.take_out()
         self._watch_calls(None)
         self.steps.remove()
         self._stop_watching_history()
@@ -256,29 +211,32 @@ class Session:
                 self._close_recorder()
                 self._end()
                 return
-            self.close_window(reason)
+            self._close_window(reason)
             self._end()
             self._close_recorder()
-            if self.recorder is None or not self._opened:
+            if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)
-            if reason == "exit" and isinstance(self.recorder, CudaRecorder):
-                self.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
-            if self.recorder is not None or self.journal.part.notes:
-                self._write()
+            if reason == "exit" and self.window is not None and isinstance(self.window.recorder, CudaRecorder):
+                self.window.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
+            if self.window is not None or self.journal.part.notes:
+                self.journal.write()
         except Exception as error:
             self.fail(error)
 
     def _stood_by(self) -> bool:
         """Return whether this process did nothing while others of the run recorded: torchrun's own does so."""
-        if self.recorder is None or self.journal.begun or self.journal.part.notes or self.steps.seen:
+        if self.window is None or self.journal.begun or self.journal.part.notes or self.steps.seen:
             return False
-        idle = not any(any(pair) for pair in self.recorder.counts().values())
-        return idle and bool(rank_directories(self.settings.run_directory))
+        return self.window.is_idle() and bool(rank_directories(self.settings.run_directory))
 
     def _leave_to_parent(self) -> None:
         """This is a forked child: the recording belongs to the parent."""
         if not self.ended:
             self._end()
+
+    def _close_recorder(self) -> None:
+        if self.window is not None:
+            self.window.close_recorder()
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -286,209 +244,79 @@ class Session:
         """The program says itself that a step has ended."""
         self._guarded(self.steps.mark)()
 
-    def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
-        self.roster.note_called(module_id)
-        if self.roster.holds_tensors(module_id):
-            self.steps.call_began(module_id, self._expects_training)
-        self.sightings.see_new_weights()
-        self.sightings.see_inputs(module_id, args, kwargs)
-
-    def _on_outermost_end(self, module_id: int) -> None:
-        if self.roster.holds_tensors(module_id):
-            self.steps.call_ended(module_id, self._expects_training)
-
-    def _on_backward_end(self) -> None:
-        self.sightings.see_gradients()
-        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that nobody counts
-            self._drain()
-
     def _call_began(self, module: nn.Module) -> None:
         """An outermost module is entered while nothing is recorded."""
         module_id = self.roster.enroll(module)
-        if self.roster.holds_tensors(module_id):
-            self.steps.call_began(module_id, self._expects_training)
+        if self.window is not None and self.roster.holds_tensors(module_id):
+            self.steps.call_began(module_id, self.window.expects_training)
 
     def _call_ended(self, module: nn.Module) -> None:
-        self._on_outermost_end(self.roster.enroll(module))
-
-    def _expects_training(self) -> bool:
-        """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
-        if not self._alive_enrolled:
-            self._scan()
-        return bool(self.steps.optimizers)
+        if self.window is not None:
+            self.window.on_outermost_end(self.roster.enroll(module))
 
     def _before_optimizer(self, optimizer: Any) -> None:
         if isinstance(self._calls, OutermostCalls):
             self._watch_calls(None)
-        if self._recording:
-            self._phases_before.append(self.phases.phase)
-            self._meet(optimizer)
-            if self.phases.phase == Phase.BACKWARD:
-                self.sightings.see_gradients_of(optimizer)
-            self.phases.enter_optimizer()
-
-    def _meet(self, optimizer: Any) -> None:
-        """Find out whose parameters an optimizer updates, where no module that holds them was called yet."""
-        if not self.sightings.knows(optimizer):
-            self._scan()
-            self.sightings.see_loose_parameters(optimizer)
+        if self.window is not None and self.window.is_open:
+            self.window.before_optimizer(optimizer)
 
     def _after_optimizer(self, optimizer: Any) -> None:
-        if self.recorder is None and not torch.cuda.is_initialized():
+        if self.window is None and not torch.cuda.is_initialized():
             self._begin_dispatch("a card is there, but the program has not touched it")
-        elif self._recording:
-            self.sightings.see_optimizer(optimizer)
-            before = self._phases_before.pop() if self._phases_before else Phase.BETWEEN
-            self.phases.leave_optimizer(Phase.BACKWARD if before == Phase.BACKWARD else Phase.BETWEEN)
+        elif self.window is not None and self.window.is_open:
+            self.window.after_optimizer(optimizer)
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
         """Open, drain or close the window where it is time."""
+        self.journal.fact(steps_seen=self.steps.seen)
         self.journal.part.add(
             "steps",
             step=self.steps.seen,
             kind=STEP_KINDS.index(kind),
-            recorded=self._recording,
+            recorded=self._is_recording,
             start_ns=start_ns,
             end_ns=end_ns,
         )
-        if self._recording:
-            self._end_recorded_step()
-        elif self.recorder is not None and self.steps.seen + 1 == self.settings.first_step:
-            self.open_window()
+        if self._is_recording and self.window is not None:
+            if self.window.end_step():
+                self._stop_watching_history()
+        elif self.window is not None and self.steps.seen + 1 == self.settings.first_step:
+            self._watch_calls(None)
+            self.window.open()
         elif self.steps.seen >= self.settings.last_step + TIMED_STEPS:
             self._end()
 
-    def _end_recorded_step(self) -> None:
-        self._read_counters("step_end")
-        if not self._alive_enrolled:
-            self._scan()
-        if self.steps.seen >= self.settings.last_step:
-            self.close_window("last step")
-            return
-        if self.steps.seen == self.settings.first_step or self._waiting_events() > DRAIN_EVENTS:
-            self._drain()
-        self._begin_recorded_step()
-        self.phases.change(self.phases.phase, step=self.steps.seen + 1)
-
-    def _begin_recorded_step(self) -> None:
-        """Keep Python stacks in the last step of the window."""
-        if self.recorder is not None and self.settings.stacks and self.steps.seen + 1 >= self.settings.last_step:
-            self.recorder.set_stacks(True)
-            self.tracker.intern_stack = self.stacks.intern_frame
-
-    def _waiting_events(self) -> int:
-        assert self.recorder is not None
-        return sum(sum(pair) for pair in self.recorder.counts().values()) - self._drained_events
-
-    def _drain(self) -> None:
-        assert self.recorder is not None
-        started_ns = time.time_ns()
-        waiting = self._note_recorder_bytes()
-        self.recorder.drain(self.journal.part, "drain")
-        self._drained_events += waiting
-        self.journal.pause("drain", started_ns)
-        self._write()
-
-    def _note_recorder_bytes(self) -> int:
-        """Keep the most memory our records have taken; return the events that wait."""
-        waiting = self._waiting_events()
-        self._most_events = max(self._most_events, waiting)
-        self.journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)
-        return waiting
-
-    def _scan(self) -> None:
-        """Look for what is alive while the program waits."""
-        started_ns = time.time_ns()
-        self._enroll_alive()
-        self.journal.pause("scan", started_ns)
-
-    def _enroll_alive(self) -> None:
-        """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
-        self._alive_enrolled = True
-        self.steps.optimizers.update(self.roster.enroll_alive())
-        if self._recording:
-            self._see_again()
-
-    def _see_again(self) -> None:
-        """Note where all weights, buffers, gradients and optimizer states are now."""
-        self.sightings.see_weights()
-        for optimizer in list(self.steps.optimizers):
-            if not self.sightings.knows(optimizer):
-                self.sightings.see_loose_parameters(optimizer)
-            self.sightings.see_optimizer(optimizer, again=True)
-        self.sightings.see_gradients()
-
-    # -- reading and writing --------------------------------------------------------------------------------------
-
-    def _read_counters(self, reason: str) -> None:
-        assert self.recorder is not None
-        t_ns = time.time_ns()
-        self.recorder.read_counters(self.journal.part, self.steps.seen, reason, t_ns)
-        if self._card is not None:
-            self._card.read(self.journal.part, t_ns)
-
-    def _write(self) -> None:
-        self.journal.fact(steps_seen=self.steps.seen)
-        self.journal.write()
-
     # -- what can go wrong ----------------------------------------------------------------------------------------
-
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Return ``function`` so that no error of ours leaves it, and that does nothing once the session has ended."""
-        kept = self._guarded_for_good(function)
-
-        def guarded(*args: Any, **kwargs: Any) -> None:
-            if not (torch.compiler.is_compiling() or self.ended):
-                kept(*args, **kwargs)
-
-        return guarded
-
-    def _guarded_for_good(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Return ``function`` so that no error of ours leaves it; in a forked child it does nothing."""
-
-        def guarded(*args: Any, **kwargs: Any) -> None:
-            if os.getpid() != self.pid:
-                return
-            try:
-                function(*args, **kwargs)
-            except Exception as error:
-                self.fail(error)
-
-        return guarded
 
     def fail(self, error: BaseException) -> None:
         """An error of ours: take everything out, note it, let the program go on."""
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
-        self.journal.note(f"Recording stopped by an error of gpuledger's own: {_describe(error)}")
+        self.journal.note(f"Recording stopped by an error of gpuledger's own: {describe(error)}")
         self.journal.fact(closed=OWN_ERROR)
-        self.ended = True
-        for action in (self._take_out, self._close_recorder, self._write):
+        self._guarded.ended = True
+        for action in (self._take_out, self._close_recorder, self.journal.write):
             try:
                 action()
             except Exception as another:
-                self.journal.note(f"And on the way out: {_describe(another)}")
-
-    def _close_recorder(self) -> None:
-        if self.recorder is not None:
-            self.recorder.close(self.journal.part, "close")
+                self.journal.note(f"And on the way out: {describe(another)}")
 
     def _ran_out_of_memory(self, facts: dict[str, Any]) -> None:
         """Keep what held the bytes; the error itself stays the program's own."""
         self._oom.append({**facts, "step": self.steps.seen + 1})
         self.journal.fact(oom=self._oom)
-        if self._recording:
-            self._read_counters("oom")
-            self._see_again()
-            self._drain()
-        elif self.recorder is not None:
-            self._write()
+        if self.window is not None and self.window.is_open:
+            self.window.read_counters("oom")
+            self.window.see_again()
+            self.window.drain()
+        elif self.window is not None:
+            self.journal.write()
 
     def _give_way(self) -> None:
         """The program starts a memory history of its own: ours ends here."""
-        if self._recording:
+        if self._is_recording:
             self.journal.note("The program started a memory history of its own; recording ended there.")
-            self.close_window("program's own history")
+            self._close_window("program's own history")
             self._end()
 
 
@@ -501,14 +329,6 @@ def _leaving(session: weakref.ref[Session]) -> Callable[[], None]:
             left._leave_to_parent()
 
     return leave
-
-
-def _describe(error: BaseException) -> str:
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    where = f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})" if place else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def _in_data_worker() -> bool:

@@ -1,0 +1,250 @@
+"""The memory window: the steps whose allocations are recorded, from opening to closing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpuledger.collect.card import CardReader
+from gpuledger.collect.identities import Sightings
+from gpuledger.collect.modules import ModuleTracker
+from gpuledger.collect.phases import Phases
+from gpuledger.collect.rank_journal import RankJournal
+from gpuledger.collect.recorder import Recorder
+from gpuledger.collect.roster import Roster
+from gpuledger.collect.settings import RecordSettings
+from gpuledger.collect.stacks import StackBook
+from gpuledger.collect.steps import StepCounter
+from gpuledger.collect.tags import TagBook
+from gpuledger.model.accounts import Phase
+
+DRAIN_EVENTS = 100_000
+"""Events after which a long window is drained at the next step's end."""
+
+EVENT_BYTES = 512
+"""Host memory an event takes while it waits: about 250 bytes in the allocator, as much again while it is drained."""
+
+
+class MemoryWindow:
+    """Records allocations between :meth:`open` and :meth:`close`; before and after, nothing of it is installed.
+
+    Every method may be called at any time, and raises what goes wrong: whoever calls it guards the program.
+
+    Args:
+        recorder: What tells of allocations.
+        journal: Where everything is written.
+        steps: The counter of steps; a recorded one must not begin inside a pause.
+        settings: Which steps are recorded, and whether the last of them keeps Python stacks.
+        books: Numbers of tags, modules and stacks.
+        card: Reads the cards beside the allocator's counters; None without a card.
+        begins_late: Whether the program was under way before: then what is alive is looked for at once.
+        on_error: Takes an error of ours from inside a module's call.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        journal: RankJournal,
+        steps: StepCounter,
+        settings: RecordSettings,
+        *,
+        books: tuple[TagBook, Roster, StackBook],
+        card: CardReader | None,
+        begins_late: bool,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        tags, self._roster, self._stacks = books
+        self.recorder = recorder
+        self.is_open = False
+        self.was_opened = False
+        self.phases = Phases(recorder, tags)
+        self.sightings = Sightings(self._roster, recorder.counts)
+        journal.sources.append(self.sightings)
+        self._tracker = ModuleTracker(
+            self.phases,
+            self._roster,
+            on_outermost=self._on_outermost,
+            on_outermost_end=self.on_outermost_end,
+            on_backward_end=self._on_backward_end,
+            on_error=on_error,
+        )
+        self._journal = journal
+        self._steps = steps
+        self._settings = settings
+        self._card = card
+        self._begins_late = begins_late
+        self._scanned = False
+        self._phases_before: list[Phase] = []
+        self._drained_events = 0
+        self._most_events = 0
+
+    # -- opening and closing ----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin recording allocations."""
+        if self.is_open:
+            return
+        started_ns = time.time_ns()
+        self.recorder.open(self._journal.part)
+        self._drained_events += self._waiting_events()
+        self.is_open = self.was_opened = True
+        if self._steps.seen:
+            self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
+        self.phases.start()
+        self._tracker.install()
+        self.read_counters("open")
+        if self._steps.seen or self._begins_late:
+            self._look_for_alive()
+            self._scanned = bool(self._steps.seen)
+        self._begin_step()
+        self._journal.pause("open", started_ns)
+        self._steps.restart_clock()
+
+    def close(self, reason: str) -> None:
+        """End recording: the last history and a full snapshot; ``reason`` is what ended it."""
+        if not self.is_open:
+            return
+        started_ns = time.time_ns()
+        self.take_out()
+        if self._scanned:
+            self.see_again()
+        else:
+            self._look_for_alive()
+            self.see_again()
+        self.read_counters("close")
+        self._note_recorder_bytes()
+        self.close_recorder()
+        self._journal.fact(closed=reason)
+        self._journal.pause("close", started_ns)
+        self._journal.write()
+
+    def take_out(self) -> None:
+        """Take out what sees modules; the recorder itself is ended by :meth:`close_recorder`."""
+        self.is_open = False
+        self._tracker.remove()
+
+    def close_recorder(self) -> None:
+        """End the recorder and keep what it still holds; does nothing the second time."""
+        self.recorder.close(self._journal.part, "close")
+
+    def is_idle(self) -> bool:
+        """Return whether not one allocation was seen."""
+        return not any(any(pair) for pair in self.recorder.counts().values())
+
+    # -- a recorded step --------------------------------------------------------------------------------------------
+
+    def end_step(self) -> bool:
+        """Close the window after the last recorded step, else drain where it is time; return whether it is closed."""
+        self.read_counters("step_end")
+        if not self._scanned:
+            self.scan()
+        if self._steps.seen >= self._settings.last_step:
+            self.close("last step")
+            return True
+        if self._steps.seen == self._settings.first_step or self._waiting_events() > DRAIN_EVENTS:
+            self.drain()
+        self._begin_step()
+        self.phases.change(self.phases.phase, step=self._steps.seen + 1)
+        return False
+
+    def _begin_step(self) -> None:
+        """Keep Python stacks in the last step of the window."""
+        if self._settings.stacks and self._steps.seen + 1 >= self._settings.last_step:
+            self.recorder.set_stacks(True)
+            self._tracker.intern_stack = self._stacks.intern_frame
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        """An optimizer begins its step."""
+        self._phases_before.append(self.phases.phase)
+        self._meet(optimizer)
+        if self.phases.phase == Phase.BACKWARD:
+            self.sightings.see_gradients_of(optimizer)
+        self.phases.enter_optimizer()
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """An optimizer has ended its step."""
+        self.sightings.see_optimizer(optimizer)
+        before = self._phases_before.pop() if self._phases_before else Phase.BETWEEN
+        self.phases.leave_optimizer(Phase.BACKWARD if before == Phase.BACKWARD else Phase.BETWEEN)
+
+    def _meet(self, optimizer: Any) -> None:
+        """Find out whose parameters an optimizer updates, where no module that holds them was called yet."""
+        if not self.sightings.knows(optimizer):
+            self.scan()
+            self.sightings.see_loose_parameters(optimizer)
+
+    def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
+        self._roster.note_called(module_id)
+        if self._roster.holds_tensors(module_id):
+            self._steps.call_began(module_id, self.expects_training)
+        self.sightings.see_new_weights()
+        self.sightings.see_inputs(module_id, args, kwargs)
+
+    def on_outermost_end(self, module_id: int) -> None:
+        """An outermost module was left."""
+        if self._roster.holds_tensors(module_id):
+            self._steps.call_ended(module_id, self.expects_training)
+
+    def _on_backward_end(self) -> None:
+        self.sightings.see_gradients()
+        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that nobody counts
+            self.drain()
+
+    # -- what is alive ----------------------------------------------------------------------------------------------
+
+    def expects_training(self) -> bool:
+        """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
+        if not self._scanned:
+            self.scan()
+        return bool(self._steps.optimizers)
+
+    def scan(self) -> None:
+        """Look for modules and optimizers that are alive while the program waits."""
+        started_ns = time.time_ns()
+        self._look_for_alive()
+        self._journal.pause("scan", started_ns)
+
+    def _look_for_alive(self) -> None:
+        """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
+        self._scanned = True
+        self._steps.optimizers.update(self._roster.enroll_alive())
+        if self.is_open:
+            self.see_again()
+
+    def see_again(self) -> None:
+        """Note where all weights, buffers, gradients and optimizer states are now."""
+        self.sightings.see_weights()
+        for optimizer in list(self._steps.optimizers):
+            if not self.sightings.knows(optimizer):
+                self.sightings.see_loose_parameters(optimizer)
+            self.sightings.see_optimizer(optimizer, again=True)
+        self.sightings.see_gradients()
+
+    # -- reading and writing ----------------------------------------------------------------------------------------
+
+    def read_counters(self, reason: str) -> None:
+        """Write down the allocator's counters, and what the card says at the same moment."""
+        t_ns = time.time_ns()
+        self.recorder.read_counters(self._journal.part, self._steps.seen, reason, t_ns)
+        if self._card is not None:
+            self._card.read(self._journal.part, t_ns)
+
+    def drain(self) -> None:
+        """Move the events that wait into the journal and write it, while the program waits."""
+        started_ns = time.time_ns()
+        waiting = self._note_recorder_bytes()
+        self.recorder.drain(self._journal.part, "drain")
+        self._drained_events += waiting
+        self._journal.pause("drain", started_ns)
+        self._journal.write()
+
+    def _waiting_events(self) -> int:
+        return sum(sum(pair) for pair in self.recorder.counts().values()) - self._drained_events
+
+    def _note_recorder_bytes(self) -> int:
+        """Keep the most memory our records have taken; return the events that wait."""
+        waiting = self._waiting_events()
+        self._most_events = max(self._most_events, waiting)
+        self._journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)
+        return waiting
