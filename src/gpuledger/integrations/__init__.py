@@ -1,0 +1,1 @@
+"""Where gpuledger meets other tools: pytest, notebooks, loggers."""

@@ -1,0 +1,45 @@
+"""A test held to the joules that one call of it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuledger.errors import GpuLedgerError
+from gpuledger.integrations.pytest_marks import ENERGY, EnergyLimit
+from gpuledger.integrations.step_energy import CallEnergy, card_energy_counter, measure_call_energy
+from gpuledger.units import format_joules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEP_ENERGY = "gpuledger_step_energy_j"
+
+
+def judge_energy(item: Any, limit: EnergyLimit, counter: Callable[[], Callable[[], float]] | None = None) -> None:
+    """Call the test again for so long that one call's joules are known, and fail it where they are over the limit."""
+    try:
+        found = measure_call_energy(lambda: _call(item), (counter or card_energy_counter)(), limit.seconds)
+    except GpuLedgerError as error:
+        pytest.fail(f"{ENERGY}: not measured: {error.message}", pytrace=False)
+    item.user_properties.append((STEP_ENERGY, found.joules))
+    if found.joules > limit.limit_j:
+        pytest.fail(f"{ENERGY}: {over_energy(found, limit.limit_j)}", pytrace=False)
+
+
+def over_energy(found: CallEnergy, limit_j: float) -> str:
+    """Return why a test fails."""
+    more = format_joules(found.joules - limit_j)
+    return (
+        f"one call took {format_joules(found.joules)} ± {format_joules(found.uncertainty_j)}, {more} over the limit of "
+        f"{format_joules(limit_j)} ({found.calls} calls in {found.seconds:.1f} s)"
+    )
+
+
+def _call(item: Any) -> None:
+    import torch
+
+    item.runtest()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,145 @@
+"""The pytest plugin: marks that hold a test to bytes and joules, a fixture, and a table of the tests by peak bytes.
+
+It is loaded with every pytest session, so nothing but the standard library and pytest is imported until a test asks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuledger.integrations.pytest_marks import DESCRIPTIONS, ENERGY, GROWTH, MEMORY, PEAK, Limits, read_limits
+
+if TYPE_CHECKING:
+    from gpuledger.api import Recording
+
+DEVICES = ("auto", "cuda", "cpu")
+LIMITS = pytest.StashKey[Limits]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("gpuledger", "GPU memory and energy of tests (gpuledger)")
+    group.addoption("--gpuledger", action="store_true", help="Record every test, and show the tests by peak bytes.")
+    group.addoption(
+        "--gpuledger-devices",
+        choices=DEVICES,
+        help="What the marks measure: cards (auto, cuda), skipping where there is none, or CPU tensors (cpu).",
+    )
+    group.addoption("--gpuledger-out", metavar="DIR", help="Keep each recorded test as a run in this directory.")
+    parser.addini("gpuledger_devices", "What is measured: auto, cuda or cpu.", default="auto")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks."""
+    for description in DESCRIPTIONS:
+        config.addinivalue_line("markers", description)
+    if _devices(config) not in DEVICES:
+        raise pytest.UsageError(f"gpuledger_devices = {_devices(config)}: expected one of {', '.join(DEVICES)}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Read every mark before the first test runs, so that a wrong one is an error at once."""
+    for item in items:
+        item.stash[LIMITS] = read_limits(item)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose mark cannot be measured here."""
+    limits = item.stash.get(LIMITS, Limits())
+    if limits.of_bytes and _devices(item.config) != "cpu" and not _has_card():
+        name = MEMORY if limits.memory_bytes is not None else GROWTH
+        pytest.skip(f"{name}: no CUDA card here; --gpuledger-devices cpu measures CPU tensors")
+    if limits.energy is not None and (reason := _why_no_energy()):
+        pytest.skip(f"{ENERGY}: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Record a test that is held to bytes, or every test with ``--gpuledger``, and fail it where it takes more."""
+    limits = item.stash.get(LIMITS, Limits())
+    if not limits.of_bytes and not (item.config.getoption("--gpuledger") and "torch" in sys.modules):
+        result = yield
+    else:
+        result = yield from _recorded_call(item, limits)
+    if limits.energy is not None:
+        from gpuledger.integrations.pytest_energy import judge_energy
+
+        judge_energy(item, limits.energy)
+    return result
+
+
+def _recorded_call(item: pytest.Item, limits: Limits) -> Generator[None, Any, Any]:
+    from gpuledger.integrations.pytest_recorded import RecordedTest
+
+    with _place(item) as place:
+        test = RecordedTest(item, limits, place, _devices(item.config))
+        with test.recorded():
+            test.repeat()
+            result = yield
+            test.end_call()
+        test.judge(kept=bool(item.config.getoption("--gpuledger-out")))
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the recorded tests by peak bytes."""
+    if not config.getoption("--gpuledger"):
+        return
+    from gpuledger.integrations.pytest_measure import table_lines
+
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    rows = [(report.nodeid, dict(report.user_properties)) for report in reports if report.when == "call"]
+    measured = [(name, found[PEAK]) for name, found in rows if PEAK in found]
+    terminalreporter.section(f"gpuledger: {len(measured)} tests by peak bytes")
+    for line in table_lines(measured):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
+    """Return a recording for the test to begin and end: ``with gpuledger_recording:``, afterwards ``.run()``."""
+    from gpuledger.api import record
+
+    with _place(request.node) as place:
+        yield record(request.node.name, out=place, force=True, devices=_devices(request.config))
+
+
+@contextmanager
+def _place(item: Any) -> Iterator[Path]:
+    """Return the directory a test's run goes to: below ``--gpuledger-out``, else one that is removed."""
+    kept = item.config.getoption("--gpuledger-out")
+    name = re.sub(r"[^\w.\[\]-]+", "-", item.nodeid, flags=re.ASCII).strip("-.")[-150:]
+    if kept:
+        yield Path(kept) / name
+        return
+    with tempfile.TemporaryDirectory(prefix="gpuledger-") as directory:
+        yield Path(directory) / name
+
+
+def _devices(config: pytest.Config) -> str:
+    return str(config.getoption("--gpuledger-devices") or config.getini("gpuledger_devices"))
+
+
+def _why_no_energy() -> str:
+    from gpuledger.errors import NoDeviceError
+    from gpuledger.integrations.step_energy import card_energy_counter
+
+    try:
+        card_energy_counter()
+    except NoDeviceError as error:
+        return error.message
+    return ""
+
+
+def _has_card() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

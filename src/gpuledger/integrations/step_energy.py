@@ -1,0 +1,92 @@
+"""The energy of one call of something, measured over many calls between two ticks of the card's counter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuledger.errors import GpuLedgerError, NoDeviceError
+
+_PATIENCE_S = 2.0
+"""The counter moves every 100 ms; one that stands still for so long does not work."""
+
+
+@dataclass(frozen=True)
+class CallEnergy:
+    """Joules of one call, plus or minus; ``calls`` were made in ``seconds``."""
+
+    joules: float
+    uncertainty_j: float
+    calls: int
+    seconds: float
+
+
+def measure_call_energy(
+    call: Callable[[], object],
+    read_j: Callable[[], float],
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> CallEnergy:
+    """Return the joules one call takes, from calls made one after another for at least ``seconds``.
+
+    The window begins with the call in which the counter first moves and ends with one in which it moves after
+    ``seconds``. Both edges are known to one call, so the uncertainty is what one call takes at each.
+
+    Args:
+        call: What is measured; it returns when the card has done its work.
+        read_j: The card's energy counter in joules.
+        seconds: How long at least. Below ten ticks of 100 ms the edges are a large part of it.
+        clock: Seconds, monotonic.
+
+    Raises:
+        GpuLedgerError: the counter stands still.
+
+    Source: NVML energy counter from tick to tick.
+    """
+    _, start_j = _call_until_it_moves(call, read_j, clock)
+    start_s, calls = clock(), 0
+    while clock() - start_s < seconds:
+        call()
+        calls += 1
+    made, end_j = _call_until_it_moves(call, read_j, clock)
+    calls, took_s = calls + made, clock() - start_s
+    each_j = (end_j - start_j) / calls
+    return CallEnergy(each_j, 2 * each_j / calls, calls, took_s)
+
+
+def card_energy_counter() -> Callable[[], float]:
+    """Return a function that reads the energy counter of torch's current card, in joules.
+
+    Raises:
+        NoDeviceError: there is no card, or it has no counter that may be read.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NoDeviceError("no CUDA card here")
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except pynvml.NVMLError as error:
+        raise NoDeviceError(f"the card's energy counter cannot be read: {error}") from error
+    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+
+
+def _call_until_it_moves(
+    call: Callable[[], object], read_j: Callable[[], float], clock: Callable[[], float]
+) -> tuple[int, float]:
+    """Return how many calls were made until the counter moved, and what it then showed."""
+    before_j, calls, start_s = read_j(), 0, clock()
+    while True:
+        call()
+        calls += 1
+        now_j = read_j()
+        if now_j != before_j:
+            return calls, now_j
+        if clock() - start_s > _PATIENCE_S:
+            raise GpuLedgerError("the card's energy counter stands still")
