@@ -87,9 +87,8 @@ def _device_book(journal: Journal, device_idx: int) -> DeviceBook:
     events = _events_of(journal, device_idx)
     dispatch = journal.facts.get("recorder") == "dispatch"
     opening = _opening(journal, device_idx)
-    lives = replay(
-        events.action, events.address, events.bytes, events.stream, opening, _settings(journal), sizes_given=dispatch
-    )
+    settings = AllocatorSettings.from_snapshot(journal.facts.get("allocator_settings") or {})
+    lives = replay(events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=dispatch)
     counts = _counts(journal, device_idx, events)
     owners = find_owners(journal, device_idx, events.tag_id, counts.index_of, lives)
     return DeviceBook(device_idx, events, counts, lives, owners, _pools(journal, device_idx))
@@ -107,19 +106,6 @@ def _events_of(journal: Journal, device_idx: int) -> Events:
         tag_id=table["tag_id"][mine].astype(np.int64),
         stack_id=table["stack_id"][mine].astype(np.int64),
         operator_id=table["operator_id"][mine].astype(np.int64),
-    )
-
-
-def _settings(journal: Journal) -> AllocatorSettings:
-    kept: dict[str, Any] = journal.facts.get("allocator_settings") or {}
-    divisions = tuple(
-        sorted((int(size) << 20, int(number)) for size, number in (kept.get("roundup_power2_divisions") or {}).items())
-    )
-    max_split_bytes = kept.get("max_split_size", -1)
-    return AllocatorSettings(
-        power2_divisions=divisions if any(number for _, number in divisions) else (),
-        max_split_bytes=max_split_bytes if isinstance(max_split_bytes, int) and 0 < max_split_bytes < 1 << 62 else None,
-        expandable=bool(kept.get("expandable_segments", False)),
     )
 
 

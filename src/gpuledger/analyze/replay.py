@@ -7,7 +7,9 @@ and the rest is split off only where the allocator's own rule says so. Exact; ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,19 @@ class AllocatorSettings:
     power2_divisions: tuple[tuple[int, int], ...] = ()
     max_split_bytes: int | None = None
     expandable: bool = False
+
+    @classmethod
+    def from_snapshot(cls, kept: Mapping[str, Any]) -> AllocatorSettings:
+        """Return the settings that a snapshot's ``allocator_settings`` says; defaults for what it does not."""
+        divisions = kept.get("roundup_power2_divisions")
+        pairs = divisions.items() if isinstance(divisions, Mapping) else ()
+        power2_divisions = tuple(sorted((int(size) << 20, int(number)) for size, number in pairs))
+        limit = kept.get("max_split_size", -1)
+        return cls(
+            power2_divisions=power2_divisions if any(number for _, number in power2_divisions) else (),
+            max_split_bytes=limit if isinstance(limit, int) and 0 < limit < 1 << 62 else None,
+            expandable=bool(kept.get("expandable_segments", False)),
+        )
 
     def round_up(self, requested_bytes: int) -> int:
         """Return the bytes a request is rounded up to before a block is looked for."""

@@ -1,0 +1,274 @@
+"""A snapshot's blocks as lives: the state before its trace is found by undoing the trace, then the trace is replayed.
+
+A snapshot says what is there when it is taken, to the byte, and its trace says what happened before. Undone from the
+end, the trace leaves what was there when it began; what was given back inside it has the bytes it asked for, rounded
+up as the allocator does, and an uncut rest where the next block begins less than one mebibyte behind.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.replay import SMALL_BYTES, AllocatorSettings, OpenState, Replay, replay
+from gpuledger.model.journal import Action, BlockState
+
+I64 = NDArray[np.int64]
+MIN_ONE_SIDED = 16
+"""Frees of one kind without any of the other that cannot be chance: fewer can be the end of a cut trace."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One device's events in order; each array has one element per event. Ids and times are -1 where unknown."""
+
+    action: NDArray[np.int8]
+    address: I64
+    bytes: I64
+    stream: I64
+    time_ns: I64
+    stack_id: I64
+    text_id: I64
+
+    @property
+    def marker(self) -> int:
+        """Return the index of the event that stands for the snapshot itself; the last event where none does."""
+        marks = np.flatnonzero(self.action == Action.SNAPSHOT)
+        return int(marks[-1]) if marks.size else self.action.size - 1
+
+
+@dataclass(frozen=True)
+class Closing:
+    """One device's segments and blocks as the snapshot shows them, by address."""
+
+    segment_address: I64
+    segment_bytes: I64
+    segment_stream: I64
+    expandable: NDArray[np.bool_]
+    address: I64
+    bytes: I64
+    requested_bytes: I64
+    state: I64
+    stream: I64
+    stack_id: I64
+    text_id: I64
+
+
+@dataclass(frozen=True)
+class DeviceLives:
+    """Everything known of one device. ``stack_id`` and ``text_id`` are by block of ``lives``, -1 where unknown."""
+
+    device_idx: int
+    trace: Trace
+    closing: Closing
+    lives: Replay
+    stack_id: I64
+    text_id: I64
+
+    @property
+    def bytes_differ(self) -> int:
+        """Return by how many bytes the replayed live blocks differ from the snapshot's."""
+        return self.replayed_bytes - self.shown_bytes
+
+    @property
+    def replayed_bytes(self) -> int:
+        """Return the allocated bytes of the replay at the snapshot."""
+        lives, at = self.lives, self.trace.marker
+        live = (lives.alloc_index <= at) & (lives.free_requested_index > at)
+        return int(lives.allocated_bytes[live].sum())
+
+    @property
+    def shown_bytes(self) -> int:
+        """Return the allocated bytes that the snapshot shows."""
+        return int(self.closing.bytes[self.closing.state == BlockState.ALLOCATED].sum())
+
+
+def paired(trace: Trace) -> Trace:
+    """Return the trace with both events of every free, where torch was told to record only one of them."""
+    requested, completed = (
+        int((trace.action == action).sum()) for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    )
+    if min(requested, completed) or max(requested, completed) < MIN_ONE_SIDED:
+        return trace
+    frees = (trace.action == Action.FREE_REQUESTED) | (trace.action == Action.FREE_COMPLETED)
+    times = np.where(frees, 2, 1)
+    columns = {name: np.repeat(values, times) for name, values in vars(trace).items()}
+    second = np.cumsum(times)[frees] - 1
+    columns["action"][second - 1] = Action.FREE_REQUESTED
+    columns["action"][second] = Action.FREE_COMPLETED
+    return Trace(**columns)
+
+
+def follow(device_idx: int, trace: Trace, closing: Closing, settings: AllocatorSettings) -> DeviceLives:
+    """Return the lives of one device's blocks and segments."""
+    before = _Before(trace, closing, settings)
+    opening = before.state()
+    lives = replay(trace.action, trace.address, trace.bytes, trace.stream, opening, settings)
+    known = before.stack_id.size
+
+    def of_block(opening_ids: I64, event_ids: I64) -> I64:
+        born = lives.alloc_index[known:]
+        return np.concatenate((opening_ids, event_ids[born] if event_ids.size else born))
+
+    return DeviceLives(
+        device_idx,
+        trace,
+        closing,
+        lives,
+        stack_id=of_block(before.stack_id, trace.stack_id),
+        text_id=of_block(before.text_id, trace.text_id),
+    )
+
+
+class _Before:
+    """The blocks and segments when the trace began."""
+
+    def __init__(self, trace: Trace, closing: Closing, settings: AllocatorSettings) -> None:
+        self._settings = settings
+        self.segments = _segments_before(trace, closing)
+        freed = _freed_first(trace)
+        kept = _kept_from_before(trace, closing)
+        columns = {
+            "address": (trace.address[freed], closing.address[kept]),
+            "requested": (trace.bytes[freed], closing.requested_bytes[kept]),
+            "bytes": (np.array([settings.round_up(n) for n in trace.bytes[freed].tolist()]), closing.bytes[kept]),
+            "state": (_state_before(trace, freed), closing.state[kept]),
+            "stream": (trace.stream[freed], closing.stream[kept]),
+            "stack_id": (np.full(freed.size, -1), closing.stack_id[kept]),
+            "text_id": (np.full(freed.size, -1), closing.text_id[kept]),
+            "exact": (np.zeros(freed.size), np.ones(kept.size)),
+        }
+        joined = {name: np.concatenate(parts).astype(np.int64) for name, parts in columns.items()}
+        # A block that is shown waiting for another stream is in both: the size shown is exact, the state is older.
+        order = np.lexsort((-joined["exact"], joined["address"]))
+        twice = np.flatnonzero(np.diff(joined["address"][order]) == 0)
+        joined["state"][order[twice]] = joined["state"][order[twice + 1]]
+        chosen = np.delete(order, twice + 1)
+        self.address, self.bytes = joined["address"][chosen], joined["bytes"][chosen]
+        self.requested_bytes, self.state_code = joined["requested"][chosen], joined["state"][chosen]
+        self.stream, self.stack_id = joined["stream"][chosen], joined["stack_id"][chosen]
+        self.text_id, self._exact = joined["text_id"][chosen], joined["exact"][chosen].astype(bool)
+
+    def state(self) -> OpenState:
+        """Return the opening state for the replay: segments, blocks, and the free ranges between them."""
+        segments = np.array(self.segments, dtype=np.int64).reshape(-1, 4)
+        free: list[tuple[int, int, int, int]] = []
+        for start, size, _, expandable in segments.tolist():
+            low, high = np.searchsorted(self.address, (start, start + size))
+            free += self._free_inside(int(low), int(high), start, start + size, bool(expandable))
+        blocks = np.stack((self.address, self.bytes, self.requested_bytes, self.state_code), axis=1)
+        rows = np.concatenate((blocks, np.array(free, dtype=np.int64).reshape(-1, 4)))
+        return OpenState(segments, rows, np.concatenate((self.stream, np.zeros(len(free), dtype=np.int64))))
+
+    def _free_inside(
+        self, low: int, high: int, start: int, end: int, expandable: bool
+    ) -> list[tuple[int, int, int, int]]:
+        """Return the free ranges of one segment; a rest that the allocator would not have cut off goes to its block."""
+        free, place = [], start
+        for row in range(low, high + 1):
+            until = int(self.address[row]) if row < high else end
+            gap = until - place
+            if gap > 0 and row > low and not expandable and self._uncut(row - 1, gap):
+                self.bytes[row - 1] += gap
+            elif gap > 0:
+                free.append((place, gap, 0, int(BlockState.INACTIVE)))
+            if row < high:
+                place = max(place, until + int(self.bytes[row]))
+        return free
+
+    def _uncut(self, row: int, gap: int) -> bool:
+        size = int(self.bytes[row])
+        return not self._exact[row] and size > SMALL_BYTES and not self._settings.splits(size, gap)
+
+
+def _state_before(trace: Trace, freed: I64) -> I64:
+    """Return whether what an event gives back was in use or waiting: waiting where only its completion is seen."""
+    waiting = trace.action[freed] == Action.FREE_COMPLETED
+    state: I64 = np.where(waiting, int(BlockState.AWAITING_FREE), int(BlockState.ALLOCATED))
+    return state
+
+
+def _freed_first(trace: Trace) -> I64:
+    """Return the events that give back a block whose allocation is not in the trace."""
+    first = _first_events(trace)
+    freed: I64 = first[trace.action[first] != Action.ALLOC]
+    return freed
+
+
+def _first_events(trace: Trace) -> I64:
+    """Return the first event about a block at each address, by address."""
+    about = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
+    _, place = np.unique(trace.address[about], return_index=True)
+    first: I64 = about[place]
+    return first
+
+
+def _kept_from_before(trace: Trace, closing: Closing) -> I64:
+    """Return the blocks shown in use that no allocation of the trace can be: those from before it."""
+    allocated = np.unique(trace.address[trace.action == Action.ALLOC])
+    shown = np.flatnonzero(closing.state != BlockState.INACTIVE)
+    kept: I64 = shown[~np.isin(closing.address[shown], allocated)]
+    return kept
+
+
+def _segments_before(trace: Trace, closing: Closing) -> list[tuple[int, int, int, int]]:
+    """Return address, bytes, stream and expandable of the segments when the trace began."""
+    whole: dict[int, tuple[int, int]] = {}
+    mapped = _Ranges()
+    for address, size, stream, expandable in zip(
+        closing.segment_address.tolist(),
+        closing.segment_bytes.tolist(),
+        closing.segment_stream.tolist(),
+        closing.expandable.tolist(),
+        strict=True,
+    ):
+        if expandable:
+            mapped.add(address, address + size, stream)
+        else:
+            whole[address] = (size, stream)
+    wanted = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
+    for event in np.flatnonzero(wanted[: trace.marker + 1])[::-1].tolist():
+        action, address, size, stream = (
+            int(values[event]) for values in (trace.action, trace.address, trace.bytes, trace.stream)
+        )
+        if action == Action.SEGMENT_ALLOC:
+            whole.pop(address, None)
+        elif action == Action.SEGMENT_FREE:
+            whole[address] = (size, stream)
+        elif action == Action.SEGMENT_MAP:
+            mapped.remove(address, address + size)
+        else:
+            mapped.add(address, address + size, stream)
+    rows = [(address, size, stream, 0) for address, (size, stream) in whole.items()]
+    return sorted(rows + [(low, high - low, stream, 1) for low, high, stream in mapped.ranges])
+
+
+class _Ranges:
+    """Ranges of addresses that do not overlap, in order; neighbours on one stream are joined."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int, int]] = []
+
+    def add(self, low: int, high: int, stream: int) -> None:
+        self.remove(low, high)
+        place = bisect_left(self.ranges, (low, high, stream))
+        if place < len(self.ranges) and self.ranges[place][0] == high and self.ranges[place][2] == stream:
+            high = self.ranges.pop(place)[1]
+        if place and self.ranges[place - 1][1] == low and self.ranges[place - 1][2] == stream:
+            place -= 1
+            low = self.ranges.pop(place)[0]
+        self.ranges.insert(place, (low, high, stream))
+
+    def remove(self, low: int, high: int) -> None:
+        first = max(bisect_left(self.ranges, (low, low, 0)) - 1, 0)
+        last = bisect_left(self.ranges, (high, high, 0))
+        left = [
+            (start, end, stream)
+            for from_, to, stream in self.ranges[first:last]
+            for start, end in ((from_, min(to, low)), (max(from_, high), to))
+            if start < end
+        ]
+        self.ranges[first:last] = left

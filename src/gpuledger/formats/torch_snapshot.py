@@ -1,0 +1,289 @@
+"""Memory snapshots of PyTorch 2.1 and later (``torch.cuda.memory._dump_snapshot``): parsed, never unpickled.
+
+The file is a pickle of plain values, read by :mod:`.pickle_reader`. It shows every segment and block of each device,
+and the allocator's last events. It knows neither modules nor categories, unless its metadata is gpuledger's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.errors import InputError
+from gpuledger.formats.pickle_reader import items_of, read_pickle
+from gpuledger.formats.snapshot_columns import SnapshotColumns, count_of
+from gpuledger.formats.snapshot_lives import I64, Closing, DeviceLives, Trace, follow, paired
+from gpuledger.formats.snapshot_tables import snapshot_tables
+from gpuledger.model.imported import ImportedRank, ImportedRun
+from gpuledger.model.journal import Action, BlockState
+
+MAX_BYTES = 1 << 44
+"""More than any card has; a larger block or segment means that the file is damaged."""
+MAX_DEVICES = 4_096
+_LATEST_US = 1 << 53
+
+ACTIONS = {
+    "alloc": Action.ALLOC,
+    "free_requested": Action.FREE_REQUESTED,
+    "free_completed": Action.FREE_COMPLETED,
+    "free": Action.FREE_COMPLETED,
+    "segment_alloc": Action.SEGMENT_ALLOC,
+    "segment_free": Action.SEGMENT_FREE,
+    "segment_map": Action.SEGMENT_MAP,
+    "segment_unmap": Action.SEGMENT_UNMAP,
+    "snapshot": Action.SNAPSHOT,
+    "oom": Action.OOM,
+}
+STATES = {
+    "inactive": BlockState.INACTIVE,
+    "active_allocated": BlockState.ALLOCATED,
+    "active_pending_free": BlockState.AWAITING_FREE,
+    "active_awaiting_free": BlockState.AWAITING_FREE,
+}
+
+
+def looks_like(path: Path, head: bytes) -> bool:
+    """Return whether the file is a pickle of protocol 2 to 5; no other format begins so."""
+    return len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
+
+
+def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
+    """Return the snapshots as one run, a rank for each file.
+
+    Raises:
+        InputError: a file is no snapshot, is damaged, or asks for more than plain values.
+    """
+    ranks = tuple(_read_rank(number, path) for number, path in enumerate(paths))
+    facts = {"started_ns": None}
+    return ImportedRun(name, "torch-snapshot", tuple(str(path) for path in paths), ranks, facts=facts)
+
+
+def _read_rank(number: int, path: Path) -> ImportedRank:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    if not looks_like(path, data[:2]):
+        raise InputError(f"{path}: not a snapshot: no pickle of protocol 2 to 5")
+    try:
+        return _rank_of(number, read_snapshot(data, str(path)))
+    except InputError as error:
+        titled = error.message.startswith(str(path))
+        raise InputError(error.message if titled else f"{path}: {error.message}", hint=error.hint) from error
+    except (IndexError, RecursionError, OverflowError) as error:
+        raise InputError(f"{path}: not a snapshot: damaged ({type(error).__name__})") from error
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One file's devices, and what its numbers stand for."""
+
+    devices: tuple[DeviceLives, ...]
+    columns: SnapshotColumns
+    settings: dict[str, Any]
+    oom: tuple[dict[str, Any], ...]
+
+
+def read_snapshot(data: bytes, title: str) -> Snapshot:
+    """Return a snapshot's devices with every block's life.
+
+    Raises:
+        InputError: it is no snapshot, or damaged.
+    """
+    value, memo = read_pickle(data, title)
+    root: dict[str, Any] = {"segments": value} if isinstance(value, list) else value
+    if not isinstance(root, dict) or not isinstance(root.get("segments"), list):
+        raise InputError("not a snapshot: no list of segments in it")
+    traces = root.get("device_traces", [])
+    if (
+        not isinstance(traces, list)
+        or not all(isinstance(trace, list) for trace in traces)
+        or len(traces) > MAX_DEVICES
+    ):
+        raise InputError("not a snapshot: its traces are no lists")
+    columns = SnapshotColumns(memo.data, memo)
+    segments = list(items_of(root["segments"], memo))
+    closings = _closings(columns, segments)
+    settings = _plain_settings(root.get("allocator_settings"))
+    devices, oom = [], []
+    for device_idx in sorted({*closings, *(number for number, trace in enumerate(traces) if trace)}):
+        items = traces[device_idx] if 0 <= device_idx < len(traces) else []
+        trace = _trace(columns, items)
+        oom += _out_of_memory(columns, device_idx, items, trace)
+        closing = closings.get(device_idx) or _closing(columns, [])
+        devices.append(follow(device_idx, paired(trace), closing, AllocatorSettings.from_snapshot(settings)))
+    return Snapshot(tuple(devices), columns, settings, tuple(oom))
+
+
+# -- the state shown ------------------------------------------------------------------------------------------------
+
+
+def _closings(columns: SnapshotColumns, segments: list[Any]) -> dict[int, Closing]:
+    """Return what is shown of each device."""
+    count_of(segments)
+    by_device: dict[int, list[dict[str, Any]]] = {}
+    for segment in segments:
+        device = segment.get("device")
+        if type(device) is not int or not 0 <= device < MAX_DEVICES:
+            raise InputError("not a snapshot: a segment of no device")
+        by_device.setdefault(device, []).append(segment)
+    return {device: _closing(columns, mine) for device, mine in by_device.items()}
+
+
+def _closing(columns: SnapshotColumns, segments: list[Any]) -> Closing:
+    lists = [segment.get("blocks") for segment in segments]
+    counts = np.array([count_of(blocks) for blocks in lists], dtype=np.int64)
+    items = list(itertools.chain.from_iterable(lists))
+    segment_address, segment_bytes = (columns.numbers(segments, key) for key in ("address", "total_size"))
+    streams = columns.numbers(segments, "stream")
+    sizes = _checked(columns.numbers(items, "size", -1), "block")
+    before = np.concatenate(([0], np.cumsum(sizes)))
+    first = np.concatenate(([0], np.cumsum(counts)))[:-1]
+    owner = np.repeat(np.arange(counts.size), counts)
+    requested = columns.numbers(items, "requested_size", -1)
+    return Closing(
+        segment_address=segment_address,
+        segment_bytes=_checked(segment_bytes, "segment"),
+        segment_stream=streams,
+        expandable=np.array([segment.get("is_expandable") is True for segment in segments], dtype=bool),
+        address=segment_address[owner] + before[:-1] - before[first][owner],
+        bytes=sizes,
+        requested_bytes=np.where((requested >= 0) & (requested <= sizes), requested, sizes),
+        state=_coded(columns, columns.labels(items, "state"), STATES, BlockState.ALLOCATED),
+        stream=streams[owner],
+        stack_id=columns.stack_numbers(items),
+        text_id=columns.labels(items, "user_metadata"),
+    )
+
+
+def _checked(sizes: I64, what: str) -> I64:
+    """Return ``sizes``.
+
+    Raises:
+        InputError: one is negative or more than any card has.
+    """
+    wrong = np.flatnonzero((sizes < 0) | (sizes > MAX_BYTES))
+    if wrong.size or float(sizes.astype(np.float64).sum()) > 2.0**62:
+        size = f"{int(sizes[wrong[0]]):,}" if wrong.size else "all"
+        raise InputError(f"damaged: a {what} of {size} bytes")
+    return sizes
+
+
+def _coded(columns: SnapshotColumns, labels: I64, codes: Mapping[str, int], default: int) -> I64:
+    """Return what each label stands for; ``default`` for others."""
+    known = np.array([*(codes.get(text, default) for text in columns.texts), default], dtype=np.int64)
+    coded: I64 = known[labels]
+    return coded
+
+
+# -- the events -----------------------------------------------------------------------------------------------------
+
+
+def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
+    count_of(items)
+    action = _coded(columns, columns.labels(items, "action"), ACTIONS, Action.OTHER).astype(np.int8)
+    sizes = columns.numbers(items, "size")
+    sized = action <= Action.SEGMENT_UNMAP
+    _checked(sizes[sized & (action >= Action.SEGMENT_ALLOC)], "segment in the trace")
+    wrong = sizes[sized & ((sizes < 0) | (sizes > MAX_BYTES))]
+    if wrong.size:
+        raise InputError(f"damaged: an event of {int(wrong[0]):,} bytes")
+    times_us = columns.numbers(items, "time_us", -1)
+    return Trace(
+        action=action,
+        address=columns.numbers(items, "addr"),
+        bytes=sizes,
+        stream=columns.numbers(items, "stream"),
+        time_ns=np.where((times_us > 0) & (times_us < _LATEST_US), times_us * 1000, -1),
+        stack_id=columns.stack_numbers(items),
+        text_id=columns.labels(items, "user_metadata"),
+    )
+
+
+def _out_of_memory(columns: SnapshotColumns, device_idx: int, items: list[Any], trace: Trace) -> list[dict[str, Any]]:
+    """Return each time the device ran out of memory."""
+    rows = np.flatnonzero(trace.action == Action.OOM)
+    if not rows.size:
+        return []
+    free = columns.numbers(items, "device_free", -1)
+    return [
+        {
+            "device_idx": device_idx,
+            "tried_bytes": int(trace.bytes[row]),
+            "total_bytes": None,
+            "free_bytes": int(free[row]) if free[row] >= 0 else None,
+            "largest_free_bytes": None,
+        }
+        for row in rows.tolist()
+    ]
+
+
+def _plain_settings(value: Any) -> dict[str, Any]:
+    """Return the allocator's settings as far as they are plain: numbers, words, and sizes with their divisions."""
+    if not isinstance(value, dict):
+        return {}
+    settings: dict[str, Any] = {
+        str(key): one for key, one in value.items() if type(one) in (str, int, bool, float) and len(str(one)) < 100
+    }
+    divisions = value.get("roundup_power2_divisions")
+    if isinstance(divisions, dict):
+        pairs = ((str(size), number) for size, number in divisions.items())
+        settings["roundup_power2_divisions"] = {
+            size: number
+            for size, number in pairs
+            if size.isascii() and size.isdigit() and len(size) < 8 and type(number) is int and 0 <= number <= 1 << 20
+        }
+    return settings
+
+
+# -- the run --------------------------------------------------------------------------------------------------------
+
+
+def _rank_of(number: int, snapshot: Snapshot) -> ImportedRank:
+    facts = {
+        "devices": [{"device_idx": device.device_idx, "name": "", "total_bytes": None} for device in snapshot.devices],
+        "allocator_settings": snapshot.settings,
+        "oom": list(snapshot.oom),
+        "stacks": bool(snapshot.columns.stacks),
+        "checks": [_check(device) for device in snapshot.devices],
+    }
+    return ImportedRank(number, snapshot_tables(snapshot.devices, snapshot.columns), facts, _notes(snapshot))
+
+
+def _check(device: DeviceLives) -> dict[str, Any]:
+    return {
+        "name": "allocated bytes replayed to the snapshot",
+        "device_idx": device.device_idx,
+        "expected": device.shown_bytes,
+        "found": device.replayed_bytes,
+        "ok": not device.bytes_differ,
+    }
+
+
+def _notes(snapshot: Snapshot) -> tuple[str, ...]:
+    notes = ["A memory snapshot knows no steps, and no category or module but those gpuledger wrote into it."]
+    if not any(device.trace.action.size for device in snapshot.devices):
+        notes.append("The snapshot has no trace: it shows one instant, without a past.")
+    if not snapshot.columns.stacks:
+        notes.append("The snapshot has no stacks.")
+    if snapshot.settings.get("trace_alloc_overflowed"):
+        notes.append("The snapshot's trace was full: torch dropped its oldest events.")
+    if snapshot.columns.stacks_left_out:
+        notes.append(f"{snapshot.columns.stacks_left_out:,} stacks are left out: more than there is room for.")
+    for device in snapshot.devices:
+        if device.lives.surprises:
+            notes.append(
+                f"cuda:{device.device_idx}: {device.lives.surprises:,} events do not fit what was there before."
+            )
+        if device.bytes_differ:
+            notes.append(
+                f"cuda:{device.device_idx}: the trace ends {abs(device.bytes_differ):,} bytes "
+                f"{'above' if device.bytes_differ > 0 else 'below'} what the snapshot shows as allocated."
+            )
+    return tuple(notes)
