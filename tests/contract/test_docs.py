@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-PAGES_WITH_COMMANDS = ("README.md", "docs/quickstart.md", "docs/diff.md", "docs/ci.md")
+PAGES_WITH_COMMANDS = ("README.md", "docs/quickstart.md", "docs/diff.md", "docs/ci.md", "docs/groups.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TRAIN = """\
