@@ -31,6 +31,8 @@ LABEL_IN = 0.185
 """Height of one line of labels."""
 BAR_IN, BAR_GAP_IN, LEADER_IN = 1.15, 0.4, 0.3
 NAME_CHARACTERS = 26
+GROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+"""Behind labels, so that no line of the grid runs through them."""
 HEADROOM = 1.04
 """A scale ends this much above the largest bar."""
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
@@ -313,7 +315,7 @@ def _stack(
     for part in parts:
         axis.bar(
             center, part.bytes / size, BAR_IN, bottom / size, color=part.color, hatch=part.hatch,
-            edgecolor="#8b949e" if part.hatch else "white", linewidth=0.8,
+            edgecolor="#8b949e" if part.hatch else "white", linewidth=0.5,
         )  # fmt: skip
         middles.append(bottom + part.bytes / 2)
         bottom += part.bytes
@@ -333,8 +335,7 @@ def _label(axis: Axes, point: tuple[float, float], side: int, part: _Part, total
         (f"{percent(part.bytes, total)} · {format_bytes(part.bytes)}", SOFT),
     ]
     ends = "right" if side < 0 else "left"
-    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    style: dict[str, Any] = {"va": "center", "ha": ends, "size": 9, "parse_math": False, "bbox": ground}
+    style: dict[str, Any] = {"va": "center", "ha": ends, "size": 9, "parse_math": False, "bbox": GROUND}
     first, second = texts if side > 0 else texts[::-1]
     artist = axis.annotate(first[0], point, color=first[1], **style)
     axis.annotate(
@@ -363,5 +364,6 @@ def _column(axis: Axes, x: int, part: _Part, total: int, unit: tuple[str, int]) 
     height = part.bytes / unit[1]
     axis.bar(x, height, 0.72, color=part.color, hatch=part.hatch, edgecolor="#8b949e" if part.hatch else "white")
     axis.annotate(
-        percent(part.bytes, total), (x, height), (0, 3), "data", "offset points", ha="center", size=8.5, color=INK
-    )
+        percent(part.bytes, total), (x, height), (0, 3), "data", "offset points", ha="center", size=8.5, color=INK,
+        bbox=GROUND,
+    )  # fmt: skip
