@@ -20,6 +20,7 @@ SURFACE = {
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
+    "plot": "--kind --metric --align --baseline --per --keywords --expected --min-share --title -o --output --force",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",
     "check": "--budget --against --allow --json --junit --markdown --force",
     "budget": "--headroom -o --output --force",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuledger.analyze.breakdown import category_words
 from gpuledger.analyze.instant import opened_ns
@@ -75,7 +76,7 @@ def build_timeline(rank: Rank, device_idx: int | None = None, points: int = 4000
     device = pick_device(rank, device_idx)
     lives = read_lives(rank, device)
     curve = allocated_curve(lives)
-    times = _times_of(rank, lives)
+    times = event_times_ns(rank, lives)
     kept = thin(curve.bytes, times, points)
     index = curve.index[kept]
     reserved = reserved_curve(rank, device)
@@ -117,7 +118,7 @@ def bands(rank: Rank, device_idx: int) -> tuple[Band, ...]:
     return (*sorted(found, key=lambda band: band.start_ns), *phases)
 
 
-def thin(values: I64, times_ns: I64, points: int) -> I64:
+def thin(values: I64 | NDArray[np.float64], times_ns: I64, points: int) -> I64:
     """Return at most ``points`` ascending positions that keep first, highest, lowest and last of every bucket."""
     if values.size <= points:
         return np.arange(values.size)
@@ -142,7 +143,7 @@ def _columns(rank: Rank, table: str, device_idx: int) -> list[list[int]]:
     return [read_numbers(rank, table, name, device_idx).tolist() for name in ("step", "start_ns", "end_ns")]
 
 
-def _times_of(rank: Rank, lives: Lives) -> I64:
+def event_times_ns(rank: Rank, lives: Lives) -> I64:
     """Return the host time of every event of the allocated curve.
 
     Never falling: the clock can step back, the order cannot. What no block dates has the time before it.

@@ -58,9 +58,13 @@ def choose_file(output: str | None, default: str, *, force: bool) -> Path:
 
 
 def write_text(place: Path, text: str) -> int:
+    """Return the bytes written; see :func:`write_bytes`."""
+    return write_bytes(place, text.encode("utf-8"))
+
+
+def write_bytes(place: Path, content: bytes) -> int:
     """Return the bytes written: beside ``place`` first, then renamed, so that half a file never bears its name."""
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    content = text.encode("utf-8")
     try:
         beside.write_bytes(content)
         beside.replace(place)

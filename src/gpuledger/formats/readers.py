@@ -52,12 +52,14 @@ class Format:
 INTERVAL = Option("interval", "TIME", "Time from sample to sample where the file has no times.  [default: 10ms]")
 
 FORMATS: dict[str, Format] = {
+    "torch-snapshot": Format("torch_snapshot", "memory snapshots of torch.cuda.memory._dump_snapshot()"),
     "nvidia-smi": Format(
         "nvidia_smi",
         "logs of nvidia-smi --query-gpu=… --format=csv, and memory_<name>.txt",
         (INTERVAL, Option("columns", "A,B,…", "Columns of a file without header, as --query-gpu names them.")),
         one_run_each=True,
     ),
+    "time-log": Format("time_log", "times per layer: ALGO, BATCH, TIME_TYPE, ms…", one_run_each=True),
 }
 """Formats in the order in which content is tried: the ones that are certain first."""
 

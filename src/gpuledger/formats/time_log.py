@@ -1,0 +1,144 @@
+"""Logs of times per layer: ``ALGO, BATCH, TIME_TYPE, ms, ms, …``, a time for each layer, a line for each repetition."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import InputError
+from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
+from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
+
+MAX_UNREAD = 100
+MAX_BATCH = 1 << 31
+MAX_MS = 1e9
+_LINE = re.compile(r"\s*[A-Za-z][\w .+-]*,\s*[0-9]+\s*,\s*[A-Z][A-Z_]*\s*(,\s*[0-9][0-9.eE+-]*\s*)+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line: the time of every layer in ms."""
+
+    algorithm: str
+    batch: int
+    time_type: str
+    layers_ms: tuple[float, ...]
+
+
+def looks_like(path: Path, head: bytes) -> bool:
+    """Return whether the first line with content is of this form."""
+    first = next((line for line in decoded(head).splitlines() if line.strip()), "")
+    return _LINE.fullmatch(first) is not None
+
+
+def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> ImportedRun:
+    """Return the times of the files, a rank for each algorithm; it takes no options.
+
+    Each repetition at one batch size is a step, and its layers' times are spans, laid end to end: the log has no
+    moments, and a run's spans have to have some.
+
+    Raises:
+        InputError: no line could be read.
+    """
+    rows: list[_Row] = []
+    unread: list[str] = []
+    for path in paths:
+        _read_rows(path, rows, unread)
+    if not rows:
+        raise InputError(unread[0] if unread else f"{paths[0]}: empty")
+    algorithms = list(dict.fromkeys(row.algorithm for row in rows))
+    ranks = tuple(_rank(number, algorithm, rows) for number, algorithm in enumerate(algorithms))
+    return ImportedRun(name, "time-log", tuple(str(path) for path in paths), ranks, unread=tuple(unread))
+
+
+def _read_rows(path: Path, rows: list[_Row], unread: list[str]) -> None:
+    layers, count = 0, 0
+    for line in read_lines(path):
+        if not line.text.strip():
+            continue
+        try:
+            row = _parse(line, layers)
+        except ValueError as error:
+            count += 1
+            if count <= MAX_UNREAD:
+                unread.append(f"{path}: line {line.number}: {shown(line.text)}: {error}")
+            continue
+        layers = len(row.layers_ms)
+        rows.append(row)
+    if count > MAX_UNREAD:
+        unread.append(f"{path}: … and {count - MAX_UNREAD:,} more lines")
+
+
+def _parse(line: Line, layers: int) -> _Row:
+    """Return a line's row. ``layers`` is how many times the lines before have; 0 for the first.
+
+    Raises:
+        ValueError: it has another form; the message says what is wrong.
+    """
+    if not line.ended:
+        raise ValueError("cut off, its last time may be longer")
+    cells = [cell.strip() for cell in line.text.rstrip(", \t").split(",")]
+    if len(cells) < 4:
+        raise ValueError("not ALGO, BATCH, TIME_TYPE, ms…")
+    if not cells[1].isdecimal() or not 0 < int(cells[1]) < MAX_BATCH:
+        raise ValueError(f"batch {cells[1]!r} is not a whole number above 0")
+    times = tuple(float(cell) for cell in cells[3:])
+    if not all(math.isfinite(ms) and 0 <= ms < MAX_MS for ms in times):
+        raise ValueError("a time that is negative or no number")
+    if layers and len(times) != layers:
+        raise ValueError(f"{len(times)} layers, where the lines before have {layers}")
+    return _Row(cells[0], int(cells[1]), cells[2], times)
+
+
+def _rank(number: int, algorithm: str, rows: Iterable[_Row]) -> ImportedRank:
+    steps = _steps([row for row in rows if row.algorithm == algorithm])
+    names = list(dict.fromkeys(row.time_type for step in steps for row in step))
+    layers = max(len(row.layers_ms) for step in steps for row in step)
+    modules = [
+        {"module_id": n, "path": f"layer {n + 1}", "class_name": "layer", "root_id": n, "depth": 0, "compiled": False}
+        for n in range(layers)
+    ]
+    tables = {
+        "spans": rows_to_table("spans", list(_spans(steps, names))),
+        "names": rows_to_table("names", [{"name_id": n, "name": name} for n, name in enumerate(names)]),
+        "modules": rows_to_table("modules", modules),
+    }
+    facts = {"algorithm": algorithm, "step_batches": [step[0].batch for step in steps]}
+    return ImportedRank(number, tables, facts, ("The log has times and no moments: they are laid end to end.",))
+
+
+def _steps(rows: list[_Row]) -> list[list[_Row]]:
+    """Return the lines of each repetition at each batch size: the n-th of each type belong together."""
+    seen: dict[tuple[int, str], int] = {}
+    steps: dict[tuple[int, int], list[_Row]] = {}
+    for row in rows:
+        repetition = seen[row.batch, row.time_type] = seen.get((row.batch, row.time_type), 0) + 1
+        steps.setdefault((row.batch, repetition), []).append(row)
+    return list(steps.values())
+
+
+def _spans(steps: list[list[_Row]], names: list[str]) -> Iterator[dict[str, Any]]:
+    begun_ns = 0
+    for number, step in enumerate(steps, 1):
+        ended_ns = begun_ns
+        for row in step:
+            start_ns = begun_ns
+            for layer, ms in enumerate(row.layers_ms):
+                end_ns = start_ns + round(ms * 1e6)
+                yield {
+                    "device_idx": 0,
+                    "kind": "host",
+                    "name_id": names.index(row.time_type),
+                    "start_ns": start_ns,
+                    "end_ns": end_ns,
+                    "module_id": layer,
+                    "phase": "forward",
+                    "step": number,
+                }
+                start_ns = end_ns
+            ended_ns = max(ended_ns, start_ns)
+        begun_ns = ended_ns
