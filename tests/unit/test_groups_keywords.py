@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuledger.cli.keywords import SHIPPED, parse_expected, read_keywords
 from gpuledger.errors import InputError, UsageError
@@ -107,10 +110,50 @@ def test_a_wrong_file_is_refused_with_the_line_and_a_hint(text: str) -> None:
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "[" * 100_000, "a = " + "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "[" * 16_000,
+        "a = " + "[" * 16_000,
+        "a = " + "[\n" * 100_000,
+        "a." * 100_000 + "a = 1",
+        ("a." * 8_000 + "a = 1\n") * 16,
+        "[a]\nA = [{" + "a." * 8_000 + "a = 1}]",
+    ],
+    ids=range(8),
+)
 def test_an_empty_or_a_bottomless_file_is_refused(text: str) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"^my\.toml: "):
         parse_keyword_file(text, "my.toml")
+
+
+def test_a_list_may_go_over_many_lines() -> None:
+    text = "[layer]\nA = [\n" + "'rnn', # a recurrent one\n" * 4_000 + "]"
+    (dictionary,) = parse_keyword_file(text, "my.toml").dictionaries
+    assert len(dictionary.groups[0].keywords) == 4_000
+
+
+@given(st.text(st.sampled_from("ab[]=\"'#\n.,*:(re\\{}\0é"), max_size=60))
+def test_no_text_ends_in_anything_but_a_file_or_a_refusal(text: str) -> None:
+    try:
+        file = parse_keyword_file(text, "my.toml")
+    except InputError:
+        return
+    assert all(group.keywords for one in file.dictionaries for group in one.groups)
+
+
+@given(st.binary(max_size=60) | st.text(st.sampled_from("ab={}[]'\",:\n()-+1*_"), max_size=60).map(str.encode))
+def test_nothing_but_literals_is_taken_for_a_setme(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "SETME.py"
+        path.write_bytes(b"layer_kw_dict = " + content)
+        try:
+            file = read_setme(path)
+        except InputError:
+            return
+    assert file.dictionaries
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe[layer]", b"\x80", b"# " + b"x" * MAX_FILE_BYTES])
@@ -121,8 +164,8 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path, content:
 
 
 def test_more_keywords_than_anybody_writes_are_refused() -> None:
-    with pytest.raises(InputError, match="more than 10,000"):
-        parse_keyword_file("[layer]\nA = [" + '"a",' * 10_001 + "]", "my.toml")
+    with pytest.raises(InputError, match="more than 5,000"):
+        parse_keyword_file("[layer]\nA = [" + '"a",\n' * 5_001 + "]", "my.toml")
 
 
 def test_a_file_that_is_not_there_names_the_ones_that_ship(tmp_path: Path) -> None:
@@ -187,6 +230,11 @@ def test_a_setme_is_read_as_literals(tmp_path: Path) -> None:
     )
     assert [group.name for group in structure.groups] == ["Parameters", "Workspace"]
     assert file.expected_bytes == 7.5 * (1 << 30)
+
+
+def test_a_backslash_in_a_setme_is_a_backslash(tmp_path: Path) -> None:
+    (tmp_path / "SETME.py").write_text('layer_kw_dict = {"a": ["\\d"]}')
+    assert read_setme(tmp_path / "SETME.py").dictionaries[0].groups[0].keywords[0].pattern == "\\d"
 
 
 def test_nothing_in_a_setme_is_executed(tmp_path: Path) -> None:

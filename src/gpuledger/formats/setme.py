@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,9 @@ def _parse(path: Path) -> ast.Module:
     if len(source) > MAX_FILE_BYTES:
         raise InputError(f"{path}: larger than {MAX_FILE_BYTES >> 10} KiB, not a SETME.py")
     try:
-        return ast.parse(source.decode("utf-8-sig"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the file's own backslashes
+            return ast.parse(source.decode("utf-8-sig"))
     except SyntaxError as error:
         raise InputError(f"{path}: line {error.lineno}: not Python: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:

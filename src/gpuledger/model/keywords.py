@@ -35,8 +35,10 @@ RESERVED_DICTIONARIES = (
     "untrackable", "overlaps", "notes", "ranks",
 )  # fmt: skip
 """Keys of ``group --json`` beside the dictionaries."""
-MAX_FILE_BYTES = 1 << 20
-MAX_KEYWORDS = 10_000
+MAX_FILE_BYTES = 1 << 18
+MAX_LINE_CHARACTERS = 1 << 14
+"""The standard library's reader takes quadratic time for a key of very many parts."""
+MAX_KEYWORDS = 5_000
 _FIELDS = {"class:": CLASS, "category:": CATEGORY}
 _REGEX_PREFIX = "re:"
 _SHAPES = (r"(?m)^[ \t]*\[?[ \t]*[\"']?{}", r"(?m)^[ \t]*[\"']?{}[\"']?[ \t]*=", "{}")
@@ -121,6 +123,9 @@ def parse_keyword_file(text: str, place: str) -> KeywordFile:
     Raises:
         InputError: not TOML, no dictionary, an empty list, an unknown key or a bad expression; it says in which line.
     """
+    long = next((number for number, line in enumerate(text.split("\n"), 1) if len(line) > MAX_LINE_CHARACTERS), None)
+    if long is not None:
+        raise InputError(f"{place}: line {long}: longer than {MAX_LINE_CHARACTERS:,} characters", hint=HINT)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -166,7 +171,7 @@ class _Reader:
 
     def _keyword(self, place: tuple[str, ...], text: Any) -> Keyword:
         if not isinstance(text, str):
-            raise self._error(place, f"{place[-1]}: a keyword must be a text, not {text!r:.40}")
+            raise self._error(place, f"{place[-1]}: a keyword must be a text, not {type(text).__name__}")
         try:
             return parse_keyword(text)
         except ValueError as error:
