@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpuledger.collect.guard import forget_frames
+
 
 class _Watch:
     """Replaces ``nn.Module.__call__`` until it is removed."""
@@ -77,6 +79,9 @@ class OutermostCalls(_Watch):
             inside.call = True
             try:
                 return original(self, *args, **kwargs)
+            except BaseException as error:
+                forget_frames(error)
+                raise
             finally:
                 inside.call = False
                 watch._ended(self)

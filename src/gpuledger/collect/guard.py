@@ -47,6 +47,19 @@ class Guard:
         return guarded
 
 
+def forget_frames(error: BaseException, *also: str) -> None:
+    """Take the calling frame, and those of the files in ``also`` right below it, out of an error's traceback.
+
+    To be followed by a bare ``raise``, which adds no frame: so the program's traceback shows its own frames only.
+    """
+    place = error.__traceback__
+    if place is not None:
+        place = place.tb_next
+    while place is not None and place.tb_frame.f_code.co_filename in also:
+        place = place.tb_next
+    error.__traceback__ = place
+
+
 def describe(error: BaseException) -> str:
     """Return an error in one line, with the file and line that raised it."""
     place = error.__traceback__

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import alive_tensors
+from gpuledger.collect.guard import forget_frames
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
@@ -29,6 +30,9 @@ from gpuledger.model.journal import REASONS, Action, BlockState, Part
 _PSEUDO_ADDRESS = 1 << 56
 """Where storages without an address of their own (fake, meta) are put, one after another."""
 
+
+_OPERATORS_FILE = torch._ops.__file__
+"""Whoever calls an operator from Python has a frame of this file, which a program that calls it from C++ has not."""
 
 OPENING = 0
 """Number of the opening snapshot."""
@@ -279,7 +283,11 @@ class _Mode(TorchDispatchMode):
         return torch_private.take_out_dispatch_mode(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except BaseException as error:
+            forget_frames(error, _OPERATORS_FILE)
+            raise
         if self._recorder is not None:
             self._recorder.see(func, result, args)
         return result

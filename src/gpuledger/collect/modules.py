@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.guard import forget_frames
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_tracker import ScopeTracker
@@ -117,8 +118,9 @@ class ModuleTracker:
                 return original(self, *args, **kwargs)
             try:
                 result = original(self, *args, **kwargs)
-            except BaseException:
+            except BaseException as error:
                 leave(frame, None)
+                forget_frames(error)
                 raise
             leave(frame, result)
             return result
@@ -272,6 +274,9 @@ class ModuleTracker:
             before = tracker._enter_backward(args[0] if args else kwargs.get(roots))
             try:
                 return original(*args, **kwargs)
+            except BaseException as error:
+                forget_frames(error)
+                raise
             finally:
                 tracker._leave_backward(*before, whole=whole)
 
