@@ -66,6 +66,7 @@ class Line:
     """
 
     name: str
+    rank: int
     device_idx: int
     device_name: str
     t_ns: I64
@@ -178,13 +179,13 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
 def _sample_line(rank: Rank, device_idx: int, column: str) -> Line | None:
     table = rank.table("samples", tuple(dict.fromkeys(("t_ns", "device_idx", "used_bytes", column))))
     mine = to_numbers(table["device_idx"]) == device_idx
-    times, values = _known(table, column, mine)
+    times, values = known_values(table, column, mine)
     if not values.size:
         return None
     name, capacity = _card(rank, device_idx)
-    first_use_ns = _first_use(*_known(table, "used_bytes", mine))
+    first_use_ns = _first_use(*known_values(table, "used_bytes", mine))
     shown_capacity = capacity if column == "used_bytes" else None
-    return Line("", device_idx, name, times, values, shown_capacity, first_use_ns, _SOURCES[column])
+    return Line("", rank.number, device_idx, name, times, values, shown_capacity, first_use_ns, _SOURCES[column])
 
 
 def _process_lines(rank: Rank) -> list[Line]:
@@ -198,13 +199,15 @@ def _process_lines(rank: Rank) -> list[Line]:
     own = np.isin(pids, mine) if mine else np.ones(pids.size, dtype=bool)
     lines = []
     for device_idx in np.unique(devices[own]).tolist():
-        times, values = _known(table, "bytes", own & (devices == device_idx))
+        times, values = known_values(table, "bytes", own & (devices == device_idx))
         if values.size:
             moments, place = np.unique(times, return_inverse=True)
             summed = np.zeros(moments.size)
             np.add.at(summed, place, values)
             name, capacity = _card(rank, device_idx)
-            lines.append(Line("", device_idx, name, moments, summed, capacity, int(moments[0]), PROCESS_SOURCE))
+            lines.append(
+                Line("", rank.number, device_idx, name, moments, summed, capacity, int(moments[0]), PROCESS_SOURCE)
+            )
     return lines
 
 
@@ -225,7 +228,7 @@ def _book_line(rank: Rank, device_idx: int) -> Line:
     name, capacity = _card(rank, device_idx)
     first_use_ns = int(times[above[0]]) if above.size else None
     values = curve.bytes.astype(np.float64)
-    return Line("", device_idx, name, times, values, capacity, first_use_ns, BOOK_SOURCE, steps=True)
+    return Line("", rank.number, device_idx, name, times, values, capacity, first_use_ns, BOOK_SOURCE, steps=True)
 
 
 def _placed(line: Line, align: str, baseline: str | None, points: int) -> Series:
@@ -237,7 +240,7 @@ def _placed(line: Line, align: str, baseline: str | None, points: int) -> Series
     return Series(line, (line.t_ns[kept] - zero_ns) / 1e9, line.values[kept] - base, base)
 
 
-def _known(table: Any, column: str, mine: NDArray[np.bool_]) -> tuple[I64, F64]:
+def known_values(table: Any, column: str, mine: NDArray[np.bool_]) -> tuple[I64, F64]:
     """Return times and values of the chosen rows that have a value, in the order of time."""
     values = table[column].cast("float64").fill_null(float("nan")).to_numpy()
     times = to_numbers(table["t_ns"])
