@@ -7,11 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import load_run
+from synthetic import load_run, make_run
 
 from gpuledger.cli.keywords import bar_panels, read_asked
+from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
 from gpuledger.report.bar_plot import KINDS, Panel, draw_bars, spread
 
@@ -121,3 +123,53 @@ def test_labels_keep_order_and_distance_and_stay_inside(middles: list[float], ga
     assert max(places) <= 100 + 1e-9
     if all(above - below >= gap for below, above in pairwise(wanted)):
         assert places == pytest.approx(wanted)
+
+
+def ask(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path) -> Path:
+    for name, blocks in (("small", 200), ("large", 900)):
+        make_run(tmp_path / f"{name}.ledger", blocks=blocks)
+    return tmp_path
+
+
+def test_a_folder_gets_a_picture_of_each_run_on_the_scale_of_all(two_runs: Path) -> None:
+    out = two_runs / "out"
+    words = ["plot", two_runs / "small", two_runs / "large", two_runs / "small", "--kind", "two-bar"]
+    result = ask(*words, "-o", f"{out}/")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == ["large.png", "small-2.png", "small.png"]
+    assert (out / "small.png").read_bytes() == (out / "small-2.png").read_bytes()
+    alone = ask("plot", two_runs / "small", "--kind", "two-bar", "-o", two_runs / "alone.png")
+    assert alone.exit_code == 0
+    assert (two_runs / "alone.png").read_bytes() != (out / "small.png").read_bytes()
+    refused = ask(*words, "-o", out)
+    assert (refused.exit_code, "will not overwrite" in refused.stderr) == (2, True)
+    assert ask(*words, "-o", out, "--force").exit_code == 0
+
+
+def test_a_folder_is_for_bars(two_runs: Path) -> None:
+    result = ask("plot", two_runs / "small", "-o", f"{two_runs}/")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chart_takes_the_options_of_group(two_runs: Path, kind: str) -> None:
+    file = two_runs / "k.toml"
+    file.write_text('["mine & yours"]\nHeads = ["head"]\n')
+    words = ["--keywords", file, "--expected", 500, "--title", "A & B", "--min-share", "1%"]
+    result = ask("plot", two_runs / "small", "--kind", kind, *words, "-o", two_runs / "x.svg")
+    assert result.exit_code == 0, result.output
+    text = (two_runs / "x.svg").read_text(encoding="utf-8")
+    assert all(word in text for word in ("A &amp; B", "Heads", "Others", "Untrackable", "untrackable"))
+
+
+def test_a_wrong_keyword_file_ends_plot_before_a_picture(two_runs: Path) -> None:
+    (two_runs / "k.toml").write_text("[a]\nb = []\n")
+    words = ["--kind", "two-bar", "--keywords", two_runs / "k.toml", "-o", two_runs / "x.png"]
+    result = ask("plot", two_runs / "small", *words)
+    assert (result.exit_code, (two_runs / "x.png").exists()) == (3, False)
+    assert "line 2" in result.stderr

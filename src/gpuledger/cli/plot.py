@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,10 +80,11 @@ Examples:
     "-o",
     "--output",
     "output",
-    metavar="FILE",
-    help=f"Write here, as .png, .svg or .pdf.  [default: {DEFAULT_FILE}]",
+    metavar="FILE|DIR/",
+    help="Write here, as .png, .svg or .pdf; bars into a folder: a .png for each run, all on one scale.  "
+    f"[default: {DEFAULT_FILE}]",
 )
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--force", is_flag=True, help="Overwrite files.")
 def plot_command(
     run_paths: Sequence[str],
     kind: str | None,
@@ -104,16 +106,46 @@ def plot_command(
     """
     from gpuledger.report.plot_style import own_settings, picture_bytes, picture_suffix
 
-    place = choose_file(output, DEFAULT_FILE, force=force)
-    suffix = picture_suffix(place)
     asked = read_asked(keywords_text, expected_text)
     wanted = Wanted(metric, align, baseline, per, title, asked, parse_frac(min_share))
+    if output is not None and (output.endswith("/") or Path(output).is_dir()):
+        with own_settings():
+            _write_folder(Path(output), open_runs(run_paths), kind, wanted, force=force)
+        return
+    place = choose_file(output, DEFAULT_FILE, force=force)
+    suffix = picture_suffix(place)
     with own_settings():
         runs = open_runs(run_paths)
         figure, notes = _KINDS[kind or _default_kind(runs)](runs, wanted)
         written = write_bytes(place, picture_bytes(figure, suffix))
     click.echo(place)
     print_notes([*(f"gpuledger: {note}" for note in notes), f"gpuledger: wrote {place} ({format_bytes(written)})"])
+
+
+def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: Wanted, *, force: bool) -> None:
+    """Write a picture for each run, drawn as it stands among all of them.
+
+    Raises:
+        UsageError: the kind is not one of bars, or a file exists and ``force`` is not given.
+    """
+    from gpuledger.report.bar_plot import KINDS, draw_bars
+    from gpuledger.report.plot_style import picture_bytes
+
+    if kind not in KINDS:
+        raise UsageError(f"-o {folder}/: is a folder", hint=f"a file, or --kind {' or '.join(KINDS)}")
+    panels = [bar_panels(run, wanted.asked) for run in runs]
+    among = [panel for own in panels for panel in own]
+    names = [run.name for run in runs]
+    seen = [names[:place].count(name) for place, name in enumerate(names)]
+    places = [folder / f"{name}{f'-{n + 1}' if n else ''}.png" for name, n in zip(names, seen, strict=True)]
+    for place in places:
+        choose_file(str(place), "", force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, own in zip(places, panels, strict=True):
+        figure = draw_bars(own, kind, title=wanted.title, min_share_frac=wanted.min_share_frac, among=among)
+        write_bytes(place, picture_bytes(figure, place.suffix))
+        click.echo(place)
+    print_notes([f"gpuledger: wrote {len(places)} pictures to {folder}"])
 
 
 def _default_kind(runs: Sequence[Run]) -> str:
