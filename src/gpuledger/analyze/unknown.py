@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NAMELESS_TAG = re.compile(r"unknown|<unk>|untagged|ctx_source_unclear", re.ASCII)
 """What the older profilers wrote where they knew no name."""
+LOG_ADVICE = (
+    "the older profiler knew no name; a keyword that fits the tag puts it into a group: gpuledger group --keywords"
+)
 BEFORE = -1
 """The step of a block that was alive before the recording opened."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", re.ASCII)
@@ -86,7 +89,7 @@ def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
     for texts, size, blocks in sum_by_words([(code[nameless], text) for code, text in words], requested):
         category, phase, tag, step, stack_id = texts
         stack = stacks.get(int(stack_id), ())
-        advice = _advice(tag, int(step), stack, stack_step)
+        advice = LOG_ADVICE if is_tagged(rank) else _advice(int(step), stack, stack_step)
         items.append(Unknown(category, phase, int(step), tag, size, blocks, stack, advice))
     items.sort(key=lambda item: (-item.bytes, item.category, item.phase, item.step, item.tag))
     allocated = int(lives.allocated_bytes[live].sum())
@@ -134,10 +137,8 @@ def _stack_step(rank: Rank, device_idx: int) -> int | None:
     return int(steps.max()) if steps.size else None
 
 
-def _advice(tag: str, step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
+def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
     """Return what the user can do so that this gets a name."""
-    if tag:
-        return "the old profiler knew no name; a keyword that fits the tag puts it into a group (gpuledger group)"
     frame = own_frame(stack)
     if frame is not None:
         name = frame.function if frame.function.isidentifier() else "NAME"

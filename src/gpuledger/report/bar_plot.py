@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import UsageError
 from gpuledger.model.keywords import OTHERS, UNTRACKABLE
 from gpuledger.report.colors import CATEGORY_COLORS
-from gpuledger.report.figures import FAINT, INK, SOFT, drawable, new_figure, shortened
+from gpuledger.report.figures import INK, SOFT, drawable, new_figure, shortened
 from gpuledger.report.phrases import device_label, percent, place_of
+from gpuledger.report.plot_style import dress
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -289,12 +290,7 @@ def _dress(
     name, size = unit
     axis.set_ylim(0, max(top, 1) * room / size)
     axis.set_ylabel(name if labelled else "", color=SOFT)
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
-    axis.spines["bottom"].set_color(FAINT)
-    axis.tick_params(length=0, labelcolor=SOFT, labelsize=9)
-    axis.yaxis.grid(True, color="#eef1f4", linewidth=0.8)
-    axis.set_axisbelow(True)
+    dress(axis)
     axis.annotate(
         drawable(shortened(panel.title, 48)), (0, 1), (0, 34), "axes fraction", "offset points", size=11,
         weight="bold", color=INK, parse_math=False,
