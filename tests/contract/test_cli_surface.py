@@ -21,6 +21,7 @@ SURFACE = {
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
     "plot": "--kind --metric --align --baseline --per --keywords --expected --min-share --title -o --output --force",
+    "compare": "--json --csv --markdown",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",
     "check": "--budget --against --allow --json --junit --markdown --force",
     "budget": "--headroom -o --output --force",

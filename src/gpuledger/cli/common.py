@@ -65,8 +65,8 @@ def open_run(text: str) -> Run:
     from gpuledger import api
 
     run = api.open_run(text)
-    if run.path.parent != Path(text).parent:
-        _tell_unread((run.manifest.get("imported") or {}).get("unread") or [])
+    if _is_foreign(run, text):
+        _tell_unread(run.manifest["imported"]["unread"])
     return run
 
 
@@ -80,15 +80,25 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
     """
     runs: list[Run] = []
     problems: list[InputError] = []
+    notes: dict[str, None] = {}
     for text in (inner for outer in texts for inner in _inside(outer)):
         try:
             runs.append(open_run(text))
         except InputError as error:
             problems.append(error)
+            continue
+        if _is_foreign(runs[-1], text):
+            notes.update(dict.fromkeys(note for rank in runs[-1].ranks for note in rank.manifest["notes"]))
     if not runs:
         raise problems[0]
+    print_notes(f"gpuledger: {note}" for note in notes)
     _tell_unread([problem.message for problem in problems])
     return runs
+
+
+def _is_foreign(run: Run, text: str) -> bool:
+    """Return whether the run was imported just now, from the file of an older format that ``text`` names."""
+    return "imported" in run.manifest and run.path.parent != Path(text).parent
 
 
 def _inside(text: str) -> list[str]:

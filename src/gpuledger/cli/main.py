@@ -35,6 +35,9 @@ COMMANDS: dict[str, Entry] = {
     "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),
     "report": Entry("gpuledger.cli.report:report_command", "Look", "Write one offline HTML file."),
     "plot": Entry("gpuledger.cli.plot:plot_command", "Look", "Draw runs as one picture."),
+    "compare": Entry(
+        "gpuledger.cli.compare:compare_command", "Compare", "Compare several runs' peaks, times and joules."
+    ),
     "diff": Entry("gpuledger.cli.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
     "check": Entry("gpuledger.cli.check:check_command", "Compare", "Hold a run to a budget, or to another run."),
     "budget": Entry("gpuledger.cli.budget:budget_command", "Compare", "Write a first budget for a run."),
