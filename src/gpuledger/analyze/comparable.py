@@ -43,6 +43,7 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
     for key, title in _SAME_FACTS.items():
         was, now = before.manifest.get(key), after.manifest.get(key)
         if was != now and was is not None and now is not None:
+            was, now = _differing(was, now)
             notes.append(f"{title[0].upper()}{title[1:]} differs: {_text(was)} before, {_text(now)} after.")
     return notes
 
@@ -54,6 +55,14 @@ def _cards(rank: Rank) -> str:
 
 def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _differing(before: Any, after: Any) -> tuple[Any, Any]:
+    """Return both without the entries they share."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return before, after
+    keys = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+    return {key: before[key] for key in keys if key in before}, {key: after[key] for key in keys if key in after}
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.balance import Balance, build_balance
 from gpuledger.analyze.breakdown import Account, break_down
+from gpuledger.analyze.findings import Finding, find_findings
 from gpuledger.analyze.live import device_indices
 from gpuledger.analyze.summary import Summary, summarize
 from gpuledger.analyze.timeline import Band, Timeline, bands, build_timeline
@@ -51,6 +52,7 @@ class View:
     tensors: tuple[Account, ...]
     tensors_left_out: int
     balance: Balance
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         tensors=tuple(tensors[:MAX_TENSORS]),
         tensors_left_out=max(0, len(tensors) - MAX_TENSORS),
         balance=build_balance(rank, device_idx),
+        findings=find_findings(rank, device_idx),
     )
 
 

@@ -36,6 +36,7 @@ SCRIPTS = (
     "table.js",
     "cards.js",
     "balance.js",
+    "findings.js",
     "ranks.js",
     "about.js",
     "app.js",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -18,12 +19,14 @@ import numpy as np
 
 from gpuledger.analyze.account_series import AccountSeries
 from gpuledger.model.accounts import ROUNDING
+from gpuledger.model.run import SUFFIX
 from gpuledger.report.colors import category_color, stack_order
 from gpuledger.report.definitions import definitions
 from gpuledger.report.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
 from gpuledger.report.tree import Tree, build_tree
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.findings import Finding
     from gpuledger.analyze.live import I64
     from gpuledger.report.data import ReportData, View
 
@@ -47,7 +50,7 @@ def build_payload(data: ReportData) -> dict[str, Any]:
         "run_notes": [str(note) for note in data.manifest.get("notes") or []],
         "categories": [{"key": name, "color": category_color(name)} for name in categories],
         "definitions": {key: asdict(definition) for key, definition in definitions().items()},
-        "views": [_view(view, numbers) for view in data.views],
+        "views": [_view(view, numbers, data.name) for view in data.views],
     }
 
 
@@ -66,7 +69,7 @@ def _categories(data: ReportData) -> tuple[str, ...]:
     return stack_order(tuple(found))
 
 
-def _view(view: View, numbers: dict[str, int]) -> dict[str, Any]:
+def _view(view: View, numbers: dict[str, int], name: str) -> dict[str, Any]:
     origin_ns = int(view.timeline.t_ns[0])
     owners = [*np.unique(view.accounts.module_id).tolist()]
     tree = build_tree(view.modules, owners)
@@ -86,9 +89,24 @@ def _view(view: View, numbers: dict[str, int]) -> dict[str, Any]:
         "accounts": _accounts(view.accounts, tree, numbers),
         "tensors": _tensors(view, numbers),
         "balance": asdict(view.balance) | {"instant": None},
+        "findings": [_finding(finding, name) for finding in view.findings],
         "facts": facts_of_rank(view.manifest, view.device_idx),
         "checks": check_rows(view.manifest, view.device_idx),
         "oom": oom_rows(view.manifest, view.device_idx),
+    }
+
+
+def _finding(finding: Finding, name: str) -> dict[str, Any]:
+    run = shlex.quote(f"{name}{SUFFIX}")
+    words = ["gpuledger", *(run if word == "RUN" else word for word in finding.command)]
+    return {
+        "title": finding.title,
+        "evidence": finding.evidence,
+        "advice": finding.advice,
+        "saving": finding.saving_bytes,
+        "saved_from": finding.saved_from,
+        "command": " ".join(words),
+        "search": finding.search,
     }
 
 

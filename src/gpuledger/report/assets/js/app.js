@@ -79,6 +79,7 @@ class App {
     byId("subtitle").textContent = [...new Set([view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, `${view.recorder} recorder`])].filter(Boolean).map(printable).join(" · ");
     drawRanks(this.store);
     drawCards(view, this.store.state);
+    drawFindings(view, this.store.state);
     drawBalance(view);
     drawAbout(view);
     this.legend.show(view);

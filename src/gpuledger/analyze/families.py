@@ -1,0 +1,66 @@
+"""Modules that repeat: the layers of a transformer, the blocks of a residual network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+FEWEST = 4
+"""Fewer of a kind are not a family."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Siblings of one class. ``members`` are the module ids of them and of all below them.
+
+    ``depth`` is how many components their paths have.
+    """
+
+    name: str
+    depth: int
+    class_name: str
+    count: int
+    members: tuple[int, ...]
+
+
+def find_families(rank: Rank) -> tuple[Family, ...]:
+    """Return the families of a rank's modules, an outer one before those inside it."""
+    columns = ("module_id", "parent_id", "path", "class_name")
+    table = rank.table("modules", columns)
+    rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    parent = {number: above for number, above, _, _ in rows}
+    kinds: dict[tuple[int, str], list[int]] = {}
+    for number, above, _, class_name in rows:
+        if above is not None:
+            kinds.setdefault((above, class_name), []).append(number)
+    paths = {number: path for number, _, path, _ in rows}
+    families = []
+    for (_, class_name), siblings in sorted(kinds.items(), key=lambda item: item[1][0]):
+        if len(siblings) >= FEWEST:
+            found = set(siblings)
+            members = tuple(number for number in parent if _is_below(number, found, parent))
+            name, depth = _name([paths[number] for number in siblings]), paths[siblings[0]].count(".") + 1
+            families.append(Family(name, depth, class_name, len(siblings), members))
+    return tuple(families)
+
+
+def _is_below(number: int, siblings: set[int], parent: dict[int, int | None]) -> bool:
+    """Return whether a module is one of ``siblings`` or below one; a circle (a damaged table) is left."""
+    at: int | None = number
+    seen: set[int] = set()
+    while at is not None and at not in seen:
+        if at in siblings:
+            return True
+        seen.add(at)
+        at = parent.get(at)
+    return False
+
+
+def _name(paths: list[str]) -> str:
+    """Return what the siblings share: ``layers.* (32)`` of ``layers.0`` and so on, ``layer* (4)`` of ``layer1``."""
+    outer, dot, _ = paths[0].rpartition(".")
+    names = {path.rpartition(".")[2].rstrip("0123456789") for path in paths}
+    return f"{outer}{dot}{names.pop() if len(names) == 1 else ''}* ({len(paths)})"

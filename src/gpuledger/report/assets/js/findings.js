@@ -1,0 +1,26 @@
+// What would lower the peak. Each finding is a link that sets the views, beside the command that shows the same.
+
+/** Show the findings of `view`; the section is away where there are none. */
+function drawFindings(view, state) {
+  byId("findings-section").hidden = !view.findings.length;
+  byId("findings").replaceChildren(...view.findings.map((finding) => findingItem(finding, state)));
+}
+
+function findingItem(finding, state) {
+  const href = formatState({ ...state, at: "peak", zoom: "", node: "0", hide: "", q: finding.search });
+  return element(
+    "li",
+    {},
+    element("a", { className: "finding-title", href, onclick: () => byId("instant-section").scrollIntoView() }, printable(finding.title)),
+    element("span", { className: "number strong", "data-tip": formatExact(finding.saving) }, `saves about ${formatBytes(finding.saving)}`),
+    element("span", { className: "muted" }, ` of ${printable(finding.saved_from)}`),
+    element("p", {}, `${sentence(finding.evidence)} ${sentence(finding.advice)}`),
+    element("code", { className: "path" }, printable(finding.command)),
+  );
+}
+
+/** Return words as a sentence. */
+function sentence(words) {
+  const text = printable(words);
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+}

@@ -1,0 +1,63 @@
+"""The findings at the head of the report: they are the analysis's own, a click sets the views, the table answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from opened import Opened
+from recordings.load import post_recording
+
+from gpuledger.analyze.findings import Finding, find_findings
+from gpuledger.model.run import write_json
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuledger.model.run import Rank
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Rank:
+    rank = post_recording("lstm", tmp_path_factory.mktemp("recorded"))
+    write_json(rank.directory.parent / "manifest.json", {"schema_version": 1})
+    return rank
+
+
+@pytest.fixture(scope="module")
+def findings(rank: Rank) -> tuple[Finding, ...]:
+    return find_findings(rank)
+
+
+@pytest.fixture
+def opened(open_report: Callable[..., Opened], rank: Rank) -> Opened:
+    return open_report(ledger=rank.directory.parent)
+
+
+def test_they_are_those_of_the_run_with_their_commands(opened: Opened, findings: tuple[Finding, ...]) -> None:
+    assert findings
+    items = opened.page.locator("#findings li")
+    assert items.count() == len(findings)
+    for place, finding in enumerate(findings):
+        text = items.nth(place).inner_text()
+        assert finding.title in text
+        assert f"saves about {format_bytes(finding.saving_bytes)}" in text
+        assert f"gpuledger {finding.command[0]} lstm.ledger" in text
+
+
+def test_a_click_searches_for_what_it_names(opened: Opened, findings: tuple[Finding, ...]) -> None:
+    place = next(number for number, finding in enumerate(findings) if finding.search)
+    opened.page.locator(".finding-title").nth(place).click()
+    assert opened.page.input_value("#search") == findings[place].search
+    assert "accounts match" in opened.text("#matched")
+    assert opened.complaints == []
+
+
+def test_a_hostile_name_in_a_finding_is_text(open_report: Callable[..., Opened]) -> None:
+    opened = open_report(blocks=300, modules=8, hostile_names=True, cuda=False)
+    assert opened.page.locator("#findings img, #findings script").count() == 0
+    assert opened.complaints == []
+    assert opened.requests == [opened.address]
