@@ -92,7 +92,7 @@ def _draw_two_bar(panels: Sequence[Panel], among: Sequence[Panel], title: str, m
     rooms = [_label_room_in(panel_bars[x] for panel_bars in bars) for x in range(len(names))]
     lines = max(len(parts) for panel_bars in bars for parts in panel_bars)
     width_in = sum(rooms) + len(names) * (BAR_IN + BAR_GAP_IN)
-    notes = [_notes(panel, panel_bars, len(panels) > 1) for panel, panel_bars in zip(panels, bars, strict=True)]
+    notes = [_notes(panel, names, own, len(panels) > 1) for panel, own in zip(panels, bars, strict=True)]
     grid = _Grid(columns, math.ceil(len(panels) / columns), width_in, max(4.2, lines * LABEL_IN * 1.25))
     figure, axes = grid.make(title or _default_title(panels, names), [line for lines in notes for line in lines])
     top = max(panel.grouping.total_bytes for panel in among)
@@ -124,7 +124,7 @@ def _draw_categories(panels: Sequence[Panel], among: Sequence[Panel], title: str
     shown = list(dict.fromkeys(part.name for part in _parts_of_all(among, name, colors, min_share_frac)))
     columns = 1 if len(panels) == 1 else 2
     width_in = max(6.4 if columns == 1 else 5.0, 0.5 * len(shown) + 1.2)
-    notes = [_notes(panel, [parts], len(panels) > 1) for panel, parts in zip(panels, bars, strict=True)]
+    notes = [_notes(panel, (name,), [parts], len(panels) > 1) for panel, parts in zip(panels, bars, strict=True)]
     grid = _Grid(columns, math.ceil(len(panels) / columns), width_in, 3.6, below_in=1.25)
     figure, axes = grid.make(title or _default_title(panels, (name,)), [line for lines in notes for line in lines])
     top = max((part.bytes for panel in among for part in _parts(panel, name, colors, 0.0)), default=0)
@@ -228,16 +228,16 @@ def _subtitle(panel: Panel) -> str:
     return f"{total}{parts}\n{shortened(where, 60)} · {device}"
 
 
-def _notes(panel: Panel, bars: list[list[_Part]], named: bool) -> list[str]:
+def _notes(panel: Panel, names: tuple[str, ...], bars: list[list[_Part]], named: bool) -> list[str]:
     """Return what the picture leaves out or cannot know, one paragraph each."""
     grouping = panel.grouping
     lines = [f"{line.name} {format_bytes(line.bytes)}" for line in grouping.untrackable.lines if line.bytes]
     notes = [f"{UNTRACKABLE}: {', '.join(lines)}."] if lines and grouping.untrackable.bytes else []
-    for parts in bars:
+    for dictionary, parts in zip(names, bars, strict=True):
         for part in parts:
             if part.swallowed:
                 words = [f"{name} {percent(size, grouping.total_bytes)}" for name, size in part.swallowed]
-                notes.append(f"Smaller: {', '.join(words)}.")
+                notes.append(f"Smaller by {dictionary}: {', '.join(words)}.")
     notes += grouping.notes
     return [f"{panel.title}: {note}" if named else note for note in notes]
 
