@@ -8,13 +8,15 @@ from typing import Any
 from gpuledger._version import __version__
 
 _PUBLIC = {
+    "MemoryProfiler": "gpuledger.integrations.memory_profiler",
     "diff": "gpuledger.api",
     "load": "gpuledger.api",
+    "memory_profiler": "gpuledger.integrations.memory_profiler",
     "record": "gpuledger.api",
     "scope": "gpuledger.collect.scopes",
 }
 
-__all__ = ["__version__", "diff", "load", "record", "scope"]
+__all__ = ["MemoryProfiler", "__version__", "diff", "load", "memory_profiler", "record", "scope"]
 
 
 def __getattr__(name: str) -> Any:

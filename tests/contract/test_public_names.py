@@ -8,7 +8,7 @@ import pytest
 
 import gpuledger
 
-PUBLIC = {"__version__", "diff", "load", "record", "scope"}
+PUBLIC = {"MemoryProfiler", "__version__", "diff", "load", "memory_profiler", "record", "scope"}
 
 
 def test_public_names_are_these() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -55,6 +56,7 @@ class TagFlag(IntEnum):
     """Bits of a tag."""
 
     RECOMPUTED = 1
+    COMMUNICATION = 2
 
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -258,14 +260,26 @@ def read_journal(directory: Path) -> Journal:
 
     A damaged part ends the reading, since what follows it cannot be placed; it is named in ``damaged``.
     """
-    gathered: dict[str, list[NDArray[Any]]] = {}
-    journal = Journal(tables={}, names=[], modules=[], stacks=[], notes=[], facts={}, damaged=[])
+    parts, damaged = [], []
     for path in sorted(directory.glob("*.npz")):
         try:
-            columns, text = _read_part(path)
+            parts.append(_read_part(path))
         except InputError as error:
-            journal.damaged.append(error.message)
+            damaged.append(error.message)
             break
+    return _joined(parts, damaged)
+
+
+def journal_of(parts: Iterable[Part]) -> Journal:
+    """Return parts that were never written, joined."""
+    return _joined([(part.arrays(), {key: getattr(part, key) for key in TEXTS}) for part in parts], [])
+
+
+def _joined(parts: list[tuple[dict[str, NDArray[Any]], dict[str, Any]]], damaged: list[str]) -> Journal:
+    """Return the arrays and texts of parts as one journal."""
+    gathered: dict[str, list[NDArray[Any]]] = {}
+    journal = Journal(tables={}, names=[], modules=[], stacks=[], notes=[], facts={}, damaged=damaged)
+    for columns, text in parts:
         for key, array in columns.items():
             gathered.setdefault(key, []).append(array)
         journal.names.extend(text["names"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.shown import Shown
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
@@ -147,7 +148,21 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Run:
+class KeptRank(Rank):
+    """One process whose tables were never written: ``tables`` holds them by name."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+
+    def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
+        """Return table ``name``, or some of its columns; an absent table has no rows."""
+        table = self.tables.get(name)
+        if table is None:
+            table = TABLES[name].arrow_schema().empty_table()
+        return table if columns is None else table.select(list(columns))
+
+
+@dataclass(frozen=True)
+class Run(Shown):
     """One recording: its directory, its manifest and its ranks in order."""
 
     path: Path
