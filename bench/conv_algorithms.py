@@ -26,7 +26,7 @@ from environment import ROOT, describe_environment, write_results
 EXAMPLE = ROOT / "examples" / "conv_algorithms"
 sys.path.insert(0, str(EXAMPLE))
 from convolutions import ALGORITHMS, MODES  # noqa: E402
-from measure import LayerDifferences, measure, use_exact_float32  # noqa: E402
+from measure import LayerDifferences, measure, time_log_lines, use_exact_float32  # noqa: E402
 from network import VGG19, VGG19_WIDTH  # noqa: E402
 from vgg19 import choose_device  # noqa: E402
 
@@ -52,9 +52,8 @@ def measure_case(
         result = measure(network, images, algorithm, mode, asked.repeats, 0.0, asked.case_seconds)
         differences = LayerDifferences(algorithm, mode)
         network.forward(images, differences.convolve)
-    result["layers"] = {key: [layer[key] for layer in result["layers"]] for key in result["layers"][0]}
-    workspaces_bytes = result["layers"]["workspace_bytes"]
-    result["workspace_bytes"] = None if None in workspaces_bytes else max(workspaces_bytes)
+    all_taken_bytes = result["layers"]["taken_bytes"]
+    result["taken_bytes"] = None if None in all_taken_bytes else max(all_taken_bytes)
     result["largest_difference"] = max(differences.differences)
     result["within_tolerance"] = result["largest_difference"] <= TOLERANCE
     return result
@@ -78,7 +77,7 @@ def fit_cases(cases: list[dict[str, Any]], held_out: int) -> dict[str, Any] | No
         return None
     fitted = [case for case in cases if case["batch"] != held_out]
     fits: dict[str, Any] = {}
-    for key in ("peak_bytes", "workspace_bytes"):
+    for key in ("peak_bytes", "taken_bytes"):
         line = fit_line([case["batch"] for case in fitted], [case[key] for case in fitted])
         predicted = line["constant_mib"] + line["mib_per_image"] * held_out
         found = [case[key] / MIB for case in cases if case["batch"] == held_out]
@@ -98,6 +97,12 @@ def measure_all(network: VGG19, asked: argparse.Namespace) -> Iterator[dict[str,
                 print(f"{algorithm} {mode} {batch}: {case['total_ms']:.2f} ms, {case['peak_bytes']} bytes", flush=True)
                 cases.append({key: case[key] for key in case if key not in ("algorithm", "mode")})
             yield {"algorithm": algorithm, "mode": mode, "fit": fit_cases(cases, asked.held_out), "cases": cases}
+
+
+def format_time_log(results: dict[str, Any]) -> str:
+    """Return the times of the fitted batches as a time log, which ``gpuledger plot`` draws."""
+    measured = [{**row, **case} for row in results["algorithms"] for case in row["cases"]]
+    return "".join(time_log_lines(case) for case in measured if case["batch"] in results["batches"])
 
 
 def watch_all(directory: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
@@ -174,6 +179,7 @@ def main() -> None:
         results["algorithms"].append(algorithm)
         results["wall_s"] = round(time.monotonic() - begin_s, 1)
         write_results(asked.out, results)
+    asked.out.with_suffix(".log").write_text(format_time_log(results), encoding="utf-8")
     print(f"{results['wall_s']} s, written to {asked.out}")
 
 

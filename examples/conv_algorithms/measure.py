@@ -14,6 +14,8 @@ from convolutions import ALGORITHMS, convolve_layer
 from network import VGG19, Layer
 from torch.nn import functional
 
+TIMES = ("total_ms", "conv_ms", "overhead_ms")
+
 
 @dataclass(frozen=True)
 class LayerTime:
@@ -25,10 +27,10 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """The highest allocated bytes inside one layer, and what of them is neither alive before nor the layer's output."""
+    """The highest allocated bytes inside one layer, and what of them it took itself, its output included."""
 
     peak_bytes: int
-    workspace_bytes: int
+    taken_bytes: int
 
 
 @dataclass
@@ -95,7 +97,7 @@ class LayerMemory:
         before_bytes = torch.cuda.memory_allocated()
         output = convolve_layer(ALGORITHMS[self.algorithm], self.mode, images, layer.weight, nullcontext)
         peak_bytes = torch.cuda.max_memory_allocated()
-        self.layers.append(LayerBytes(peak_bytes, peak_bytes - before_bytes - output.nbytes))
+        self.layers.append(LayerBytes(peak_bytes, peak_bytes - before_bytes))
         self.restart()
         return output
 
@@ -144,19 +146,14 @@ def measure(
         wait(images.device)
         whole_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
         forwards.append(times.read())
-    layers = [
-        describe_layer(layer, [forward[number] for forward in forwards], memory.layers[number] if memory else None)
-        for number, layer in enumerate(network.convolutions)
-    ]
+    layers = list_costs(network, forwards, memory)
     return {
         "algorithm": algorithm,
         "mode": mode,
         "batch": len(images),
         "forwards": len(forwards),
         "forward_ms": round(statistics.median(whole_ms), 4),
-        "total_ms": round(sum(layer["total_ms"] for layer in layers), 4),
-        "conv_ms": round(sum(layer["conv_ms"] for layer in layers), 4),
-        "overhead_ms": round(sum(layer["overhead_ms"] for layer in layers), 4),
+        **{key: round(sum(layers[key]), 4) for key in TIMES},
         "peak_bytes": memory.peak_bytes if memory else None,
         "standing_bytes": memory.standing_bytes if memory else None,
         "layers": layers,
@@ -174,18 +171,30 @@ def measure_memory(network: VGG19, images: torch.Tensor, algorithm: str, mode: s
     return memory
 
 
-def describe_layer(layer: Layer, times: list[LayerTime], memory: LayerBytes | None) -> dict[str, Any]:
-    """Return one layer's row."""
-    total_ms = statistics.median(time.total_ms for time in times)
-    conv_ms = statistics.median(time.conv_ms for time in times)
+def list_costs(network: VGG19, forwards: list[list[LayerTime]], memory: LayerMemory | None) -> dict[str, list[Any]]:
+    """Return columns with an entry for each layer: its medians over the forwards, and its bytes."""
+    by_layer = list(zip(*forwards, strict=True))
+    total_ms = [round(statistics.median(time.total_ms for time in times), 4) for times in by_layer]
+    conv_ms = [round(statistics.median(time.conv_ms for time in times), 4) for times in by_layer]
+    unknown = [None] * len(by_layer)
     return {
-        "layer": layer.name,
-        "conv_ms": round(conv_ms, 4),
-        "overhead_ms": round(total_ms - conv_ms, 4),
-        "total_ms": round(total_ms, 4),
-        "peak_bytes": memory.peak_bytes if memory else None,
-        "workspace_bytes": memory.workspace_bytes if memory else None,
+        "layer": [layer.name for layer in network.convolutions],
+        "conv_ms": conv_ms,
+        "overhead_ms": [round(total - conv, 4) for total, conv in zip(total_ms, conv_ms, strict=True)],
+        "total_ms": total_ms,
+        "peak_bytes": [layer.peak_bytes for layer in memory.layers] if memory else unknown,
+        "taken_bytes": [layer.taken_bytes for layer in memory.layers] if memory else unknown,
     }
+
+
+def time_log_lines(result: dict[str, Any]) -> str:
+    """Return ``ALGORITHM, BATCH, KIND, ms of each layer…`` for total, product and overhead, a line each.
+
+    The format of the time logs of HP3-CNN-Inferencing, which ``gpuledger plot`` draws.
+    """
+    name = result["algorithm"] if result["mode"] == "batched" else f"{result['algorithm']}-{result['mode']}"
+    rows = ([name.upper(), result["batch"], key[:-3].upper(), *result["layers"][key]] for key in TIMES)
+    return "".join(", ".join(map(str, row)) + "\n" for row in rows)
 
 
 def wait(device: torch.device) -> None:

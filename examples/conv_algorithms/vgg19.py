@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from convolutions import ALGORITHMS, MODES
-from measure import measure, use_exact_float32
+from measure import measure, time_log_lines, use_exact_float32
 from network import VGG19, VGG19_WIDTH
 
 
@@ -29,6 +29,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=at_least_32, default=256, help="height and width of the images")
     parser.add_argument("--width", type=positive, default=VGG19_WIDTH, help="channels of the first block")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write times and bytes of each layer; - is stdout")
+    parser.add_argument("--log", metavar="FILE", type=Path, help="append ALGORITHM, BATCH, KIND, ms of each layer…")
     return parser.parse_args()
 
 
@@ -73,6 +74,9 @@ def main() -> None:
     with torch.inference_mode():
         result = measure(network, images, asked.algorithm, asked.mode, asked.repeat, asked.seconds, float("inf"))
     print(summarize(result), file=sys.stderr if asked.json == Path("-") else sys.stdout)
+    if asked.log:
+        with asked.log.open("a", encoding="utf-8") as log:
+            log.write(time_log_lines(result))
     if asked.json:
         about = {"device": str(images.device), "torch": torch.__version__, "size": asked.size, "width": asked.width}
         text = json.dumps({**about, "weights_bytes": network.weights_bytes, **result}, indent=1) + "\n"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "conv_algorithms"
 ALGORITHMS = ("direct", "im2col", "fft", "winograd", "cudnn")
 MODES = ("batched", "loop")
+TIMES = ("conv_ms", "overhead_ms", "total_ms")
 MODULES = ("convolutions", "network", "measure", "vgg19", "environment", "conv_algorithms")
 
 
@@ -31,6 +35,14 @@ def load() -> Any:
         yield importlib.import_module
     for name in [name for name in sys.modules if name.partition(".")[0] in MODULES]:
         del sys.modules[name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +147,13 @@ def test_times_of_a_layer_add_up(load: Any, network: Any, name: str, mode: str) 
     with torch.inference_mode():
         result = load("measure").measure(network, network.make_images(2, 32), name, mode, 3, 0.0, 60.0)
     assert (result["algorithm"], result["mode"], result["batch"], result["forwards"]) == (name, mode, 2, 3)
-    assert [layer["layer"] for layer in result["layers"]] == [layer.name for layer in network.convolutions]
-    for layer in result["layers"]:
-        assert 0 < layer["conv_ms"] <= layer["total_ms"]
-        assert layer["conv_ms"] + layer["overhead_ms"] == pytest.approx(layer["total_ms"], abs=2e-4)
-    for key in ("conv_ms", "overhead_ms", "total_ms"):
-        assert result[key] == pytest.approx(sum(layer[key] for layer in result["layers"]), abs=1e-3)
+    layers = result["layers"]
+    assert layers["layer"] == [layer.name for layer in network.convolutions]
+    for conv_ms, overhead_ms, total_ms in zip(*(layers[key] for key in TIMES), strict=True):
+        assert 0 < conv_ms <= total_ms
+        assert conv_ms + overhead_ms == pytest.approx(total_ms, abs=2e-4)
+    for key in TIMES:
+        assert result[key] == pytest.approx(sum(layers[key]), abs=1e-3)
     assert result["peak_bytes"] is None, "a CPU has no counter of peak bytes: not known is not 0"
 
 
@@ -185,9 +198,14 @@ def test_a_wrong_convolution_would_be_seen(
     assert min(wrong.differences) == pytest.approx(0.5, abs=1e-3)
 
 
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Return a script's end; its torch takes one thread, for many threads on few cores wait for each other."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
+
+
 def run_script(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLE / "vgg19.py"), *options, "--size", "32", "--width", "2", "--device", "cpu"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run(str(EXAMPLE / "vgg19.py"), *options, "--size", "32", "--width", "2", "--device", "cpu")
 
 
 def test_the_script_prints_a_line_and_writes_every_layer(tmp_path: Path) -> None:
@@ -197,7 +215,20 @@ def test_the_script_prints_a_line_and_writes_every_layer(tmp_path: Path) -> None
     assert done.stdout.startswith("fft, batch 2, loop: 2 forwards, ")
     assert done.stdout.count("\n") == 1
     written = json.loads(out.read_text(encoding="utf-8"))
-    assert (written["size"], written["width"], written["device"], len(written["layers"])) == (32, 2, "cpu", 16)
+    assert (written["size"], written["width"], written["device"]) == (32, 2, "cpu")
+    assert [len(column) for column in written["layers"].values()] == [16] * 6
+
+
+def test_times_go_below_those_of_an_older_log(tmp_path: Path) -> None:
+    log = tmp_path / "times.txt"
+    log.write_text("DIRECT, 1, TOTAL, 29.9255, 295.372\n", encoding="utf-8")
+    done = run_script("--algorithm", "winograd", "--mode", "loop", "--batch", "2", "--log", str(log))
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(", ") for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [line[:3] for line in lines[1:]] == [["WINOGRAD-LOOP", "2", kind] for kind in ("TOTAL", "CONV", "OVERHEAD")]
+    total, conv, overhead = ([float(value) for value in line[3:]] for line in lines[1:])
+    assert len(total) == 16
+    assert [a + b for a, b in zip(conv, overhead, strict=True)] == pytest.approx(total, abs=1e-3)
 
 
 def test_json_on_stdout_is_one_document() -> None:
@@ -225,7 +256,7 @@ def test_a_wrong_option_is_refused(
 
 
 def case(batch: int, mib: float) -> dict[str, Any]:
-    return {"batch": batch, "peak_bytes": int(mib * 2**20), "workspace_bytes": int((mib - 700) * 2**20)}
+    return {"batch": batch, "peak_bytes": int(mib * 2**20), "taken_bytes": int((mib - 700) * 2**20)}
 
 
 def test_a_straight_line_is_found_again_and_the_larger_batch_held_against_it(load: Any) -> None:
@@ -244,7 +275,7 @@ def test_what_is_no_line_has_a_residual(load: Any) -> None:
 
 
 def test_without_bytes_there_is_no_line(load: Any) -> None:
-    assert load("conv_algorithms").fit_cases([{"batch": 1, "peak_bytes": None, "workspace_bytes": None}], 32) is None
+    assert load("conv_algorithms").fit_cases([{"batch": 1, "peak_bytes": None, "taken_bytes": None}], 32) is None
 
 
 class CountingAllocator:
@@ -283,7 +314,7 @@ def test_bytes_of_a_layer_and_the_peak_between_layers_are_told_apart(
     memory = measure.LayerMemory("fft", "batched", standing_bytes=1000)
     for _ in range(2):
         memory.convolve(layer, images)
-    assert [row.workspace_bytes for row in memory.layers] == [700, 700]
+    assert [row.taken_bytes for row in memory.layers] == [700 + output_bytes] * 2
     assert [row.peak_bytes for row in memory.layers] == [1700 + output_bytes, 1700 + 2 * output_bytes]
     allocator.grow(5000)
     allocator.grow(-5000)
@@ -293,9 +324,9 @@ def test_bytes_of_a_layer_and_the_peak_between_layers_are_told_apart(
 
 def test_bench_measures_every_algorithm_mode_and_batch(tmp_path: Path) -> None:
     out = tmp_path / "results" / "conv.json"
-    command = [sys.executable, str(ROOT / "bench" / "conv_algorithms.py"), "--out", str(out), "--device", "cpu"]
+    script = str(ROOT / "bench" / "conv_algorithms.py")
     small = ["--size", "32", "--width", "2", "--batches", "1,2", "--held-out", "3", "--repeats", "1"]
-    done = subprocess.run([*command, *small], capture_output=True, text=True, check=False)
+    done = run(script, "--out", str(out), "--device", "cpu", *small)
     assert done.returncode == 0, done.stderr
     results = json.loads(out.read_text(encoding="utf-8"))
     measured = [(row["algorithm"], row["mode"]) for row in results["algorithms"]]
@@ -307,3 +338,125 @@ def test_bench_measures_every_algorithm_mode_and_batch(tmp_path: Path) -> None:
         assert all(one["within_tolerance"] and one["largest_difference"] < 1e-4 for one in row["cases"])
         assert all(len(one["layers"]["total_ms"]) == 16 for one in row["cases"])
     assert results["environment"]["versions"]["torch"] == torch.__version__
+    log = out.with_suffix(".log").read_text(encoding="utf-8").splitlines()
+    assert len(log) == len(measured) * 2 * 3, "a line for each algorithm, mode, fitted batch and kind of time"
+    assert {line.split(", ")[0] for line in log} == {
+        "IM2COL-LOOP",
+        "FFT-LOOP",
+        "WINOGRAD-LOOP",
+        *map(str.upper, ALGORITHMS),
+    }
+
+
+@pytest.fixture(scope="module")
+def page_maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_conv_doc", ROOT / "tools" / "make_conv_doc.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_results(slopes_mib: dict[str, float], held_out_mib: float = 0.0, difference: float = 2e-5) -> dict[str, Any]:
+    """Results as bench writes them: 600 MiB and a slope for each algorithm and mode; 100 MiB an image elsewhere."""
+    bench_rows = [(name, "batched") for name in ALGORITHMS] + [(name, "loop") for name in ("im2col", "fft", "winograd")]
+    rows = []
+    for name, mode in bench_rows:
+        slope = slopes_mib.get(f"{name} {mode}", 100.0)
+        cases = [make_case(batch, 600 + slope * batch, difference) for batch in (1, 2, 4, 8)]
+        cases.append(make_case(32, 600 + slope * 32 + held_out_mib, difference))
+        rows.append({"algorithm": name, "mode": mode, "cases": cases})
+    return {
+        "environment": {
+            "card": "Card",
+            "driver": "1.2",
+            "cudnn": 9,
+            "date": "2030-01-02",
+            "versions": {"torch": "9.9"},
+        },
+        "batches": [1, 2, 4, 8],
+        "held_out": 32,
+        "tolerance": 1e-3,
+        "weights_bytes": 548 * 2**20,
+        "capacity_bytes": 80 * 2**30,
+        "algorithms": rows,
+    }
+
+
+def make_case(batch: int, peak_mib: float, difference: float) -> dict[str, Any]:
+    peaks_bytes = [int((peak_mib - number) * 2**20) for number in range(16)]
+    layers = {
+        "layer": [f"conv{number}" for number in range(16)],
+        "conv_ms": [1.0 * batch] * 16,
+        "overhead_ms": [0.25 * batch] * 16,
+        "total_ms": [1.25 * batch] * 16,
+        "peak_bytes": peaks_bytes,
+        "taken_bytes": [count - 548 * 2**20 for count in peaks_bytes],
+    }
+    return {
+        "batch": batch,
+        **{key: sum(layers[key]) for key in TIMES},
+        "peak_bytes": max(layers["peak_bytes"]),
+        "taken_bytes": max(layers["taken_bytes"]),
+        "largest_difference": difference,
+        "within_tolerance": difference <= 1e-3,
+        "layers": layers,
+    }
+
+
+def fill(page_maker: ModuleType, load: Any, results: dict[str, Any]) -> str:
+    for row in results["algorithms"]:
+        row["fit"] = load("conv_algorithms").fit_cases(row["cases"], results["held_out"])
+    text: str = page_maker.fill(page_maker.PAGE.read_text(encoding="utf-8"), results)
+    return text
+
+
+def test_the_page_has_every_figure_of_the_results(page_maker: ModuleType, load: Any) -> None:
+    page = fill(page_maker, load, make_results({"fft batched": 2.75}))
+    assert "Card, driver 1.2, torch 9.9, cuDNN 9, 2030-01-02" in page
+    assert "| direct | 20.0 | 40.0 | 80.0 | 160 | 20% |" in page
+    assert "| direct | 700 | 800 | 1,000 | 1,400 | 100.0 | 600.0 | 0.0 | 3,800 | 3,800 |" in page
+    assert "- fft: 600 MiB + 2.8 MiB an image, which still holds at batch 32" in page
+    assert "| conv0 | 1.00 + 0.25, 152 |" in page
+    assert page.count("<details>") == page.count("</details>") == 3
+    assert "Not measured" not in page
+    assert fill(page_maker, load, make_results({"fft batched": 2.75})) == page
+    assert page_maker.fill(page, make_results_with_fit(load)) != page
+
+
+def make_results_with_fit(load: Any) -> dict[str, Any]:
+    results = make_results({"direct batched": 50})
+    for row in results["algorithms"]:
+        row["fit"] = load("conv_algorithms").fit_cases(row["cases"], 32)
+    return results
+
+
+def test_the_pages_words_follow_the_figures(page_maker: ModuleType, load: Any) -> None:
+    fine = fill(page_maker, load, make_results({}))
+    assert "all within" in fine
+    assert "8 of 8 peaks are straight lines" in fine
+    assert "No, not on this card: 32 images" in fine
+    off = fill(page_maker, load, make_results({"winograd batched": 2000}, held_out_mib=900, difference=0.02))
+    assert "not within 0.001: cudnn, direct, fft" in off
+    assert "It fits this card, narrowly: 32 images" in off
+    assert "which is off by +24% at batch 32" in off
+    assert "- winograd, batch 8: looping takes × 1.00 the time and saves 15,200 of 16,600 MiB." in off
+
+
+def test_the_page_is_current(page_maker: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_conv_doc.py", "--check"])
+    assert page_maker.main() == 0, "run: python tools/make_conv_doc.py"
+    monkeypatch.setattr(page_maker, "RESULTS", ROOT / "no such file.json")
+    monkeypatch.setattr(page_maker, "UNMEASURED", ["something else"])
+    assert page_maker.main() == 1
+
+
+def test_make_names_every_algorithm_and_cleans_up_after_itself(tmp_path: Path, load: Any) -> None:
+    told = subprocess.run(["make", "-n", "-C", str(EXAMPLE), "run"], capture_output=True, text=True, check=True).stdout
+    variants = ",".join(f"{name}={name}" for name in load("convolutions").ALGORITHMS)
+    assert f"--variants {variants} -- " in told
+    assert "vgg19.py --algorithm {variant} --batch 1" in told
+    (tmp_path / "build" / "plots").mkdir(parents=True)
+    subprocess.run(["make", "-C", str(EXAMPLE), "clean", f"OUT={tmp_path / 'build'}"], check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []

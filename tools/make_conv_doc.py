@@ -1,0 +1,290 @@
+"""Puts the measured figures into docs/conv_algorithms.md, from what bench/conv_algorithms.py wrote.
+
+Every figure of the page, and every word that depends on one, is made here.
+
+Usage: python tools/make_conv_doc.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "conv_algorithms.md"
+RESULTS = ROOT / "bench" / "results" / "h200" / "conv_algorithms.json"
+PICTURES = {
+    "conv_algorithms.png": "Used memory over time: five lines, one for each algorithm",
+    "conv_algorithms_layers.png": "Time of each layer, a line for each algorithm",
+}
+UNMEASURED = ["Not measured yet: `python bench/conv_algorithms.py` does it."]
+MIB, GIB = 2**20, 2**30
+LINE_HOLDS_FRAC = 0.02
+"""A straight line describes the bytes when no residual is larger than this share of the largest value."""
+
+LAYER_KEYS = ("conv_ms", "overhead_ms", "taken_bytes")
+
+Row = dict[str, Any]
+
+
+def label(row: Row) -> str:
+    """Return how an algorithm and mode are called on the page."""
+    return row["algorithm"] if row["mode"] == "batched" else f"{row['algorithm']}, looping"
+
+
+def case(row: Row, batch: int) -> Row:
+    """Return one batch of one algorithm and mode."""
+    found: Row = next(case for case in row["cases"] if case["batch"] == batch)
+    return found
+
+
+def find(results: Row, algorithm: str, mode: str = "batched") -> Row:
+    """Return one algorithm and mode."""
+    found: Row = next(row for row in results["algorithms"] if (row["algorithm"], row["mode"]) == (algorithm, mode))
+    return found
+
+
+def mib(count_bytes: float) -> str:
+    """Return bytes as MiB with a thousands separator, without the unit."""
+    return f"{count_bytes / MIB:,.0f}"
+
+
+def ms(value_ms: float) -> str:
+    """Return milliseconds with three digits, without the unit."""
+    return f"{value_ms:.2f}" if value_ms < 10 else f"{value_ms:.1f}" if value_ms < 100 else f"{value_ms:,.0f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table; all columns but the first are right-aligned."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def picture() -> list[str]:
+    """Return the pictures that are there."""
+    there = [name for name in PICTURES if (PAGE.parent / name).exists()]
+    return [f"![{PICTURES[name]}]({name})" for name in there] or ["No picture yet: `make run` draws it."]
+
+
+def about(results: Row) -> str:
+    """Return what was measured on, in one line."""
+    told = results["environment"]
+    return (
+        f"{told['card']}, driver {told['driver']}, torch {told['versions']['torch']}, cuDNN {told['cudnn']}, "
+        f"{told['date'][:10]}, `bench/conv_algorithms.py`."
+    )
+
+
+def times(results: Row) -> list[str]:
+    """Return the table of times summed over the sixteen convolutions."""
+    batches = results["batches"]
+    head = [
+        "ms, sixteen convolutions",
+        *(f"batch {batch}" for batch in batches),
+        f"of it OVERHEAD, batch {batches[-1]}",
+    ]
+    rows = []
+    for row in results["algorithms"]:
+        last = case(row, batches[-1])
+        totals = [ms(case(row, batch)["total_ms"]) for batch in batches]
+        rows.append([label(row), *totals, f"{last['overhead_ms'] / last['total_ms']:.0%}"])
+    return [about(results), "", *table(head, rows)]
+
+
+def memory(results: Row) -> list[str]:
+    """Return the table of bytes with their straight lines."""
+    batches, held_out = results["batches"], results["held_out"]
+    head = ["MiB at the peak", *(f"batch {batch}" for batch in batches)]
+    head += ["MiB per image", "constant", "largest residual", f"batch {held_out}, from the line", "measured"]
+    rows = []
+    for row in results["algorithms"]:
+        line = row["fit"]["peak_bytes"]
+        fitted = [f"{line[key]:,.1f}" for key in ("mib_per_image", "constant_mib", "largest_residual_mib")]
+        held = [f"{line[key]:,.0f}" for key in ("held_out_predicted_mib", "held_out_mib")]
+        rows.append([label(row), *(mib(case(row, batch)["peak_bytes"]) for batch in batches), *fitted, *held])
+    span = f"{batches[0]} to {batches[-1]}"
+    return [
+        f"Weights are {mib(results['weights_bytes'])} MiB of each figure. The line is the least-squares line over",
+        f"batches {span}; batch {held_out} had no part in it.",
+        "",
+        *table(head, rows),
+        "",
+        "What the layer that takes most takes by itself, its output included:",
+        "",
+        *taken(results),
+    ]
+
+
+def taken(results: Row) -> list[str]:
+    """Return the table of what a layer takes at most."""
+    batches = [*results["batches"], results["held_out"]]
+    rows = [
+        [
+            label(row),
+            *(mib(case(row, batch)["taken_bytes"]) for batch in batches),
+            f"{row['fit']['taken_bytes']['mib_per_image']:,.1f}",
+        ]
+        for row in results["algorithms"]
+    ]
+    return table(["MiB taken by a layer", *(f"batch {batch}" for batch in batches), "MiB per image"], rows)
+
+
+def findings(results: Row) -> list[str]:
+    """Return what the figures say, a paragraph for each question."""
+    return [
+        exactness(results),
+        "",
+        "**Linear or constant?** " + growth(results),
+        "",
+        *(line for row in results["algorithms"] for line in describe_growth(results, row)),
+        "",
+        "**Does their memory forbid batching?** " + batching(results),
+        "",
+        *(line for name in ("fft", "winograd", "im2col") for line in describe_batching(results, name)),
+    ]
+
+
+def exactness(results: Row) -> str:
+    """Return how far the outputs are from the library's."""
+    cases = [(label(row), one) for row in results["algorithms"] for one in row["cases"]]
+    name, worst = max(cases, key=lambda pair: float(pair[1]["largest_difference"]))
+    missed = sorted({name for name, one in cases if not one["within_tolerance"]})
+    verdict = f"not within {results['tolerance']:g}: {', '.join(missed)}" if missed else "all within"
+    return (
+        f"**The same result.** Each layer's output was held against cuDNN's for the same input: the largest absolute "
+        f"difference is {worst['largest_difference']:.1e} ({name}, batch {worst['batch']}), limit "
+        f"{results['tolerance']:g}: {verdict}."
+    )
+
+
+def is_straight(results: Row, row: Row) -> bool:
+    """Return whether the line over the fitted batches describes their peaks."""
+    largest_mib = case(row, results["batches"][-1])["peak_bytes"] / MIB
+    return bool(row["fit"]["peak_bytes"]["largest_residual_mib"] <= LINE_HOLDS_FRAC * largest_mib)
+
+
+def growth(results: Row) -> str:
+    """Return whether any peak is constant over the batch."""
+    batches = results["batches"]
+    straight = [row for row in results["algorithms"] if is_straight(results, row)]
+    grown = [case(row, batches[-1])["peak_bytes"] / case(row, batches[0])["peak_bytes"] for row in straight]
+    text = f"Over batches {batches[0]} to {batches[-1]} {len(straight)} of {len(results['algorithms'])} peaks are"
+    text += f" straight lines to within {LINE_HOLDS_FRAC:.0%}"
+    if grown:
+        text += f", and grow by × {min(grown):.2f} to × {max(grown):.2f}"
+    return (
+        f"{text}. Activations grow with the batch in every algorithm; what differs is what a layer takes beside them."
+    )
+
+
+def describe_growth(results: Row, row: Row) -> list[str]:
+    """Return one algorithm's line, and whether it still holds at the batch held out."""
+    line, held_out = row["fit"]["peak_bytes"], results["held_out"]
+    off_frac = line["held_out_mib"] / line["held_out_predicted_mib"] - 1
+    holds = abs(off_frac) <= 2 * LINE_HOLDS_FRAC
+    layers = [peak_layer(case(row, batch)) for batch in (results["batches"][0], held_out)]
+    where = (
+        f"the peak is in {layers[0]}" if layers[0] == layers[1] else f"the peak moves from {layers[0]} to {layers[1]}"
+    )
+    verdict = f"still holds at batch {held_out}" if holds else f"is off by {off_frac:+.0%} at batch {held_out}"
+    shape = "" if is_straight(results, row) else "no straight line, best "
+    return [
+        f"- {label(row)}: {shape}{line['constant_mib']:,.0f} MiB + {line['mib_per_image']:,.1f} MiB an image, "
+        f"which {verdict}; {where}."
+    ]
+
+
+def peak_layer(one: Row) -> str:
+    """Return the name of the convolution with the highest peak."""
+    peaks = one["layers"]["peak_bytes"]
+    return str(one["layers"]["layer"][peaks.index(max(peaks))])
+
+
+def batching(results: Row) -> str:
+    """Return whether a whole batch of the largest size fits, by measurement."""
+    held_out, capacity = results["held_out"], results["capacity_bytes"]
+    peaks = {name: case(find(results, name), held_out)["peak_bytes"] for name in ("fft", "winograd")}
+    largest = max(peaks.values())
+    verdict = "No, not on this card" if largest < capacity / 2 else "It fits this card, narrowly"
+    told = " and ".join(f"{name} {count / GIB:.1f} GiB" for name, count in peaks.items())
+    return (
+        f"{verdict}: {held_out} images convolved at once took {told} at the peak, at most "
+        f"{largest / capacity:.0%} of its {capacity / GIB:.0f} GiB."
+    )
+
+
+def describe_batching(results: Row, algorithm: str) -> list[str]:
+    """Return what looping saves and costs, at the largest fitted batch."""
+    batch = results["batches"][-1]
+    whole, loop = (case(find(results, algorithm, mode), batch) for mode in ("batched", "loop"))
+    saved = whole["peak_bytes"] - loop["peak_bytes"]
+    ratio = loop["total_ms"] / whole["total_ms"]
+    takes = f"takes × {ratio:.2f} the time" if ratio >= 1 else f"is faster, × {ratio:.2f} the time"
+    return [f"- {algorithm}, batch {batch}: looping {takes} and saves {mib(saved)} of {mib(whole['peak_bytes'])} MiB."]
+
+
+def layers(results: Row) -> list[str]:
+    """Return, for each batch, times and bytes of each layer."""
+    text = [
+        "Milliseconds as CONV + OVERHEAD (TOTAL is their sum), then the MiB that the layer takes, its output included.",
+        "",
+    ]
+    for batch in results["batches"]:
+        first = batch == results["batches"][0]
+        text += [f"### Batch {batch}", ""] if first else [f"<details><summary>Batch {batch}</summary>", ""]
+        text += [*layer_table(results, batch), "", *([] if first else ["</details>", ""])]
+    return text[:-1]
+
+
+def layer_table(results: Row, batch: int) -> list[str]:
+    """Return one batch's table: a row a layer, a column an algorithm and mode that differs at this batch."""
+    shown = [row for row in results["algorithms"] if row["mode"] == "batched" or batch > 1]
+    columns = [case(row, batch)["layers"] for row in shown]
+    names = columns[0]["layer"]
+    rows = [[name, *(layer_cell(column, number) for column in columns)] for number, name in enumerate(names)]
+    return table(["layer", *map(label, shown)], rows)
+
+
+def layer_cell(column: Row, number: int) -> str:
+    """Return one layer's times and bytes under one algorithm."""
+    conv_ms, overhead_ms, taken_bytes = (column[key][number] for key in LAYER_KEYS)
+    return f"{ms(conv_ms)} + {ms(overhead_ms)}, {mib(taken_bytes)}"
+
+
+MAKERS = {"times": times, "memory": memory, "findings": findings, "layers": layers}
+
+
+def fill(text: str, results: Row | None) -> str:
+    """Return the page with every marked section made anew."""
+    sections = {"picture": picture()}
+    sections |= {name: make(results) if results else UNMEASURED for name, make in MAKERS.items()}
+    for name, lines in sections.items():
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        found = marked.findall(text)
+        if len(found) != 1:
+            raise SystemExit(f"{PAGE}: section {name} is marked {len(found)} times")
+        text = marked.sub("\n".join([found[0][0].rstrip(), *lines, found[0][1]]).replace("\\", r"\\"), text)
+    return text
+
+
+def main() -> int:
+    """Write the page, or with ``--check`` say whether it is current."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else None
+    text = PAGE.read_text(encoding="utf-8")
+    wanted = fill(text, results)
+    if arguments.check:
+        return 0 if wanted == text else 1
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
