@@ -93,7 +93,7 @@ def _draw_two_bar(panels: Sequence[Panel], among: Sequence[Panel], title: str, m
     lines = max(len(parts) for panel_bars in bars for parts in panel_bars)
     width_in = sum(rooms) + len(names) * (BAR_IN + BAR_GAP_IN)
     notes = [_notes(panel, names, own, len(panels) > 1) for panel, own in zip(panels, bars, strict=True)]
-    grid = _Grid(columns, math.ceil(len(panels) / columns), width_in, max(4.2, lines * LABEL_IN * 1.25))
+    grid = _Grid(len(panels), columns, width_in, max(4.2, lines * LABEL_IN * 1.25))
     figure, axes = grid.make(title or _default_title(panels, names), [line for lines in notes for line in lines])
     top = max(panel.grouping.total_bytes for panel in among)
     unit = _unit(top)
@@ -125,7 +125,7 @@ def _draw_categories(panels: Sequence[Panel], among: Sequence[Panel], title: str
     columns = 1 if len(panels) == 1 else 2
     width_in = max(6.4 if columns == 1 else 5.0, 0.5 * len(shown) + 1.2)
     notes = [_notes(panel, (name,), [parts], len(panels) > 1) for panel, parts in zip(panels, bars, strict=True)]
-    grid = _Grid(columns, math.ceil(len(panels) / columns), width_in, 3.6, below_in=1.25)
+    grid = _Grid(len(panels), columns, width_in, 3.6, below_in=1.25)
     figure, axes = grid.make(title or _default_title(panels, (name,)), [line for lines in notes for line in lines])
     top = max((part.bytes for panel in among for part in _parts(panel, name, colors, 0.0)), default=0)
     unit = _unit(top)
@@ -251,10 +251,10 @@ def _unit(largest_bytes: int) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Axes of one size in rows and columns, with room for a title above and notes below, all in inches."""
+    """``count`` axes of one size in rows, with room for a title above and notes below, all in inches."""
 
+    count: int
     columns: int
-    rows: int
     width_in: float
     panel_in: float
     below_in: float = 0.55
@@ -267,19 +267,20 @@ class _Grid:
         lines = [line for note in notes for line in textwrap.wrap(drawable(note), int(width * 15.5))]
         foot, head = len(lines) * 0.155 + 0.1, 0.5
         cell = self.above_in + self.panel_in + self.below_in
-        height = head + self.rows * cell + foot
+        rows = math.ceil(self.count / self.columns)
+        height = head + rows * cell + foot
         figure = new_figure(width, height)
         style: dict[str, Any] = {"weight": "bold", "va": "top", "color": INK, "parse_math": False}
         figure.text(0.2 / width, 1 - 0.2 / height, drawable(title), size=13, **style)
         for place, line in enumerate(reversed(lines)):
             figure.text(0.2 / width, (0.1 + 0.155 * place) / height, line, size=8, color=SOFT, parse_math=False)
         axes = []
-        for row in range(self.rows):
-            bottom = foot + (self.rows - 1 - row) * cell + self.below_in
-            for column in range(self.columns):
-                left = self.left_in + column * self.width_in
-                box = (left / width, bottom / height, (self.width_in - 0.35) / width, self.panel_in / height)
-                axes.append(figure.add_axes(box))
+        for place in range(self.count):
+            row, column = divmod(place, self.columns)
+            bottom = foot + (rows - 1 - row) * cell + self.below_in
+            left = self.left_in + column * self.width_in
+            box = (left / width, bottom / height, (self.width_in - 0.35) / width, self.panel_in / height)
+            axes.append(figure.add_axes(box))
         return figure, axes
 
 

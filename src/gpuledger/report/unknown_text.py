@@ -31,9 +31,7 @@ def unknown_lines(unknowns: Unknowns, rows: int, terminal: Terminal) -> list[str
     )
     share_text = f"{format_bytes(unknowns.bytes)} of it ({percent(unknowns.bytes, total)})"
     count = f"{unknowns.blocks:,} block{'' if unknowns.blocks == 1 else 's'}"
-    said = (
-        f"{share_text} in {count} without module, tensor name or scope" if unknowns.blocks else "all of it has a name"
-    )
+    said = f"{share_text} in {count} without a name" if unknowns.blocks else "all of it has a name"
     lines += terminal.paragraph(said, " " * LABEL_CELLS, LABEL_CELLS)
     for item in unknowns.items[:rows]:
         lines += ["", *_item_lines(item, total, terminal)]
