@@ -13,6 +13,7 @@ from gpuledger.analyze.live import I64, read_lives, read_numbers, reserved_curve
 from gpuledger.analyze.replay import NEVER
 from gpuledger.analyze.summary import capacity_bytes, device_facts
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
+from gpuledger.model.shown import Shown
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(Shown):
     """The lines at one instant; those of level 1 sum to ``used_bytes``, those of level 2 to the line ``allocated``.
 
     Without a reading of the card ``used_bytes`` and ``remainder_bytes`` are None.
@@ -79,7 +80,7 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     reading = read_card(rank, instant)
     total = capacity_bytes(rank, instant.device_idx)
     inside = [*_card_lines(rank, reading), *_torch_lines(rank, books)]
-    remainder, remainder_note = _remainder(reading, inside)
+    remainder, remainder_note = _remainder(reading, inside, rank.manifest.get("collectives"))
     used_note = "" if reading.used_bytes is not None else "the card was not read"
     unused = _difference(total, reading.used_bytes, reading.driver_bytes)
     lines = (
@@ -222,11 +223,13 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
     return int(size[~used].sum())
 
 
-def _remainder(reading: Reading, lines: list[Line]) -> tuple[int | None, str]:
+def _remainder(reading: Reading, lines: list[Line], collectives: str | None) -> tuple[int | None, str]:
     if reading.used_bytes is None:
         return None, "the card was not read"
     missing = [line.name for line in lines if line.bytes is None]
     note = f"holds what was not measured: {', '.join(missing)}" if missing else "not explained by any line"
+    if collectives == "nccl":
+        note += "; NCCL's own buffers are in it"
     return reading.used_bytes - sum(line.bytes or 0 for line in lines), note
 
 

@@ -14,6 +14,7 @@ from gpuledger.analyze.live import device_indices, pick_device, title
 from gpuledger.analyze.metrics import KINDS, Metric, measure, metric_devices
 from gpuledger.analyze.summary import device_facts
 from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.model.shown import Shown
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -106,7 +107,7 @@ class PlaceDiff:
 
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(Shown):
     """Two runs beside each other, device by device; ``notes`` say what makes them hard to compare."""
 
     before: str
