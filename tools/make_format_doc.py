@@ -63,8 +63,8 @@ name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `pyth
 `damaged` (parts that could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
 expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
 `blocks.operator_id` is the place in this list), `oom` (device_idx, tried_bytes, total_bytes,
-free_bytes, largest_free_bytes), `recorder_bytes`, `libraries` (context_bytes, library_bytes, source; absent where not
-measured).
+free_bytes, largest_free_bytes), `recorder_bytes`, `collectives` (nccl, gloo, …; null without a process group),
+`libraries` (context_bytes, library_bytes, source; absent where not measured).
 """
 
 JOURNAL_ROWS = {

@@ -64,6 +64,7 @@ def find_owners(
         phase=phase,
         fate=_fates(tags, lives, _step_ends(journal, device_idx, index_of)),
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
+        communicating=(flags & TagFlag.COMMUNICATION) != 0,
         workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or []),
         same_module=_when_freed(tags.module_id, lives) == module_id,
         freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.communication import CommunicationMarks
 from gpuledger.collect.guard import forget_frames
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import Roster
@@ -71,6 +72,7 @@ class ModuleTracker:
         self._suffixes: dict[int, str] = {}
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._scopes = ScopeTracker(phases, roster, on_error)
+        self._communication = CommunicationMarks(phases)
 
     # -- installing ---------------------------------------------------------------------------------------------
 
@@ -80,6 +82,7 @@ class ModuleTracker:
             return
         self.active = True
         self._scopes.install()
+        self._communication.install()
         self._replace(nn.Module, "__call__", self._wrapped_call(nn.Module.__call__))
         self._replace(torch.autograd, "backward", self._wrapped_backward(torch.autograd.backward, whole=True))
         self._replace(torch.autograd, "grad", self._wrapped_backward(torch.autograd.grad, whole=False))
@@ -93,6 +96,7 @@ class ModuleTracker:
         self._replaced.clear()
         self._hooks.clear()
         self._scopes.remove()
+        self._communication.remove()
 
     def _replace(self, place: Any, name: str, ours: Any) -> None:
         self._replaced.append((place, name, ours, getattr(place, name)))

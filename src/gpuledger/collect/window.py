@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.card import CardReader
+from gpuledger.collect.communication import collectives_backend
 from gpuledger.collect.identities import Sightings
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import Phases
@@ -115,7 +116,7 @@ class MemoryWindow:
         self.read_counters("close")
         self._note_recorder_bytes()
         self.close_recorder()
-        self._journal.fact(closed=reason)
+        self._journal.fact(closed=reason, collectives=collectives_backend())
         self._journal.pause("close", started_ns)
         self._journal.write()
 

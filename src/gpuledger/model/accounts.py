@@ -62,7 +62,6 @@ class Identity(IntEnum):
     GRADIENT = 2
     OPTIMIZER_STATE = 3
     INPUT = 4
-    COMMUNICATION = 5
 
 
 IDENTITY_CATEGORY = {
@@ -71,7 +70,6 @@ IDENTITY_CATEGORY = {
     Identity.GRADIENT: "gradient",
     Identity.OPTIMIZER_STATE: "optimizer_state",
     Identity.INPUT: "input",
-    Identity.COMMUNICATION: "communication",
 }
 
 
@@ -85,7 +83,8 @@ class Rule:
 
     ``fates`` say how the block ended: ``same_visit`` (given back before the phase it was born in was left), ``later``
     (given back in a later phase or step), ``kept`` (outlived its step and was never given back) or ``alive`` (not
-    given back, and the recording closed inside its step). ``same_module`` says whether it was given back while the
+    given back, and the recording closed inside its step). ``communicating`` says whether it was made while buffers of
+    collectives were set up, ``same_module`` says whether it was given back while the
     module that allocated it was still the one at work, ``freed_in_backward`` whether a backward pass gave it back.
     """
 
@@ -93,6 +92,7 @@ class Rule:
     phases: tuple[str, ...]
     fates: tuple[str, ...]
     recomputed: bool | None = None
+    communicating: bool | None = None
     workspace_sized: bool | None = None
     same_module: bool | None = None
     freed_in_backward: bool | None = None
@@ -103,6 +103,13 @@ _NOT_FREED = ("kept", "alive")
 _OUTLIVES_PHASE = ("later", "kept", "alive")
 
 LIFETIME_RULES: tuple[Rule, ...] = (
+    Rule(
+        "communication",
+        PHASES,
+        FATES,
+        communicating=True,
+        why="allocated while DistributedDataParallel made its buckets",
+    ),
     Rule(
         "workspace",
         ("forward", "backward", "optimizer", "evaluation"),

@@ -1,0 +1,73 @@
+"""DistributedDataParallel's buckets have a category of their own, and nothing of ours stays in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from recorded import Recorded, record_run
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not distributed.is_available(), reason="this torch has no torch.distributed"),
+]
+
+WEIGHT_BYTES = 4 * (64 * 64 + 64 + 64 * 8 + 8)
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    yield
+    distributed.destroy_process_group()
+
+
+def train(*, views: bool) -> Recorded:
+    def program(_: object) -> object:
+        net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+        model = DistributedDataParallel(net, gradient_as_bucket_view=views)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 64)).sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    return record_run(program)
+
+
+def test_buckets_are_communication() -> None:
+    run = train(views=False)
+    assert [(b.bytes, b.phase, b.step, b.kept) for b in run.of("communication") if b.bytes > 64] == [
+        (WEIGHT_BYTES, "setup", 0, False),
+        (WEIGHT_BYTES, "forward", 2, True),  # made anew in the order the gradients came
+    ]
+    assert run.bytes_of("gradient") == WEIGHT_BYTES
+    assert [b.bytes for b in run.of("other") if b.bytes > 64] == []
+    assert run.manifest["collectives"] == "gloo"
+    assert run.manifest["notes"] == []
+
+
+def test_buckets_that_are_the_gradients_are_gradients() -> None:
+    run = train(views=True)
+    assert run.bytes_of("communication") == 0
+    assert [(b.bytes, b.kept) for b in run.of("gradient")] == [(WEIGHT_BYTES, False), (WEIGHT_BYTES, True)]
+
+
+def test_the_entrances_are_torchs_own_again() -> None:
+    before = DistributedDataParallel._ddp_init_helper, distributed.Reducer._rebuild_buckets
+    train(views=False)
+    assert (DistributedDataParallel._ddp_init_helper, distributed.Reducer._rebuild_buckets) == before
+
+
+def test_an_error_while_buckets_are_made_is_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_buckets(*_: object) -> None:
+        raise RuntimeError("no buckets")
+
+    monkeypatch.setattr(DistributedDataParallel, "_ddp_init_helper", no_buckets)
+    with pytest.raises(RuntimeError, match="no buckets") as ours:
+        record_run(lambda _: DistributedDataParallel(nn.Linear(2, 2)))
+    assert "communication.py" not in [entry.path.name for entry in ours.traceback]
