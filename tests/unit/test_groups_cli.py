@@ -291,3 +291,22 @@ def test_where_everything_has_a_name_it_is_said() -> None:
     with written(block_rows([life(10, module=1)])) as rank:
         found = list_unknown(rank, resolve_instant(rank, "end"))
     assert "all of it has a name" in unknown_lines(found, 5, Terminal())[-1]
+
+
+@pytest.mark.torch
+def test_a_scope_gives_the_unknown_a_name(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import gpuledger
+
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        before = torch.zeros(1024)
+        with gpuledger.scope("caches"), gpuledger.scope("of keys"):
+            named = torch.zeros(4096)
+    del before, named
+    run = tmp_path / "run.ledger"
+    assert recording.path == run
+    unknown = document("show", run, "--unknown")
+    assert [one["bytes"] for one in unknown["unknown"]] == [4096]
+    (tmp_path / "k.toml").write_text('[scope]\n"My caches" = ["*:caches/of keys:*"]\n')
+    groups = document("group", run, "--keywords", tmp_path / "k.toml")["scope"]
+    assert [(group["group"], group["bytes"]) for group in groups] == [("My caches", 16384), ("Others", 4096)]
