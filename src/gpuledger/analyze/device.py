@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.device_pools import find_pool_ids, segment_pools
 from gpuledger.analyze.owners import Owners, find_owners
 from gpuledger.analyze.replay import AllocatorSettings, OpenState, Replay, replay
 from gpuledger.model.journal import REASONS, Action, Journal
@@ -71,6 +72,7 @@ class DeviceBook:
     lives: Replay
     owners: Owners
     pool_of_segment: dict[int, str]
+    pool_id: NDArray[np.int32]
 
 
 def device_books(journal: Journal) -> list[DeviceBook]:
@@ -91,7 +93,10 @@ def _device_book(journal: Journal, device_idx: int) -> DeviceBook:
     lives = replay(events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=dispatch)
     counts = _counts(journal, device_idx, events)
     owners = find_owners(journal, device_idx, events.tag_id, counts.index_of, lives)
-    return DeviceBook(device_idx, events, counts, lives, owners, _pools(journal, device_idx))
+    pools = segment_pools(journal, device_idx)
+    return DeviceBook(
+        device_idx, events, counts, lives, owners, pools, find_pool_ids(journal, device_idx, lives.address)
+    )
 
 
 def _events_of(journal: Journal, device_idx: int) -> Events:
@@ -141,15 +146,3 @@ def _counts(journal: Journal, device_idx: int, events: Events) -> Counts:
         alloc_base=int(counters["alloc_count"][opened][0]) if opened.any() else 0,
         free_base=int(counters["free_count"][opened][0]) if opened.any() else 0,
     )
-
-
-def _pools(journal: Journal, device_idx: int) -> dict[int, str]:
-    """Return ``segment address -> small, large or expandable`` from every snapshot."""
-    table = journal.tables["snapshot_segments"]
-    mine = table["device_idx"] == device_idx
-    return {
-        int(address): "expandable" if expandable else "small" if small else "large"
-        for address, small, expandable in zip(
-            table["address"][mine], table["small"][mine], table["expandable"][mine], strict=True
-        )
-    }

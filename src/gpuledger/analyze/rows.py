@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.device_pools import UNKNOWN_POOL
 from gpuledger.analyze.paths import storable
 from gpuledger.analyze.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, PHASES
@@ -73,7 +74,7 @@ def _block_rows(book: DeviceBook) -> dict[str, Any]:
     return {
         "device_idx": np.full(count, book.device_idx),
         "stream": lives.stream,
-        "pool_id": _maybe(np.zeros(count, dtype=np.int32), np.ones(count, dtype=bool), "int32"),
+        "pool_id": _maybe(book.pool_id, book.pool_id == UNKNOWN_POOL, "int32"),
         "address": lives.address,
         "requested_bytes": lives.requested_bytes,
         "allocated_bytes": lives.allocated_bytes,

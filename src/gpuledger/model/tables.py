@@ -166,7 +166,14 @@ BLOCKS = Table(
     (
         _DEVICE,
         Column("stream", "int64", "", "stream the block belongs to", _HISTORY),
-        Column("pool_id", "int32", "", "0 for the default pool, else a private pool (CUDA graphs)", "snapshot", True),
+        Column(
+            "pool_id",
+            "int32",
+            "",
+            "0 for the default pool, above 0 a CUDA graph's own, below 0 one the program made; null where not seen",
+            "snapshot",
+            True,
+        ),
         Column("address", "int64", "", "first byte", _HISTORY),
         Column("requested_bytes", "int64", "B", "bytes asked for", _HISTORY),
         Column("allocated_bytes", "int64", "B", "bytes the allocator gave", _REPLAY),

@@ -1,0 +1,47 @@
+"""Pools from snapshots: by address, and none where the snapshots do not agree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuledger.analyze.device_pools import UNKNOWN_POOL, find_pool_ids
+from gpuledger.model.journal import Journal, Part, journal_of
+
+
+def journal(*rows: tuple[int, int, int, int]) -> Journal:
+    """Return a journal with segments of ``(snapshot, address, bytes, pool)`` on device 0."""
+    part = Part()
+    for snapshot_id, address, size_bytes, pool_id in rows:
+        part.add(
+            "snapshot_segments",
+            snapshot_id=snapshot_id,
+            device_idx=0,
+            address=address,
+            bytes=size_bytes,
+            stream=0,
+            small=False,
+            expandable=False,
+            pool_id=pool_id,
+        )
+    return journal_of([part])
+
+
+def pools(book: Journal, *addresses: int) -> list[int | None]:
+    found = find_pool_ids(book, 0, np.array(addresses, dtype=np.int64))
+    return [None if pool == UNKNOWN_POOL else int(pool) for pool in found]
+
+
+def test_a_block_has_its_segments_pool() -> None:
+    book = journal((0, 1000, 100, 0), (0, 2000, 100, 3), (1, 3000, 100, -1))
+    assert pools(book, 1000, 1099, 2050, 3000) == [0, 0, 3, -1]
+
+
+def test_what_no_snapshot_shows_is_unknown() -> None:
+    book = journal((0, 1000, 100, 2))
+    assert pools(book, 999, 1100, 1 << 50) == [None, None, None]
+    assert pools(journal(), 1000) == [None]
+
+
+def test_an_address_in_two_pools_in_turn_is_unknown() -> None:
+    book = journal((0, 1000, 100, 0), (1, 1000, 50, 4))
+    assert pools(book, 1020, 1070) == [None, 0]
