@@ -215,8 +215,12 @@ def test_cuda_graph_pool(tmp_path: Path) -> None:
         for _ in range(3):
             graph.replay()
         torch.cuda.synchronize()
+        kept.append(graph)  # with it goes its pool
 
-    record(tmp_path, work)
+    kept: list[Any] = []
+    pools = record(tmp_path, work).table("blocks").column("pool_id").to_pylist()
+    assert 0 in pools
+    assert any(pool for pool in pools if pool), set(pools)
 
 
 @pytest.mark.parametrize("compiled", ["fullgraph", "default"])
