@@ -108,9 +108,21 @@ def test_one_dictionary_makes_one_bar(panels: list[Panel], tmp_path: Path) -> No
         assert not [bar for axis in figure.axes for bar in axis.patches if bar.get_hatch()]
 
 
-def test_an_unknown_kind_is_refused(panels: list[Panel]) -> None:
+def test_an_unknown_kind_and_too_many_panels_are_refused(panels: list[Panel]) -> None:
     with pytest.raises(UsageError, match="pie"):
         draw_bars(panels, "pie")
+    with pytest.raises(UsageError, match="at most 64"):
+        draw_bars(panels * 17, "two-bar")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_there_are_as_many_axes_as_panels_and_they_do_not_touch(panels: list[Panel], kind: str, count: int) -> None:
+    figure = draw_bars((panels * 2)[:count], kind)
+    boxes = [axis.get_position() for axis in figure.axes]
+    assert len(boxes) == count
+    assert all(box.x0 >= 0 and box.x1 <= 1 and box.y0 >= 0 and box.y1 <= 1 for box in boxes)
+    assert not any(one.overlaps(other) for k, one in enumerate(boxes) for other in boxes[:k])
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12), st.floats(0.01, 8))

@@ -264,6 +264,18 @@ def test_an_old_tag_that_says_unknown_is_unknown(tag: str, unknown: bool) -> Non
     assert [one.tag for one in found.items] == ([tag] if unknown else [])
 
 
+@pytest.mark.parametrize(("name", "unknown"), [("train.py:12 forward", True), ("my tensor", False)])
+def test_a_line_is_no_name_for_a_block_of_a_snapshot(name: str, unknown: bool) -> None:
+    from random_runs import to_table
+
+    from gpuledger.model.run import write_table
+
+    with written(block_rows([life(10, name=0)]), recorder="torch-snapshot") as rank:
+        write_table(rank.directory, to_table("names", [{"name_id": 0, "name": name}]), "names")
+        found = list_unknown(rank, resolve_instant(rank, "end"))
+    assert ["gpuledger run" in one.advice for one in found.items] == [True] * unknown
+
+
 def test_show_unknown_on_the_command_line(runs: Path) -> None:
     found = document("show", runs / "one", "--unknown", "-n", 1)
     assert found["unknown_bytes"] == sum(one["bytes"] for one in found["unknown"])

@@ -32,6 +32,8 @@ LABEL_IN = 0.185
 """Height of one line of labels."""
 BAR_IN, BAR_GAP_IN, LEADER_IN = 1.15, 0.4, 0.3
 NAME_CHARACTERS = 26
+MOST_PANELS = 64
+"""More make a picture larger than the formats allow."""
 GROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 """Behind labels, so that no line of the grid runs through them."""
 HEADROOM = 1.04
@@ -76,8 +78,11 @@ def draw_bars(
         among: The panels that scale, order and colours come from, where ``panels`` are some of them.
 
     Raises:
-        UsageError: no such kind, or matplotlib is not installed.
+        UsageError: no such kind, more panels than a picture holds, or matplotlib is not installed.
     """
+    if len(panels) > MOST_PANELS:
+        message = f"{len(panels)} devices of runs in one picture: at most {MOST_PANELS}"
+        raise UsageError(message, hint="-o DIR/ draws each run into a file of its own")
     if kind not in _KINDS:
         raise UsageError(f"--kind {kind}: no such chart", hint=f"one of {', '.join(_KINDS)}")
     figure: Figure = _KINDS[kind](panels, among or panels, title, min_share_frac)
