@@ -11,6 +11,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,16 @@ LINE_HOLDS_FRAC = 0.02
 
 LAYER_KEYS = ("conv_ms", "overhead_ms", "taken_bytes")
 
+CONSTANT_BELOW = 1.05
+"""A peak is called constant when it grows by less from the smallest to the largest fitted batch."""
+WIDTH = 120
+
 Row = dict[str, Any]
 
 
 def label(row: Row) -> str:
     """Return how an algorithm and mode are called on the page."""
-    return row["algorithm"] if row["mode"] == "batched" else f"{row['algorithm']}, looping"
+    return row["algorithm"] if row["mode"] == "batched" else f"{row['algorithm']} looping"
 
 
 def case(row: Row, batch: int) -> Row:
@@ -63,6 +68,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a Markdown table; all columns but the first are right-aligned."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def wrap(text: str) -> list[str]:
+    """Return a paragraph, or a point of a list, in lines."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def picture() -> list[str]:
@@ -109,8 +120,10 @@ def memory(results: Row) -> list[str]:
         rows.append([label(row), *(mib(case(row, batch)["peak_bytes"]) for batch in batches), *fitted, *held])
     span = f"{batches[0]} to {batches[-1]}"
     return [
-        f"Weights are {mib(results['weights_bytes'])} MiB of each figure. The line is the least-squares line over",
-        f"batches {span}; batch {held_out} had no part in it.",
+        *wrap(
+            f"Weights are {mib(results['weights_bytes'])} MiB of each figure. The line is the least-squares line over "
+            f"batches {span}; batch {held_out} had no part in it."
+        ),
         "",
         *table(head, rows),
         "",
@@ -137,15 +150,15 @@ def taken(results: Row) -> list[str]:
 def findings(results: Row) -> list[str]:
     """Return what the figures say, a paragraph for each question."""
     return [
-        exactness(results),
+        *wrap(exactness(results)),
         "",
-        "**Linear or constant?** " + growth(results),
+        *wrap("**Linear or constant?** " + growth(results)),
         "",
-        *(line for row in results["algorithms"] for line in describe_growth(results, row)),
+        *(line for row in results["algorithms"] for line in wrap(describe_growth(results, row))),
         "",
-        "**Does their memory forbid batching?** " + batching(results),
+        *wrap("**Does their memory forbid batching?** " + batching(results)),
         "",
-        *(line for name in ("fft", "winograd", "im2col") for line in describe_batching(results, name)),
+        *(line for name in ("fft", "winograd", "im2col") for line in wrap(describe_batching(results, name))),
     ]
 
 
@@ -169,20 +182,21 @@ def is_straight(results: Row, row: Row) -> bool:
 
 
 def growth(results: Row) -> str:
-    """Return whether any peak is constant over the batch."""
-    batches = results["batches"]
-    straight = [row for row in results["algorithms"] if is_straight(results, row)]
-    grown = [case(row, batches[-1])["peak_bytes"] / case(row, batches[0])["peak_bytes"] for row in straight]
-    text = f"Over batches {batches[0]} to {batches[-1]} {len(straight)} of {len(results['algorithms'])} peaks are"
-    text += f" straight lines to within {LINE_HOLDS_FRAC:.0%}"
-    if grown:
-        text += f", and grow by × {min(grown):.2f} to × {max(grown):.2f}"
+    """Return which peaks are constant over the batch and which grow."""
+    batches, rows = results["batches"], results["algorithms"]
+    straight = [row for row in rows if is_straight(results, row)]
+    grown = {label(row): case(row, batches[-1])["peak_bytes"] / case(row, batches[0])["peak_bytes"] for row in rows}
+    constant = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew < CONSTANT_BELOW]
+    growing = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew >= CONSTANT_BELOW]
     return (
-        f"{text}. Activations grow with the batch in every algorithm; what differs is what a layer takes beside them."
+        f"Between batch {batches[0]} and batch {batches[-1]}, {len(straight)} of the {len(rows)} peaks follow a straight line to "
+        f"within {LINE_HOLDS_FRAC:.0%}. Constant in effect: {', '.join(constant) or 'none'}. "
+        f"Growing: {', '.join(growing) or 'none'}. Activations grow with the batch in every algorithm. Spectra and "
+        "transforms of filters do not; columns and tiles do, unless images are convolved one after another."
     )
 
 
-def describe_growth(results: Row, row: Row) -> list[str]:
+def describe_growth(results: Row, row: Row) -> str:
     """Return one algorithm's line, and whether it still holds at the batch held out."""
     line, held_out = row["fit"]["peak_bytes"], results["held_out"]
     off_frac = line["held_out_mib"] / line["held_out_predicted_mib"] - 1
@@ -193,10 +207,10 @@ def describe_growth(results: Row, row: Row) -> list[str]:
     )
     verdict = f"still holds at batch {held_out}" if holds else f"is off by {off_frac:+.0%} at batch {held_out}"
     shape = "" if is_straight(results, row) else "no straight line, best "
-    return [
+    return (
         f"- {label(row)}: {shape}{line['constant_mib']:,.0f} MiB + {line['mib_per_image']:,.1f} MiB an image, "
         f"which {verdict}; {where}."
-    ]
+    )
 
 
 def peak_layer(one: Row) -> str:
@@ -218,14 +232,14 @@ def batching(results: Row) -> str:
     )
 
 
-def describe_batching(results: Row, algorithm: str) -> list[str]:
+def describe_batching(results: Row, algorithm: str) -> str:
     """Return what looping saves and costs, at the largest fitted batch."""
     batch = results["batches"][-1]
     whole, loop = (case(find(results, algorithm, mode), batch) for mode in ("batched", "loop"))
     saved = whole["peak_bytes"] - loop["peak_bytes"]
     ratio = loop["total_ms"] / whole["total_ms"]
     takes = f"takes × {ratio:.2f} the time" if ratio >= 1 else f"is faster, × {ratio:.2f} the time"
-    return [f"- {algorithm}, batch {batch}: looping {takes} and saves {mib(saved)} of {mib(whole['peak_bytes'])} MiB."]
+    return f"- {algorithm}, batch {batch}: looping {takes} and saves {mib(saved)} of {mib(whole['peak_bytes'])} MiB."
 
 
 def layers(results: Row) -> list[str]:
