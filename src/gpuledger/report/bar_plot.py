@@ -366,6 +366,6 @@ def _column(axis: Axes, x: int, part: _Part, total: int, unit: tuple[str, int]) 
     height = part.bytes / unit[1]
     axis.bar(x, height, 0.72, color=part.color, hatch=part.hatch, edgecolor="#8b949e" if part.hatch else "white")
     axis.annotate(
-        percent(part.bytes, total), (x, height), (0, 3), "data", "offset points", ha="center", size=8.5, color=INK,
+        percent(part.bytes, total), (x, height), (0, 4), "data", "offset points", ha="center", size=8.5, color=INK,
         bbox=GROUND,
     )  # fmt: skip
