@@ -81,7 +81,7 @@ def test_the_commands_of_a_page_run_in_its_order(page: str, desk: tuple[Path, di
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("page", [*PAGES_WITH_COMMANDS, "docs/notebook.md"])
+@pytest.mark.parametrize("page", [*PAGES_WITH_COMMANDS, "docs/notebook.md", "docs/loggers.md"])
 def test_the_python_of_a_page_runs(page: str, desk: tuple[Path, dict[str, str]]) -> None:
     place, environment = desk
     for block in blocks(page, "python"):
