@@ -190,6 +190,7 @@ def _highest_of_stretches(timeline: Timeline, count: int) -> list[int]:
     allocated = timeline.bytes.sum(axis=0)
     edges = np.linspace(timeline.t_ns[0], timeline.t_ns[-1] + 1, count + 1)
     starts = np.unique(np.searchsorted(timeline.t_ns, edges[:-1]))
+    starts = starts[starts < allocated.size]  # a run without times is one stretch
     pieces = np.split(np.arange(allocated.size), starts[1:])
     highest = [int(timeline.index[piece[np.argmax(allocated[piece])]]) for piece in pieces]
     spread = np.argsort(np.arange(len(highest)) * _GOLDEN % 1)

@@ -201,4 +201,7 @@ def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:
         return int(read_numbers(rank, "spans", "step", device)[inside[0]]), words[codes[inside[0]]], ""
     numbers, begin, end = _step_bounds(rank, device)
     within = numbers[(begin >= 0) & (begin <= index) & (end >= index)]
-    return (int(within[0]), "between", "") if within.size else (OUTSIDE_STEPS, PHASES[0], "")
+    if within.size:
+        return int(within[0]), "between", ""
+    _, known = read_labels(rank, "blocks", "phase", device)
+    return OUTSIDE_STEPS, PHASES[0] if any(known) else "", ""

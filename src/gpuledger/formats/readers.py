@@ -53,6 +53,9 @@ INTERVAL = Option("interval", "TIME", "Time from sample to sample where the file
 
 FORMATS: dict[str, Format] = {
     "torch-snapshot": Format("torch_snapshot", "memory snapshots of torch.cuda.memory._dump_snapshot()"),
+    "memory-csv": Format("memory_csv", "CSV files of pytorch_mem_profiler, and of gpuledger's memory_profiler"),
+    "mxnet": Format("mxnet", "CSV and JSON files of MXNet's GPU memory profiler; a file per process is a rank"),
+    "tbd-log": Format("tbd", "logs with [mem] lines of the patched MXNet, and _ANALYSIS files"),
     "nvidia-smi": Format(
         "nvidia_smi",
         "logs of nvidia-smi --query-gpu=… --format=csv, and memory_<name>.txt",

@@ -1,0 +1,250 @@
+"""Entries of the older logs: a name and its bytes, mostly without a time and without an end. They become blocks."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuledger.analyze.paths import storable
+from gpuledger.formats.snapshot_tables import Modules
+from gpuledger.formats.text_lines import read_lines
+from gpuledger.model.accounts import CATEGORIES
+from gpuledger.model.imported import rows_to_table
+from gpuledger.model.tables import TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_BYTES = 1 << 44
+"""More than any card has: such a size is damage."""
+MAX_TOTAL_BYTES = 1 << 61
+MAX_LINE_CHARACTERS = 4 << 20
+"""Longer lines are named and left out; a tag of a mebibyte fits."""
+FEWEST_ENTRIES = 150_000
+BYTES_PER_ENTRY = 6
+"""A file may have so many entries, and one more for each so many bytes: an entry takes 50 in memory."""
+MAX_NAMED = 20
+"""Lines that could not be read are named up to this many, then counted."""
+UNKNOWN_PHASE = ""
+
+
+class Unread:
+    """What could not be read, each with its place and reason; the first few are kept, the rest is counted."""
+
+    def __init__(self) -> None:
+        self._kept: list[str] = []
+        self._more = 0
+
+    def add(self, what: str) -> None:
+        """Note one thing that could not be read."""
+        if len(self._kept) < MAX_NAMED:
+            self._kept.append(what)
+        else:
+            self._more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return what was kept, and how many more there are."""
+        return (*self._kept, f"and {self._more:,} more") if self._more else tuple(self._kept)
+
+
+class Entries:
+    """The entries of one file, in order. Ids, indices and times are -1 where there is none."""
+
+    def __init__(self, file_bytes: int) -> None:
+        self.count = 0
+        self._room = FEWEST_ENTRIES + file_bytes // BYTES_PER_ENTRY
+        self.total_bytes = 0
+        self._modules = Modules()
+        self._names: dict[str, int] = {}
+        self._name_id, self._module_id = array("i"), array("i")
+        self._requested, self._allocated = array("q"), array("q")
+        self._device_idx, self._step, self._category = array("i"), array("i"), array("b")
+        self._alloc_index, self._freed, self._time_ns = array("q"), array("q"), array("q")
+
+    def add(
+        self,
+        name: str,
+        requested_bytes: int,
+        *,
+        allocated_bytes: int | None = None,
+        category: str = "other",
+        module: str = "",
+        device_idx: int = 0,
+        step: int = 0,
+        alloc_index: int | None = -1,
+        time_ns: int | None = None,
+    ) -> int:
+        """Return the row of a new entry. ``alloc_index`` None takes the next number, -1 says "was there already".
+
+        Raises:
+            ValueError: the bytes are negative or more than any card has, or there are too many entries.
+        """
+        if self.count >= self._room:
+            raise ValueError("more entries than a file of its size should have")
+        allocated = requested_bytes if allocated_bytes is None else allocated_bytes
+        if not 0 <= requested_bytes <= allocated <= MAX_BYTES:
+            raise ValueError(f"{requested_bytes:,} bytes asked for, {allocated:,} given")
+        if self.total_bytes + allocated > MAX_TOTAL_BYTES:
+            raise ValueError("more bytes in all than any card has")
+        row = self.count
+        self.count += 1
+        self.total_bytes += allocated
+        self._name_id.append(self._names.setdefault(storable(name), len(self._names)) if name else -1)
+        self._module_id.append(self._modules.number(module))
+        self._requested.append(requested_bytes)
+        self._allocated.append(allocated)
+        self._device_idx.append(device_idx)
+        self._step.append(step)
+        self._category.append(CATEGORIES.index(category))
+        self._alloc_index.append(row if alloc_index is None else alloc_index)
+        self._freed.append(-1)
+        self._time_ns.append(-1 if time_ns is None else time_ns)
+        return row
+
+    def free(self, row: int, index: int) -> None:
+        """Say that an entry was given back at an index."""
+        self._freed[row] = index
+
+    def bytes_by_device(self) -> dict[int, int]:
+        """Return the allocated bytes of the entries that were not given back, by device."""
+        devices, allocated = np.asarray(self._device_idx), np.asarray(self._allocated)
+        live = np.asarray(self._freed) < 0
+        return {int(device): int(allocated[live & (devices == device)].sum()) for device in np.unique(devices)}
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return blocks, modules and names."""
+        import pyarrow as pa
+
+        names = pa.table([np.arange(len(self._names)), list(self._names)], schema=TABLES["names"].arrow_schema())
+        return {"blocks": self._blocks(), "modules": self._modules.table(), "names": names}
+
+    def _blocks(self) -> pa.Table:
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {
+            "device_idx": pa.array(np.asarray(self._device_idx)),
+            "requested_bytes": pa.array(np.asarray(self._requested)),
+            "allocated_bytes": pa.array(np.asarray(self._allocated)),
+            "alloc_index": pa.array(np.asarray(self._alloc_index)),
+            "step": pa.array(np.asarray(self._step)),
+            "phase": _label(np.zeros(self.count, dtype=np.int8), (UNKNOWN_PHASE,)),
+            "category": _label(np.asarray(self._category), CATEGORIES),
+            "module_id": _maybe(np.asarray(self._module_id), -1),
+            "name_id": _maybe(np.asarray(self._name_id), -1),
+        }
+        freed, times = np.asarray(self._freed), np.asarray(self._time_ns)
+        if (freed >= 0).any():
+            columns["free_requested_index"] = columns["free_index"] = _maybe(freed, -1)
+        if (times >= 0).any():
+            columns["alloc_ns"] = _maybe(times, -1)
+        return _filled("blocks", columns, self.count)
+
+
+def files_of(paths: tuple[Path, ...], wanted: Any) -> tuple[Path, ...]:
+    """Return the files given, and those inside the folders given for which ``wanted(path)`` holds."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        found += [file for file in inside if not path.is_dir() or (file.is_file() and wanted(file))]
+    return tuple(found)
+
+
+def whole_lines(path: Path, unread: Unread) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line, joined from its pieces; a line that is too long is named and left out."""
+    pieces: list[str] = []
+    number, size, lost = 1, 0, False
+    for line in read_lines(path):
+        size += len(line.text)
+        if size > MAX_LINE_CHARACTERS:
+            lost = True
+            pieces.clear()
+        if not lost:
+            pieces.append(line.text)
+        if not line.ended:
+            continue
+        if lost:
+            unread.add(f"{path.name}: line {number:,}: longer than {MAX_LINE_CHARACTERS:,} characters")
+        else:
+            yield number, "".join(pieces)
+        pieces.clear()
+        number, size, lost = number + 1, 0, False
+    if lost:
+        unread.add(f"{path.name}: line {number:,}: longer than {MAX_LINE_CHARACTERS:,} characters")
+    elif pieces:
+        yield number, "".join(pieces)
+
+
+def one_reading(
+    entries: Entries, device_idx: int, used_bytes: int, *, pid: int | None = None, event_index: int = 0
+) -> dict[str, list[dict[str, Any]]]:
+    """Return rows of samples, process samples and counters: what was in use when the log was written.
+
+    Args:
+        entries: What the log lists.
+        device_idx: Device.
+        used_bytes: Bytes in use: of process ``pid`` where the driver said so, of the whole card for None.
+        pid: Process, or None.
+        event_index: Event after which it was read.
+    """
+    allocated = entries.bytes_by_device().get(device_idx, 0)
+    counter = {
+        "t_ns": 0,
+        "device_idx": device_idx,
+        "step": 0,
+        "reason": "close",
+        "event_index": event_index,
+        "alloc_count": entries.count,
+        "free_count": 0,
+        "allocated_bytes": allocated,
+        "requested_bytes": allocated,
+        "active_bytes": allocated,
+        "reserved_bytes": allocated,
+        "peak_allocated_bytes": allocated,
+        "peak_reserved_bytes": allocated,
+    }
+    own = {"t_ns": 0, "device_idx": device_idx, "pid": pid, "bytes": used_bytes}
+    return {
+        "samples": [{"t_ns": 0, "device_idx": device_idx, "used_bytes": used_bytes}],
+        "process_samples": [] if pid is None else [own],
+        "counters": [counter],
+    }
+
+
+def reading_tables(readings: list[dict[str, list[dict[str, Any]]]]) -> dict[str, pa.Table]:
+    """Return the tables of some readings."""
+    names = ("samples", "process_samples", "counters")
+    return {name: rows_to_table(name, [row for reading in readings for row in reading[name]]) for name in names}
+
+
+def _label(codes: Any, words: tuple[str, ...]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
+
+
+def _maybe(values: Any, missing: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(values, mask=values == missing)
+
+
+def _filled(name: str, columns: dict[str, Any], count: int) -> pa.Table:
+    """Return a table in which the columns not given share one buffer: null where they may be, else 0."""
+    import pyarrow as pa
+
+    zeros, nothing = pa.py_buffer(bytes(8 * count)), pa.py_buffer(bytes(-(-count // 8)))
+    schema = TABLES[name].arrow_schema()
+    given = [
+        columns[field.name]
+        if field.name in columns
+        else pa.Array.from_buffers(field.type, count, [nothing if field.nullable else None, zeros])
+        for field in schema
+    ]
+    return pa.table(given, schema=schema)

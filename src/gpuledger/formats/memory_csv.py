@@ -1,0 +1,277 @@
+"""The CSV of pytorch_mem_profiler, and of the drop-in that writes the same columns and more.
+
+A row is an iteration; its columns are quantities in whole MB of 10^6 bytes. A quantity becomes a block that lives from
+the row in which it takes its value to the one in which it changes.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpuledger.errors import InputError
+from gpuledger.formats.entries import Entries, Unread, files_of, whole_lines
+from gpuledger.formats.text_lines import decoded, shown
+from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
+
+MB = 1_000_000
+FIRST = ("epoch", "iteration", "peak_cached", "current_cached", "total_feature_map_usage", "total_weight_usage")
+GRADIENTS = "total_layer_weight_gradient_usage"
+LAST = "intermediate_gradients"
+EXACT = {"optimizer_state_bytes": "optimizer_state", "buffer_bytes": "buffer", "temporary_bytes": "temporary"}
+"""Quantities that only the drop-in writes, in bytes, with their category."""
+MAX_MB = 1 << 24
+DEVICE = 0
+
+Quantity = tuple[str, str, str]
+"""Name, category and module of one entry."""
+
+
+def looks_like(path: Path, head: bytes) -> bool:
+    """Return whether a file begins with the columns of such a CSV, or a folder has one."""
+    if path.is_dir():
+        return any(file.is_file() and _is_ours(file) for file in path.iterdir())
+    text = decoded(head[:512]).lstrip("\ufeff")
+    return text.replace('"', "").replace(" ", "").startswith(",".join(FIRST))
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return looks_like(path, file.read(512))
+    except OSError:
+        return False
+
+
+def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
+    """Return the files as one run, a rank for each.
+
+    Raises:
+        InputError: no file has a row.
+    """
+    unread = Unread()
+    ranks: list[ImportedRank] = []
+    read = []
+    for path in files_of(paths, _is_ours):
+        try:
+            book = _Book(path, unread)
+            book.read()
+            ranks.append(book.rank(len(ranks)))
+            read.append(str(path))
+        except (InputError, OSError) as error:
+            unread.add(str(error))
+    if not ranks:
+        raise InputError(next(iter(unread.texts()), f"{paths[0]}: no CSV of pytorch_mem_profiler in it"))
+    return ImportedRun(name, "memory-csv", tuple(read), tuple(ranks), unread=unread.texts(), facts={"started_ns": None})
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Where the quantities stand. ``exact`` are positions of columns in bytes, for parameters and their gradients."""
+
+    count: int
+    weights: tuple[tuple[str, int], ...]
+    gradients_total: int
+    gradients: tuple[tuple[str, int], ...]
+    intermediate: int
+    exact: dict[str, int]
+
+    @classmethod
+    def of(cls, names: list[str], path: Path) -> _Columns:
+        """Return the columns that a header names.
+
+        Raises:
+            InputError: it is not the header of such a file.
+        """
+        plain = [name.strip() for name in names]
+        if tuple(plain[: len(FIRST)]) != FIRST or GRADIENTS not in plain or LAST not in plain:
+            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its first line names other columns")
+        middle, last = plain.index(GRADIENTS), plain.index(LAST)
+        if last < middle:
+            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its columns are in another order")
+        return cls(
+            count=len(plain),
+            weights=tuple((plain[at], at) for at in range(len(FIRST), middle)),
+            gradients_total=middle,
+            gradients=tuple((plain[at], at) for at in range(middle + 1, last)),
+            intermediate=last,
+            exact={name: at for at, name in enumerate(plain) if at > last and name.endswith("_bytes")},
+        )
+
+
+class _Book:
+    """One file: what is held now, and the entries so far."""
+
+    def __init__(self, path: Path, unread: Unread) -> None:
+        self.entries = Entries(path.stat().st_size)
+        self._path = path
+        self._unread = unread
+        self._held: dict[Quantity, tuple[int, int]] = {}
+        self._index = 0
+        self._row = 0
+        self._cached: list[tuple[int, int, int, int]] = []
+        self._over_mb = 0
+        self._counters: list[dict[str, Any]] = []
+
+    def read(self) -> None:
+        """Read every row.
+
+        Raises:
+            InputError: there is no header of this kind, or no row after it.
+        """
+        lines = ((number, text) for number, text in whole_lines(self._path, self._unread) if text.strip())
+        _, header = next(lines, (0, ""))
+        columns = _Columns.of(_cells(header.lstrip("\ufeff")), self._path)
+        for number, text in lines:
+            try:
+                self._read_row(columns, _cells(text))
+            except (ValueError, csv.Error) as error:
+                self._unread.add(f"{self._path.name}: line {number:,}: {error}: {shown(text)}")
+        if not self._row:
+            raise InputError(f"{self._path}: no iteration in it")
+
+    def _read_row(self, columns: _Columns, cells: list[str]) -> None:
+        if len(cells) < min(columns.count, columns.intermediate + 1):
+            raise ValueError(f"{len(cells)} columns where {columns.count} are due")
+        peak, current = (_bytes_of(cells[at], MB) for at in (2, 3))
+        wanted = {quantity: size for quantity, size in self._quantities(columns, cells) if size}
+        self._row += 1
+        begin = self._index
+        for quantity in [one for one, (_, size) in self._held.items() if wanted.get(one) != size]:
+            row, _ = self._held.pop(quantity)
+            self.entries.free(row, self._index)
+            self._index += 1
+        for quantity, size in wanted.items():
+            if quantity not in self._held:
+                name, category, module = quantity
+                row = self.entries.add(
+                    name, size, category=category, module=module, step=self._row, alloc_index=self._index
+                )
+                self._held[quantity] = (row, size)
+                self._index += 1
+        self._index = max(self._index, begin + 1)  # a row is an event of its own, also where only the cache changed
+        self._cached.append((self._index - 1, current, peak, sum(wanted.values())))
+
+    def _quantities(self, columns: _Columns, cells: list[str]) -> Iterator[tuple[Quantity, int]]:
+        yield ("feature maps", "activation", ""), _bytes_of(cells[4], MB)
+        yield from self._section(columns, cells, columns.weights, 5, "weight")
+        yield from self._section(columns, cells, columns.gradients, columns.gradients_total, "gradient")
+        yield ("intermediate gradients", "activation_gradient", ""), _bytes_of(cells[columns.intermediate], MB)
+        for name, category in EXACT.items():
+            place = columns.exact.get(name)
+            if place is not None and place < len(cells) and cells[place].strip():
+                yield (name.removesuffix("_bytes").replace("_", " "), category, ""), _bytes_of(cells[place], 1)
+
+    def _section(
+        self, columns: _Columns, cells: list[str], parts: tuple[tuple[str, int], ...], total_at: int, category: str
+    ) -> Iterator[tuple[Quantity, int]]:
+        """Yield the parameters' own lines, and what the stated total has beyond their rounded sum."""
+        sizes, exact = 0, False
+        for name, place in parts:
+            place_exact = columns.exact.get(f"{name}_bytes", len(cells))
+            exact = place_exact < len(cells)
+            size = _bytes_of(cells[place_exact], 1) if exact else _bytes_of(cells[place], MB)
+            sizes += size
+            yield (name, category, name.removesuffix("_grad").rpartition(".")[0]), size
+        rest = _bytes_of(cells[total_at], MB) - sizes
+        if not exact and rest > 0:
+            yield (f"{category}s below a line's rounding", category, ""), rest
+        elif not exact:
+            self._over_mb = max(self._over_mb, -rest // MB)
+
+    def rank(self, number: int) -> ImportedRank:
+        """Return what was read as rank ``number``."""
+        reserved = all(current >= held for _, current, _, held in self._cached)
+        tables = self.entries.tables()
+        if reserved:
+            tables["segments"] = rows_to_table("segments", list(_segments(self._cached)))
+        tables["counters"] = _counters(self._cached)
+        notes = [
+            "A row is an iteration, kept as the step that allocated; it has no time, phase or order of events.",
+            "Each size is a whole number of MB of 10^6 bytes.",
+        ]
+        if any(current for _, current, _, _ in self._cached):
+            notes.append(
+                "Reserved is the cache as the file states it; what no column explains of it stands as fragmented."
+                if reserved
+                else "The cache is stated smaller than the columns' sum, so reserved is taken as that sum."
+            )
+        if self._over_mb:
+            notes.append(f"Rounded up, a total's lines sum to up to {self._over_mb} MB more than it.")
+        facts = {"devices": [{"device_idx": DEVICE, "name": "", "total_bytes": None}]}
+        return ImportedRank(number, tables, facts, tuple(notes))
+
+
+def _segments(cached: list[tuple[int, int, int, int]]) -> Iterator[dict[str, Any]]:
+    """Yield the cache as one segment for each value it takes."""
+    begin, size = 0, 0
+    for place, (index, current, _, _) in enumerate(cached):
+        start = 0 if place == 0 else cached[place - 1][0] + 1
+        if current != size:
+            if size:
+                yield _segment(size, begin, start)
+            begin, size = min(start, index), current
+    if size:
+        yield _segment(size, begin, None)
+
+
+def _segment(size: int, begin: int, end: int | None) -> dict[str, Any]:
+    return {
+        "device_idx": DEVICE,
+        "address": 0,
+        "bytes": size,
+        "stream": 0,
+        "pool": "large",
+        "alloc_index": begin,
+        "free_index": end,
+    }
+
+
+def _counters(cached: list[tuple[int, int, int, int]]) -> pa.Table:
+    """Return the cache, now and at its peak, at the end of each row; rows have no time, so they are numbered."""
+    rows = [
+        {
+            "t_ns": number,
+            "device_idx": DEVICE,
+            "step": number,
+            "reason": "step_end",
+            "event_index": index,
+            "alloc_count": index + 1,
+            "free_count": 0,
+            "allocated_bytes": held,
+            "requested_bytes": held,
+            "active_bytes": held,
+            "reserved_bytes": current,
+            "peak_allocated_bytes": held,
+            "peak_reserved_bytes": peak,
+        }
+        for number, (index, current, peak, held) in enumerate(cached, 1)
+    ]
+    return rows_to_table("counters", rows)
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return line.split(",")
+
+
+def _bytes_of(cell: str, unit: int) -> int:
+    """Return a cell's bytes.
+
+    Raises:
+        ValueError: it is no whole number, is negative, or more than any card has.
+    """
+    text = cell.strip()
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal() or len(text) > 20:
+        raise ValueError("a column that is no whole number")
+    size = int(text) * unit
+    if not 0 <= size <= MAX_MB * MB:
+        raise ValueError(f"a size of {size:,} bytes")
+    return size

@@ -1,0 +1,309 @@
+"""The files of MXNet's GPU memory profiler, in every form it has had.
+
+| form | a row | sizes | rows are |
+| --- | --- | --- | --- |
+| headerless | ``tag,size`` | MiB (the earliest: bytes) | every allocation from the card, never a free |
+| seven columns | time, scope, name, data struct, requested, actual, reuse | bytes | every allocation, never a free |
+| five columns | name, requested, device, actual, reuse | bytes | what was alive when the file was written |
+| JSON tree | nested by the parts of the tag | bytes | what was alive when the file was written |
+
+``nvml_amend`` in the last CSV is what the driver said of the process beyond its entries: the balance's line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import InputError
+from gpuledger.formats.entries import Entries, Unread, files_of, one_reading, reading_tables, whole_lines
+from gpuledger.formats.json_pull import begins_with_object
+from gpuledger.formats.mxnet_tags import CATEGORY_OF_STRUCT, category_of, module_of
+from gpuledger.formats.mxnet_tree import leaves
+from gpuledger.formats.text_lines import decoded, shown
+from gpuledger.model.imported import ImportedRank, ImportedRun
+
+AMEND = "nvml_amend"
+MIB = 1 << 20
+BYTES_FROM = 1 << 20
+"""A headerless size from here on cannot be MiB: no card has a tebibyte. The earliest version wrote bytes."""
+MAX_DEVICE = 4_096
+_PID = re.compile(r"pid_(\d{1,9})\b")
+_HEADERLESS = re.compile(
+    r'^"?(in_arg|arg_grad|aux_state|data_entry|head_grad|workspace|optimizer_state|unknown)[^\n]*,\s*\d+(\.\d+)?\s*$',
+    re.MULTILINE,
+)
+_INTEGER = re.compile(r"[+-]?\d{1,20}$")
+
+
+class Form(Enum):
+    """The forms of the file."""
+
+    HEADERLESS = "headerless"
+    SEVEN_COLUMNS = "seven columns"
+    FIVE_COLUMNS = "five columns"
+    TREE = "JSON tree"
+
+
+def looks_like(path: Path, head: bytes) -> bool:
+    """Return whether a file is one of these forms, or a folder has such a file."""
+    if path.is_dir():
+        return any(file.is_file() and _is_ours(file) for file in path.iterdir())
+    return _form_of(head) is not None
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _form_of(file.read(8_192)) is not None
+    except OSError:
+        return False
+
+
+def _form_of(head: bytes) -> Form | None:
+    if begins_with_object(head) and b"gpu_memory_profile" in head[:4096].replace(b"\0", b""):
+        return Form.TREE
+    text = decoded(head).lstrip("\ufeff \t\r\n")
+    title = text[:200].replace('"', "").replace(" ", "").lower()
+    if title.startswith("attributename,requestedsize,device,actualsize"):
+        return Form.FIVE_COLUMNS
+    if title.startswith("timestamp,scope,attributename,datastruct"):
+        return Form.SEVEN_COLUMNS
+    return Form.HEADERLESS if _HEADERLESS.search(text) else None
+
+
+def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
+    """Return the files as one run, a rank for each file, in the order of their process ids.
+
+    Raises:
+        InputError: no file has an entry.
+    """
+    unread = Unread()
+    files = sorted(files_of(paths, _is_ours), key=lambda path: (_pid(path), path.name))
+    ranks: list[ImportedRank] = []
+    read = []
+    for path in files:
+        try:
+            reader = _FileReader(path, unread)
+            if not reader.read():
+                continue
+        except OSError as error:
+            unread.add(f"{path}: {error.strerror or error}")
+            continue
+        ranks.append(reader.rank(len(ranks)))
+        read.append(str(path))
+    if not ranks:
+        first = next(iter(unread.texts()), f"{paths[0]}: no file of MXNet's memory profiler in it")
+        raise InputError(f"{first}" if ":" in first else f"{paths[0]}: {first}")
+    return ImportedRun(name, "mxnet", tuple(read), tuple(ranks), unread=unread.texts(), facts={"started_ns": None})
+
+
+def _pid(path: Path) -> int:
+    found = _PID.search(path.name)
+    return int(found[1]) if found else -1
+
+
+class _FileReader:
+    """Reads one file of any form."""
+
+    def __init__(self, path: Path, unread: Unread) -> None:
+        self.entries = Entries(path.stat().st_size)
+        self._path = path
+        self._unread = unread
+        self._amend_bytes: dict[int, int] = {}
+        self._reused: list[int] = [0, 0]
+        self._form = Form.HEADERLESS
+        self._was_bytes = False
+
+    def read(self) -> bool:
+        """Return whether an entry was read."""
+        try:
+            with self._path.open("rb") as file:
+                self._form = _form_of(file.read(8_192)) or Form.HEADERLESS
+            {
+                Form.HEADERLESS: self._headerless,
+                Form.SEVEN_COLUMNS: lambda: self._rows(self._seven),
+                Form.FIVE_COLUMNS: lambda: self._rows(self._five),
+                Form.TREE: self._tree,
+            }[self._form]()
+        except InputError as error:
+            self._unread.add(error.message)
+        if not self.entries.count and not self._amend_bytes:
+            self._unread.add(f"{self._path}: no entry of MXNet's memory profiler in it")
+            return False
+        return True
+
+    # -- forms ----------------------------------------------------------------------------------------------------
+
+    def _lines(self) -> Iterator[tuple[int, str]]:
+        for number, text in whole_lines(self._path, self._unread):
+            if text.strip():
+                yield number, text.strip()
+
+    def _bad(self, number: int, text: str, why: str) -> None:
+        self._unread.add(f"{self._path.name}: line {number:,}: {why}: {shown(text)}")
+
+    def _headerless(self) -> None:
+        tags: list[str] = []
+        sizes = array("d")
+        known: dict[str, str] = {}
+        for number, text in self._lines():
+            tag, comma, size = text.rpartition(",")
+            value = _real(size)
+            if not comma or not tag.strip() or value is None:
+                self._bad(number, text, "not a tag and its size")
+                continue
+            plain = unquoted(tag)
+            tags.append(known.setdefault(plain, plain))
+            sizes.append(value)
+        self._was_bytes = bool(sizes) and max(sizes) >= BYTES_FROM and all(value.is_integer() for value in sizes)
+        scale = 1 if self._was_bytes else MIB
+        for number, (tag, value) in enumerate(zip(tags, sizes, strict=True), 1):
+            try:
+                category, module = category_of(tag), module_of(tag)
+                self.entries.add(tag, round(value * scale), category=category, module=module, alloc_index=None)
+            except (ValueError, OverflowError) as error:
+                self._bad(number, f"{tag[:80]},{value:g}", f"entry {number:,}: {error}")
+
+    def _rows(self, read_row: Any) -> None:
+        lines = self._lines()
+        next(lines, None)
+        for number, text in lines:
+            try:
+                read_row(text)
+            except ValueError as error:
+                self._bad(number, text, str(error))
+
+    def _seven(self, text: str) -> None:
+        time_s, _, rest = text.partition(",")
+        middle, *numbers = rest.rsplit(",", 3)
+        requested, actual, reuse = (_integer(number) for number in _exactly(numbers, 3))
+        parts = middle.strip().removeprefix('"').removesuffix('"').split('","' if '","' in middle else ",")
+        if len(parts) < 3:
+            raise ValueError("not seven columns")
+        scope, name, struct = parts[0], '","'.join(parts[1:-1]), parts[-1].strip()
+        if reuse:
+            self._reused[0] += 1
+            self._reused[1] += max(actual, 0)
+            return
+        moment = _real(time_s.strip('" '))
+        tag = f"{scope}{name}" if not scope or scope.endswith(":") else f"{scope}:{name}"
+        self.entries.add(
+            tag,
+            requested,
+            allocated_bytes=actual,
+            category=CATEGORY_OF_STRUCT.get(struct, "other"),
+            module=module_of(tag),
+            alloc_index=None,
+            time_ns=None if moment is None or moment > 1 << 33 else round(moment * 1e9),
+        )
+
+    def _five(self, text: str) -> None:
+        tag, *numbers = text.rsplit(",", 4)
+        requested, device_idx, actual, _reuse = (_integer(number) for number in _exactly(numbers, 4))
+        if not 0 <= device_idx < MAX_DEVICE:
+            raise ValueError(f"device {device_idx:,}")
+        tag = unquoted(tag)
+        if tag == AMEND:
+            self._amend_bytes[device_idx] = requested
+            return
+        if not tag:
+            raise ValueError("no name")
+        self.entries.add(
+            tag,
+            requested,
+            allocated_bytes=actual,
+            category=category_of(tag),
+            module=module_of(tag),
+            device_idx=device_idx,
+        )
+
+    def _tree(self) -> None:
+        for device_idx, tag, value in leaves(self._path):
+            try:
+                if not value.is_integer():
+                    raise ValueError(f"{value:g} bytes")
+                if tag == AMEND:
+                    self._amend_bytes[device_idx] = int(value)
+                    continue
+                category, module = category_of(tag), module_of(tag)
+                self.entries.add(tag, int(value), category=category, module=module, device_idx=device_idx)
+            except (ValueError, OverflowError) as error:
+                self._unread.add(f"{self._path.name}: {shown(tag)}: {error}")
+
+    # -- the rank -------------------------------------------------------------------------------------------------
+
+    def rank(self, number: int) -> ImportedRank:
+        """Return what was read as rank ``number``."""
+        held = self.entries.bytes_by_device()
+        known = {device: amend for device, amend in self._amend_bytes.items() if 0 <= amend < 1 << 62}
+        readings = [
+            one_reading(self.entries, device, held.get(device, 0) + amend, pid=max(_pid(self._path), 0))
+            for device, amend in sorted(known.items())
+        ]
+        devices = [{"device_idx": device, "name": "", "total_bytes": None} for device in sorted({*held, *known})]
+        facts: dict[str, Any] = {"devices": devices}
+        if _pid(self._path) >= 0:
+            facts["pid"] = _pid(self._path)
+        tables = {**self.entries.tables(), **reading_tables(readings)}
+        return ImportedRank(number, tables, facts, self._notes(known))
+
+    def _notes(self, known: dict[int, int]) -> tuple[str, ...]:
+        notes = [_ABOUT[self._form], "MXNet's file has no time, step or phase."]
+        if self._form is Form.SEVEN_COLUMNS:
+            notes = [_ABOUT[self._form]]
+        if self._was_bytes:
+            notes.append("Its sizes cannot be MiB, so they were read as bytes, as the earliest version wrote them.")
+        if self._reused[0]:
+            count, size = self._reused
+            rows = "1 row" if count == 1 else f"{count:,} rows"
+            notes.append(f"{rows} ({size:,} bytes) used again what the pool had: not counted twice.")
+        if known:
+            notes.append("The card's use is what the driver said of this process; nvml_amend is the remainder.")
+        if len(known) < len(self._amend_bytes):
+            notes.append("nvml_amend is below zero: the driver said less than the entries hold. It is left out.")
+        return tuple(notes)
+
+
+_ABOUT = {
+    Form.HEADERLESS: "The file lists allocations and never a free: the sum is of all that was ever taken.",
+    Form.SEVEN_COLUMNS: "The file lists allocations and never a free: the sum is of all that was ever taken.",
+    Form.FIVE_COLUMNS: "The file shows what was alive when it was written, which need not be the peak.",
+    Form.TREE: "The file shows what was alive when it was written, which need not be the peak.",
+}
+
+
+def unquoted(text: str) -> str:
+    """Return a field without its quotes; a doubled quote inside is one, others were never escaped and stay."""
+    text = text.strip()
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return text
+    inner = text[1:-1]
+    return inner.replace('""', '"') if '"' not in inner.replace('""', "") else inner
+
+
+def _exactly(fields: list[str], count: int) -> list[str]:
+    if len(fields) != count:
+        raise ValueError(f"fewer than {count + 1} columns")
+    return fields
+
+
+def _integer(text: str) -> int:
+    plain = text.strip().strip('"').strip()
+    if not _INTEGER.match(plain):
+        raise ValueError("a column that is no number")
+    return int(plain)
+
+
+def _real(text: str) -> float | None:
+    """Return a size or a time; None for what is none: no number, below zero, infinite."""
+    try:
+        value = float(text.strip().strip('"'))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,71 @@
+"""The JSON tree of MXNet's memory profiler: the tags' parts as nested nodes, ``{"name", "children" | "value"}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.errors import InputError
+from gpuledger.formats.json_pull import Token, tokens
+
+MAX_DEPTH = 200
+MAX_TAG = 4 << 20
+_DEVICE = re.compile(r"dev(\d{1,4})$")
+
+
+@dataclass
+class _Node:
+    name: str = ""
+    value: float | None = None
+
+
+def leaves(path: Path) -> Iterator[tuple[int, str, float]]:
+    """Yield device, tag and bytes of every node with a value; the tag is the names above it joined by ``:``.
+
+    Raises:
+        InputError: it is no JSON, or nested too deep.
+    """
+    nodes: list[_Node] = []
+    depth, key, after_colon = 0, "", False
+    last = Token("")
+    for token in tokens(path):
+        if token.kind in "{[":
+            depth += 1
+            if depth > 2 * MAX_DEPTH:
+                raise InputError(f"{path}: nested more than {MAX_DEPTH} deep")
+            if token.kind == "{":
+                nodes.append(_Node())
+        elif token.kind in "}]":
+            depth -= 1
+            if token.kind == "}":
+                if not nodes:
+                    raise InputError(f"{path}: not JSON: a closing brace too many")
+                yield from _leaf(nodes)
+                nodes.pop()
+        elif token.kind == ":":
+            key, after_colon = last.text, True
+            last = token
+            continue
+        elif nodes and after_colon:
+            _set(nodes[-1], key, token)
+        after_colon = False
+        last = token
+    if nodes or depth:
+        raise InputError(f"{path}: cut off: {len(nodes)} nodes are open at its end")
+
+
+def _set(node: _Node, key: str, token: Token) -> None:
+    if key == "name" and token.kind == "text":
+        node.name = token.text
+    elif key == "value" and token.kind == "number":
+        node.value = token.number
+
+
+def _leaf(nodes: list[_Node]) -> Iterator[tuple[int, str, float]]:
+    value = nodes[-1].value
+    if value is not None:
+        found = _DEVICE.search(nodes[0].name)
+        tag = ":".join(node.name for node in (nodes[1:] or nodes))
+        yield int(found[1]) if found else 0, tag[:MAX_TAG], value
