@@ -48,7 +48,7 @@ class IterationRecorder:
         keep_uncompiled()
         self.problem = ""
         self.gradient_bytes: dict[str, int] = {}
-        self._model = model
+        self._model = weakref.ref(model)  # ours goes in a cycle: it must not keep the program's memory
         self._roster = _ScannedOnce()
         self._known = Part()
         self._card: CardReader | None = None
@@ -107,7 +107,9 @@ class IterationRecorder:
 
     def module_ids(self) -> frozenset[int]:
         """Return the numbers of the model's modules."""
-        numbers = (self._roster.module_ids.get(id(module)) for module in self._model.modules())
+        model = self._model()
+        modules = () if model is None else model.modules()
+        numbers = (self._roster.module_ids.get(id(module)) for module in modules)
         return frozenset(number for number in numbers if number is not None)
 
     def _called(self, _module: nn.Module) -> None:
@@ -141,7 +143,9 @@ class IterationRecorder:
         )
         window.note_gradients = self._note_gradients
         under_way = _UnderWay(window, journal, steps, guard, history)
-        self._roster.enroll(self._model)
+        model = self._model()
+        if model is not None:
+            self._roster.enroll(model)
         self._note_gradients()
         try:
             window.open()
@@ -155,7 +159,8 @@ class IterationRecorder:
     ) -> tuple[Recorder, UserHistory | None]:
         """Return a recorder for the device the model is on, and what notices a history of the program's own."""
         journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
-        on_card = any(parameter.device.type == "cuda" for parameter in self._model.parameters())
+        model = self._model()
+        on_card = model is not None and any(parameter.is_cuda for parameter in model.parameters())
         why_not = torch_private.keeps_cuda_history() if on_card else None
         if not on_card or why_not is not None:
             journal.fact(
@@ -176,7 +181,8 @@ class IterationRecorder:
     def _note_gradients(self, parameters: Iterable[Any] | None = None) -> None:
         """Keep the highest bytes of each gradient, of all or of some parameters."""
         some = None if parameters is None else {id(parameter) for parameter in parameters}
-        for name, parameter in self._model.named_parameters():
+        model = self._model()
+        for name, parameter in () if model is None else model.named_parameters():
             if parameter.grad is not None and (some is None or id(parameter) in some):
                 size = own_bytes(parameter.grad)
                 self.gradient_bytes[name] = max(self.gradient_bytes.get(name, 0), size)
