@@ -1,8 +1,9 @@
 """Puts the measured figures into docs/conv_algorithms.md, from what bench/conv_algorithms.py wrote.
 
-Every figure of the page, and every word that depends on one, is made here.
+Every figure of the page, and every word that depends on one, is made here. With ``--watched`` the runs that the
+bench's ``--watch`` left are drawn and compared by gpuledger itself first, and the bench's time log is drawn too.
 
-Usage: python tools/make_conv_doc.py [--check]
+Usage: python tools/make_conv_doc.py [--check | --watched DIRECTORY]
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +22,13 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "conv_algorithms.md"
 RESULTS = ROOT / "bench" / "results" / "h200" / "conv_algorithms.json"
+TIME_LOG = RESULTS.with_suffix(".log")
+COMPARED = RESULTS.with_name("conv_algorithms_watched.md")
+WATCHED = ("cudnn", "direct", "im2col", "fft", "winograd")
+MEMORY_PICTURE, LAYERS_PICTURE = "conv_algorithms.png", "conv_algorithms_layers.png"
 PICTURES = {
-    "conv_algorithms.png": "Used memory over time: five lines, one for each algorithm",
-    "conv_algorithms_layers.png": "Time of each layer, a line for each algorithm",
+    MEMORY_PICTURE: "Used memory over time: five lines, one for each algorithm",
+    LAYERS_PICTURE: "Time of each layer, a line for each algorithm",
 }
 UNMEASURED = ["Not measured yet: `python bench/conv_algorithms.py` does it."]
 MIB, GIB = 2**20, 2**30
@@ -76,10 +83,36 @@ def wrap(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def picture() -> list[str]:
-    """Return the pictures that are there."""
-    there = [name for name in PICTURES if (PAGE.parent / name).exists()]
-    return [f"![{PICTURES[name]}]({name})" for name in there] or ["No picture yet: `make run` draws it."]
+def picture(name: str) -> list[str]:
+    """Return a picture that is there."""
+    return [f"![{PICTURES[name]}]({name})"] if (PAGE.parent / name).exists() else ["No picture yet."]
+
+
+def compared() -> list[str]:
+    """Return the table of the watched runs, if there are any."""
+    return ["", *COMPARED.read_text(encoding="utf-8").splitlines()] if COMPARED.exists() else []
+
+
+def take_watched(directory: Path) -> None:
+    """Draw and compare the runs in ``directory``, and draw the batched algorithms' times of each layer."""
+    runs = [str(place) for name in WATCHED if (place := directory / f"{name}.ledger").exists()]
+    if not runs:
+        raise SystemExit(f"{directory}: none of {', '.join(f'{name}.ledger' for name in WATCHED)}")
+    COMPARED.write_text(gpuledger("compare", "--markdown", *runs), encoding="utf-8")
+    title = ["--title", "VGG-19's forward, again and again, by convolution algorithm"]
+    gpuledger("plot", *runs, "--align", "first-use", *title, "--force", "-o", str(PAGE.parent / MEMORY_PICTURE))
+    with tempfile.TemporaryDirectory() as temporary:
+        batched = Path(temporary) / "VGG-19.txt"
+        lines = TIME_LOG.read_text(encoding="utf-8").splitlines(keepends=True)
+        batched.write_text("".join(line for line in lines if "-LOOP," not in line), encoding="utf-8")
+        gpuledger("plot", str(batched), "--kind", "layers", "--force", "-o", str(PAGE.parent / LAYERS_PICTURE))
+
+
+def gpuledger(*words: str) -> str:
+    """Return what a command of gpuledger prints."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpuledger", *words], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def about(results: Row) -> str:
@@ -189,8 +222,8 @@ def growth(results: Row) -> str:
     constant = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew < CONSTANT_BELOW]
     growing = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew >= CONSTANT_BELOW]
     return (
-        f"Between batch {batches[0]} and batch {batches[-1]}, {len(straight)} of the {len(rows)} peaks follow a straight line to "
-        f"within {LINE_HOLDS_FRAC:.0%}. Constant in effect: {', '.join(constant) or 'none'}. "
+        f"Between batch {batches[0]} and batch {batches[-1]}, {len(straight)} of the {len(rows)} peaks follow a straight "
+        f"line to within {LINE_HOLDS_FRAC:.0%}. Constant in effect: {', '.join(constant) or 'none'}. "
         f"Growing: {', '.join(growing) or 'none'}. Activations grow with the batch in every algorithm. Spectra and "
         "transforms of filters do not; columns and tiles do, unless images are convolved one after another."
     )
@@ -275,7 +308,7 @@ MAKERS = {"times": times, "memory": memory, "findings": findings, "layers": laye
 
 def fill(text: str, results: Row | None) -> str:
     """Return the page with every marked section made anew."""
-    sections = {"picture": picture()}
+    sections = {"picture": [*picture(MEMORY_PICTURE), *compared()], "layers picture": picture(LAYERS_PICTURE)}
     sections |= {name: make(results) if results else UNMEASURED for name, make in MAKERS.items()}
     for name, lines in sections.items():
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
@@ -290,7 +323,10 @@ def main() -> int:
     """Write the page, or with ``--check`` say whether it is current."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--watched", type=Path, metavar="DIRECTORY", help="draw and compare the runs in it first")
     arguments = parser.parse_args()
+    if arguments.watched and not arguments.check:
+        take_watched(arguments.watched)
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else None
     text = PAGE.read_text(encoding="utf-8")
     wanted = fill(text, results)

@@ -467,3 +467,72 @@ def test_make_names_every_algorithm_and_cleans_up_after_itself(tmp_path: Path, l
     (tmp_path / "build" / "plots").mkdir(parents=True)
     subprocess.run(["make", "-C", str(EXAMPLE), "clean", f"OUT={tmp_path / 'build'}"], check=True, capture_output=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_watched_runs_become_picture_and_table(
+    page_maker: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name, high in {"cudnn": 622, "fft": 6247}.items():
+        log = tmp_path / f"memory_{name}.txt"
+        log.write_text("memory.used [MiB]\n" + "0 MiB\n" * 3 + f"{high} MiB\n" * 5 + "0 MiB\n" * 3, encoding="utf-8")
+        page_maker.gpuledger("import", "nvidia-smi", str(log), "--out", str(tmp_path / name))
+    times = tmp_path / "times.log"
+    times.write_text("FFT, 1, TOTAL, 1.5, 2.5\nFFT-LOOP, 1, TOTAL, 1.5, 2.5\n", encoding="utf-8")
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    monkeypatch.setattr(page_maker, "TIME_LOG", times)
+    monkeypatch.setattr(page_maker, "COMPARED", tmp_path / "compared.md")
+    text = page_maker.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr(page_maker, "PAGE", page)
+    page_maker.take_watched(tmp_path)
+    assert [place.name for place in sorted(page.parent.iterdir())] == [
+        "conv_algorithms.png",
+        "conv_algorithms_layers.png",
+    ]
+    filled = page_maker.fill(text, None)
+    assert "| cudnn | 622 MiB |" in filled
+    assert "| fft | 6,247 MiB (×10.0) |" in filled
+    assert filled.count("](conv_algorithms.png)") == filled.count("](conv_algorithms_layers.png)") == 1
+    with pytest.raises(SystemExit, match=r"none of cudnn\.ledger"):
+        page_maker.take_watched(page.parent)
+
+
+def test_watching_goes_on_after_one_that_failed(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = load("conv_algorithms")
+    commands: list[list[str]] = []
+
+    def watch(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 7 if "im2col" in command else 0)
+
+    monkeypatch.setattr(bench.subprocess, "run", watch)
+    monkeypatch.setattr(sys, "argv", ["bench", "--watch", str(tmp_path), "--watch-batches", "1,8"])
+    watched = bench.watch_all(tmp_path, bench.read_arguments())
+    names = [one["name"] for one in watched]
+    assert names[:5] == list(ALGORITHMS)
+    assert names[5:] == [
+        "direct-batched-8",
+        *(f"{name}-{mode}-8" for name in ("im2col", "fft", "winograd") for mode in MODES),
+        "cudnn-batched-8",
+    ]
+    assert [one["exit_status"] for one in watched] == [7 if "im2col" in name else 0 for name in names]
+    for name, command in zip(names, commands, strict=True):
+        words = command[command.index("--") + 1 :]
+        assert str(tmp_path / name) == command[command.index("--out") + 1]
+        assert words[words.index("--algorithm") + 1] == name.partition("-")[0]
+        assert float(words[words.index("--seconds") + 1]) == 3.0
+
+
+def test_the_times_of_a_script_are_a_time_log_to_gpuledger(tmp_path: Path, load: Any, network: Any) -> None:
+    from gpuledger import api
+    from gpuledger.analyze.time_logs import read_time_log
+
+    measure = load("measure")
+    with torch.inference_mode():
+        result = measure.measure(network, network.make_images(2, 32), "winograd", "loop", 1, 0.0, 60.0)
+    log = tmp_path / "times.txt"
+    log.write_text(measure.time_log_lines(result), encoding="utf-8")
+    read = read_time_log(api.load_foreign(log))
+    assert (read.algorithms, read.batches, read.types) == (("WINOGRAD-LOOP",), (2,), ("TOTAL", "CONV", "OVERHEAD"))
+    assert read.layer_s[0, 0, 0].tolist() == pytest.approx([ms / 1000 for ms in result["layers"]["total_ms"]])
