@@ -10,12 +10,16 @@ import threading
 import timeit
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded import Recorded, record_run
 
 import gpuledger
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.groups import NO_SCOPE, group_accounts
+from gpuledger.analyze.instant import find_peak
 from gpuledger.collect.scopes import current_path
 from gpuledger.errors import UsageError
 
@@ -404,3 +408,19 @@ def test_a_compiled_region_with_scopes_is_one_graph_and_is_not_compiled_again() 
     assert found[1001] == {"outside"}
     assert torch.equal(compiled(x), expected)
     assert (counter.frame_count, current_path()) == (1, "")
+
+
+def test_a_breakdown_by_scope_folds_nested_ones(tmp_path: Path) -> None:
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, gpuledger.scope("a"):
+        with gpuledger.scope("b"):
+            inner = torch.ones(1001)
+        with gpuledger.scope("c"):
+            more = torch.ones(1003)
+    del inner, more
+    rank = recording.run().rank()
+    for depth, expected in ((None, {"a/b": 4004, "a/c": 4012}), (1, {"a": 8016})):
+        books = break_down(rank, find_peak(rank), ("scope",), depth)
+        assert {account.scope: account.bytes for account in books.accounts if account.scope} == expected
+        groups = {group.label: group.bytes for group in group_accounts(books.accounts, "scope")}
+        assert sum(groups.values()) == books.allocated_bytes
+        assert set(groups) <= {*expected, NO_SCOPE}

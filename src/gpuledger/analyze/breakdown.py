@@ -29,6 +29,7 @@ class Account:
     name: str
     bytes: int
     blocks: int
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def break_down(
     Args:
         rank: One process of a run.
         instant: From :mod:`gpuledger.analyze.instant`.
-        by: Any of ``category``, ``module``, ``phase`` and ``tensor`` (its name, "" where it has none).
-        depth: Fold module paths to their first ``depth`` components.
+        by: Any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor`` (its name, "" where it has none).
+        depth: Fold module paths and scopes to their first ``depth`` components.
 
     Raises:
         UsageError: ``by`` holds an unknown word, or ``depth`` is below 1.
@@ -113,10 +114,20 @@ def _name_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
     return text_words(rank, device_idx, "name_id")
 
 
+def _scope_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    codes, texts = text_words(rank, device_idx, "scope_id")
+    if depth is None:
+        return codes, texts
+    folded = ["/".join(text.split("/")[:depth]) for text in texts]
+    positions = {text: position for position, text in enumerate(dict.fromkeys(folded))}
+    return np.array([positions[text] for text in folded], dtype=np.int64)[codes], list(positions)
+
+
 _READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
     "category": category_words,
     "module": module_words,
     "phase": _phase_words,
+    "scope": _scope_words,
     "tensor": _name_words,
 }
 
@@ -157,7 +168,15 @@ def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
         return texts[place[word]] if word in place else ""
 
     return [
-        Account(text(row, "category"), text(row, "module"), text(row, "phase"), text(row, "tensor"), size, blocks)
+        Account(
+            category=text(row, "category"),
+            module=text(row, "module"),
+            phase=text(row, "phase"),
+            name=text(row, "tensor"),
+            bytes=size,
+            blocks=blocks,
+            scope=text(row, "scope"),
+        )
         for row, size, blocks in sum_by_words(list(words.values()), sizes)
     ]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.breakdown import Account
 
 UNNAMED = "(unnamed)"
+NO_SCOPE = "(outside scopes)"
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Group:
 
 
 def group_accounts(accounts: Iterable[Account], word: str) -> tuple[Group, ...]:
-    """Return one group per distinct ``word`` (``category``, ``module``, ``phase`` or ``tensor``), largest first.
+    """Return one group per distinct ``word``, largest first.
 
-    The groups' bytes sum to the accounts'.
+    ``word`` is ``category``, ``module``, ``phase``, ``scope`` or ``tensor``. The groups' bytes sum to the accounts'.
     """
     parts: dict[str, dict[str, int]] = {}
     blocks: dict[str, int] = {}
@@ -50,6 +51,8 @@ def label_of(account: Account, word: str) -> str:
         return ROUNDING_PATH
     if word == "module":
         return account.module or OUTSIDE_PATH
+    if word == "scope":
+        return account.scope or NO_SCOPE
     return account.phase or "(no phase)" if word == "phase" else account.name or UNNAMED
 
 

@@ -32,6 +32,7 @@ WORDS = {
     "category": ("category", "module"),
     "module": ("category", "module"),
     "phase": ("category", "module", "phase"),
+    "scope": ("category", "module", "scope"),
     "tensor": ("category", "module", "tensor"),
 }
 """What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
@@ -57,7 +58,7 @@ Examples:
     metavar="N",
     help=f"Rows to show; the rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]",
 )
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths to their first N parts.")
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold modules and scopes to N parts.")
 @click.option("--unknown", is_flag=True, help="Show what has no name yet, with stacks, and how to name it.")
 @rank_option()
 @device_option()

@@ -78,8 +78,8 @@ def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return one account; a module, phase or name is null where there is none."""
-    optional = {"module": account.module, "phase": account.phase, "name": account.name}
-    asked = {"module": "module", "phase": "phase", "tensor": "name"}
+    """Return one account; a module, phase, scope or name is null where there is none."""
+    optional = {"module": account.module, "phase": account.phase, "scope": account.scope, "name": account.name}
+    asked = {"module": "module", "phase": "phase", "scope": "scope", "tensor": "name"}
     kept = {asked[word]: optional[asked[word]] or None for word in words if word in asked}
     return {"category": account.category, **kept, "bytes": account.bytes, "blocks": account.blocks}
