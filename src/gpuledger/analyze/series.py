@@ -75,6 +75,7 @@ class Line:
     first_use_ns: int | None
     source: str
     steps: bool = False
+    exit_status: int | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
     for line in lines:
         device = "CPU" if line.device_idx == CPU else f"GPU {line.device_idx}"
         parts = [f"rank {rank.number}"] * (len(run.ranks) > 1) + [device] * (len(lines) > 1)
-        named.append(replace(line, name=" · ".join([run.name, *parts])))
+        status = run.manifest.get("exit_status")
+        named.append(replace(line, name=" · ".join([run.name, *parts]), exit_status=status))
     return named
 
 

@@ -82,7 +82,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     return shortened_names if all(shortened_names) else list(names)
 
 
-_ORIGINS = {"start": "from each run's first reading", "first-use": "from each run's first use of the card's memory"}
+_ORIGINS = {"start": "from the beginning of each run", "first-use": "from each run's first use of the card's memory"}
 
 
 def _draw_line(axis: Axes, one: Series, number: int, unit: AxisUnit) -> None:
@@ -141,10 +141,11 @@ def _label_peaks(axis: Axes, series: Sequence[Series], names: Sequence[str], uni
 
 
 def _legend_entry(one: Series, name: str, unit: AxisUnit) -> tuple[str, str]:
-    """Return a line's name, and its peak and what was taken off."""
+    """Return a line's name, marked where its command failed, and its peak and what was taken off."""
+    failed = f" (exit status {one.line.exit_status})" if one.line.exit_status else ""
     at_s, peak = one.peak
     above = f", above {unit.text(one.baseline)}" if one.baseline else ""
-    return shortened(name, NAME_CHARACTERS), f"peak {unit.text(peak)} at {at_s:,.2f} s{above}"
+    return shortened(name, NAME_CHARACTERS) + failed, f"peak {unit.text(peak)} at {at_s:,.2f} s{above}"
 
 
 def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit) -> tuple[str, str]:
