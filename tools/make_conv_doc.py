@@ -222,8 +222,8 @@ def growth(results: Row) -> str:
     constant = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew < CONSTANT_BELOW]
     growing = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew >= CONSTANT_BELOW]
     return (
-        f"Between batch {batches[0]} and batch {batches[-1]}, {len(straight)} of the {len(rows)} peaks follow a straight "
-        f"line to within {LINE_HOLDS_FRAC:.0%}. Constant in effect: {', '.join(constant) or 'none'}. "
+        f"Between batch {batches[0]} and batch {batches[-1]}, {len(straight)} of the {len(rows)} peaks follow a "
+        f"straight line to within {LINE_HOLDS_FRAC:.0%}. Constant in effect: {', '.join(constant) or 'none'}. "
         f"Growing: {', '.join(growing) or 'none'}. Activations grow with the batch in every algorithm. Spectra and "
         "transforms of filters do not; columns and tiles do, unless images are convolved one after another."
     )

@@ -536,3 +536,58 @@ def test_the_times_of_a_script_are_a_time_log_to_gpuledger(tmp_path: Path, load:
     read = read_time_log(api.load_foreign(log))
     assert (read.algorithms, read.batches, read.types) == (("WINOGRAD-LOOP",), (2,), ("TOTAL", "CONV", "OVERHEAD"))
     assert read.layer_s[0, 0, 0].tolist() == pytest.approx([ms / 1000 for ms in result["layers"]["total_ms"]])
+
+
+IMAGE_BYTES = 8 * 16 * 16 * 4
+
+
+def images_taken(convolutions: ModuleType, name: str, mode: str, count: int, place: Path) -> float:
+    """What a layer takes at its peak, its output included, in images of its input's size: recorded by gpuledger."""
+    import gpuledger
+    from gpuledger.analyze.instant import find_peak
+
+    images, weight = torch.randn(count, 8, 16, 16), torch.randn(8, 8, 3, 3)
+    with gpuledger.record("layer", out=place, devices="cpu") as recording:
+        convolve(convolutions, name, mode, images, weight)
+    rank = recording.run().rank(0)
+    peak = find_peak(rank).index
+    blocks = rank.table("blocks").to_pylist()
+    live = [block for block in blocks if 0 <= block["alloc_index"] <= peak]
+    live = [block for block in live if (block["free_requested_index"] or peak + 1) > peak]
+    return sum(block["requested_bytes"] for block in live) / IMAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "each"),
+    [
+        ("direct", "batched", (18 / 16) ** 2 + 1),
+        ("im2col", "batched", 9 + 1),
+        ("im2col", "loop", 1),
+        ("fft", "loop", 0),
+        ("winograd", "batched", 4 + 4),
+        ("winograd", "loop", 1),
+        ("cudnn", "batched", 1),
+    ],
+)
+def test_an_image_more_takes_what_the_algorithm_says(
+    convolutions: ModuleType, tmp_path: Path, name: str, mode: str, each: float
+) -> None:
+    one, four = (images_taken(convolutions, name, mode, count, tmp_path / f"{count}.ledger") for count in (1, 4))
+    assert four - one == pytest.approx(3 * each, abs=1e-6)
+
+
+def test_spectra_of_filters_take_most_of_what_fft_takes(convolutions: ModuleType, tmp_path: Path) -> None:
+    one, four = (images_taken(convolutions, "fft", "batched", count, tmp_path / f"{count}.ledger") for count in (1, 4))
+    filters = 8 * 18 * 10 * 8 * 8 / IMAGE_BYTES
+    assert one == 2 * filters, "the spectra and their copy by frequency"
+    assert four - one < filters
+
+
+def test_make_layers_times_and_draws(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    small = ["BATCHES=1", "ALGORITHMS=cudnn winograd", "FORWARD=--size 32 --width 2 --device cpu --repeat 1"]
+    command = ["make", "-C", str(EXAMPLE), "layers", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'build'}", *small]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {place.name for place in (tmp_path / "build").iterdir()} == {"times.txt", "layers.png", "batches.png"}
+    assert len((tmp_path / "build" / "times.txt").read_text(encoding="utf-8").splitlines()) == 6
