@@ -106,3 +106,31 @@ def test_export(run: Path) -> None:
     result = CliRunner().invoke(main, ["export", str(run), "--to", "json", "-o", "-"])
     found = json.loads(result.stdout)
     has(found, {"schema_version": int, "run": dict, "ranks": list, "tables": dict})
+
+
+SIDE = {"run": str, "rank": int, "device_idx": int, "device_name": str, "allocated_bytes": int, "metrics": dict}
+
+
+def test_diff(run: Path, tmp_path: Path) -> None:
+    found = document("diff", run, make_run(tmp_path / "other.ledger", blocks=200, seed=7, ranks=2))
+    has(found, {"schema_version": int, "equal": bool, "before": dict, "after": dict, "figures": list, "accounts": list})
+    for side in (found["before"], found["after"]):
+        has(side, SIDE)
+        has(side["instant"], INSTANT)
+        assert all(set(metric) == {"value", "spread", "source"} for metric in side["metrics"].values())
+    assert found["figures"]
+    for figure in found["figures"]:
+        assert set(figure) == {"name", "before", "after", "delta", "noise", "within_noise"}
+    keys = {"category", "module", "before_bytes", "after_bytes", "delta_bytes", "noise_bytes", "within_noise"}
+    assert found["accounts"]
+    assert all(keys <= set(account) for account in found["accounts"])
+    assert len(found["places"]) == 2
+    assert isinstance(found["notes"], list)
+
+
+def test_check(run: Path) -> None:
+    found = document("check", run, "--against", run)
+    has(found, {"schema_version": int, "run": str, "ok": bool, "over": list, "gates": list, "notes": list})
+    for gate in found["gates"]:
+        has(gate, {"key": str, "unit": str, "ok": bool, "found": int, "written": str, "note": str, "source": str})
+        assert {"limit", "over", "base", "rank", "device_idx"} <= set(gate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from synthetic import HOSTILE, make_run
+from watched_runs import watch_run
 
 from gpuledger.analyze.budget import Limit, check, limits_against, parse_allowed, parse_budget
 from gpuledger.analyze.first_budget import toml_text, write_budget
@@ -25,7 +27,7 @@ from gpuledger.analyze.metrics import measure
 from gpuledger.analyze.tree import module_tree
 from gpuledger.cli.main import main
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.model.run import Run, read_run
+from gpuledger.model.run import Run, read_json, read_run, write_json
 
 
 @pytest.fixture(scope="module")
@@ -255,3 +257,27 @@ def test_a_budget_that_cannot_be_opened(runs: Path, tmp_path: Path, content: byt
     result = ask("check", runs / "one", "--budget", path)
     assert result.exit_code == 3
     assert str(path) in result.stderr
+
+
+def test_a_card_that_was_only_watched_is_held_by_a_tolerance(tmp_path: Path) -> None:
+    run = watch_run(tmp_path / "watched.ledger", [100, 1100, 100])
+    text = '[limits]\npeak_bytes = "990 B"\n[tolerances]\npeak_bytes = "{} %"'
+    for share, code in ((1, 5), (2, 0)):
+        result = ask("check", run.path, "--budget", budget(tmp_path, text.format(share)))
+        assert result.exit_code == code
+        assert "note   The log has no times." in result.stderr
+    assert ask("budget", run.path, "-o", tmp_path / "b.toml").exit_code == 2
+    assert ask("budget", *[run.path] * 3, "-o", tmp_path / "b.toml").exit_code == 0
+    assert ask("check", run.path, "--budget", tmp_path / "b.toml").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [("running", "is still being written"), ("cut off", "was cut off before its end")]
+)
+def test_a_run_that_is_not_whole_is_said(runs: Path, tmp_path: Path, status: str, said: str) -> None:
+    shutil.copytree(runs / "one.ledger", tmp_path / "part.ledger")
+    place = tmp_path / "part.ledger" / "manifest.json"
+    write_json(place, read_json(place) | {"status": status})
+    result = ask("check", place.parent, "--against", runs / "one", "--json")
+    assert result.exit_code == 0
+    assert any(note.startswith(f"part {said}") for note in json.loads(result.stdout)["notes"])

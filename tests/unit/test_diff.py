@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.cells import cell_len
 from synthetic import HOSTILE, make_run
+from watched_runs import watch_run
 
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.diff import Change, Diff, diff_runs
@@ -133,7 +134,7 @@ def test_what_cannot_be_compared_is_said(runs: Path, tmp_path: Path) -> None:
     write_json(tmp_path / "new.ledger" / "manifest.json", {"schema_version": 0, "status": "running"})
     new = changed(tmp_path / "new.ledger", torch_version="2.12.0", allocator_settings={"max_split_size_mb": 20})
     said = diff_runs(read_run(runs / "one.ledger"), new).notes
-    assert "new is still being written: what is there so far is compared." in said
+    assert "new is still being written: what is there so far counts." in said
     assert "Schema versions differ: one has 1, new has 0." in said
     assert "Torch differs: 2.11.0 before, 2.12.0 after." in said
     assert "Allocator settings differs: none before, max_split_size_mb=20 after." in said
@@ -197,3 +198,25 @@ def test_the_page_is_one_file_and_is_not_overwritten(runs: Path, tmp_path: Path)
     assert ask(*words).exit_code == 2
     assert ask(*words, "--force").exit_code == 0
     assert ask(*words, "--json", "--force").exit_code == 2
+
+
+def test_cards_that_were_only_watched_are_compared_by_their_figures(tmp_path: Path) -> None:
+    low = watch_run(tmp_path / "low.ledger", [100, 300, 200], energy_j=50)
+    high = watch_run(tmp_path / "high.ledger", [50, 950, 50], energy_j=51.5)
+    diff = diff_runs(low, high)
+    peak, energy = diff.main.figures
+    assert (peak.key, peak.before, peak.after) == (("peak_bytes",), 200, 900)
+    assert (energy.key, energy.delta, energy.noise, energy.within_noise) == (("energy_j",), 1.5, 2.0, True)
+    assert diff.main.changes() == ()
+    assert diff.notes == ("low and high: The log has no times.",)
+    result = ask("diff", low.path, high.path)
+    assert "+700 B" in result.stdout
+    assert "--by module" not in result.stderr
+    assert ask("diff", low.path, low.path).stdout.splitlines()[-1] == "no difference"
+
+
+def test_what_one_run_notes_of_itself_is_said_with_its_name(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "one.ledger", tmp_path / "new.ledger")
+    new = changed(tmp_path / "new.ledger", notes=["Steps 2 and 3 only."], damaged=["journal/00001.npz"])
+    notes = diff_runs(read_run(runs / "one.ledger"), new).notes
+    assert notes == ("new: Steps 2 and 3 only.", "new: A part of the recording is damaged: journal/00001.npz")

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.comparable import compare_ranks, compare_runs, own_notes, rank_notes, unfinished
 from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.live import device_indices
 from gpuledger.analyze.metrics import KINDS, Metric, measure, metric_devices
@@ -166,6 +167,17 @@ def check(run: Run, limits: tuple[Limit, ...]) -> tuple[Gate, ...]:
     """
     book = _Book(run)
     return tuple(_gate(limit, book.find(limit.key)) for limit in limits)
+
+
+def check_notes(run: Run, base: Run | None) -> tuple[str, ...]:
+    """Return what a reader of a check should know: what the run notes of itself, and how it is unlike its base."""
+    if base is None:
+        notes = [*unfinished(run), *(note for rank in run.ranks for note in rank_notes(rank))]
+    else:
+        pairs = list(zip(base.ranks, run.ranks, strict=False))
+        notes = [*compare_runs(base, run, len(pairs)), *(note for pair in pairs for note in compare_ranks(*pair))]
+        notes += own_notes(base, run)
+    return tuple(dict.fromkeys(notes))
 
 
 def _gate(limit: Limit, found: Found | None) -> Gate:

@@ -16,14 +16,16 @@ _SAME_FACTS = {
 """Key of a rank's manifest -> what a reader calls it; a difference here can be the reason for one in the figures."""
 
 
+def unfinished(run: Run) -> list[str]:
+    """Return that a run is still being written, or was cut off."""
+    said = {"running": "is still being written: what is there so far counts.", "cut off": "was cut off before its end."}
+    status = str(run.manifest.get("status"))
+    return [f"{run.name} {said[status]}"] if status in said else []
+
+
 def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
     """Return what the runs as a whole do not share."""
-    notes = []
-    for run in (before, after):
-        if run.manifest.get("status") == "running":
-            notes.append(f"{run.name} is still being written: what is there so far is compared.")
-        if run.manifest.get("status") == "cut off":
-            notes.append(f"{run.name} was cut off: what was written until then is compared.")
+    notes = [*unfinished(before), *unfinished(after)]
     versions = [run.manifest.get("schema_version") for run in (before, after)]
     if versions[0] != versions[1]:
         notes.append(f"Schema versions differ: {before.name} has {versions[0]}, {after.name} has {versions[1]}.")
@@ -32,6 +34,26 @@ def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
         which = "the rank both have is" if compared == 1 else f"the {compared} ranks both have are"
         notes.append(f"{before.name} has {_ranks(counts[0])}, {after.name} has {_ranks(counts[1])}: {which} compared.")
     return notes
+
+
+def own_notes(before: Run, after: Run) -> list[str]:
+    """Return what the runs note of themselves, each note with its run's name, or with both."""
+    notes = [dict.fromkeys(note for rank in run.ranks for note in rank_notes(rank)) for run in (before, after)]
+    both = before.name if before.name == after.name else f"{before.name} and {after.name}"
+    shared = [f"{both}: {note}" for note in notes[0] if note in notes[1]]
+    alone = [
+        f"{run.name}: {note}"
+        for run, mine, other in ((before, notes[0], notes[1]), (after, notes[1], notes[0]))
+        for note in mine
+        if note not in other
+    ]
+    return [*shared, *alone]
+
+
+def rank_notes(rank: Rank) -> list[str]:
+    """Return what a rank notes of itself, damaged parts included."""
+    notes = [str(note) for note in rank.manifest.get("notes") or []]
+    return [*notes, *(f"A part of the recording is damaged: {part}" for part in rank.manifest.get("damaged") or [])]
 
 
 def compare_ranks(before: Rank, after: Rank) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.breakdown import Account, Breakdown, break_down
-from gpuledger.analyze.comparable import compare_ranks, compare_runs
+from gpuledger.analyze.comparable import compare_ranks, compare_runs, own_notes
 from gpuledger.analyze.groups import label_of
 from gpuledger.analyze.instant import find_peak, resolve_instant
 from gpuledger.analyze.live import device_indices, pick_device, title
@@ -162,6 +162,7 @@ def diff_runs(
             places.append(PlaceDiff(*sides))
     if not any(side.metrics or side.books for place in places for side in (place.before, place.after)):
         raise EmptyRunError(f"{before.name}, {after.name}: no figure that can be compared was recorded")
+    notes += own_notes(before, after)
     return Diff(before.name, after.name, tuple(places), tuple(dict.fromkeys(notes)))
 
 

@@ -15,6 +15,7 @@ from gpuledger.analyze.live import device_indices
 from gpuledger.analyze.metrics import KINDS
 from gpuledger.analyze.summary import summarize
 from gpuledger.analyze.tree import OUTSIDE_PATH, ROUNDING_PATH, ModuleNode, module_tree
+from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.units import format_bytes, format_joules, format_ns
 
@@ -42,9 +43,15 @@ def write_budget(runs: Sequence[Run], headroom_frac: float) -> str:
 
     Raises:
         EmptyRunError: a run holds nothing.
+        UsageError: there are only sampled figures, and too few runs.
     """
     figures = [figure for key in KINDS if (figure := _measure(runs, key)) is not None]
     names = ", ".join(run.path.name for run in runs)
+    if len(runs) < FEWEST_REPEATS and not any(KINDS[figure.key].exact for figure in figures):
+        raise UsageError(
+            f"{names}: every figure is sampled, and one run does not tell how far it moves",
+            hint=f"give {FEWEST_REPEATS} runs or more of the same program",
+        )
     lines = [
         f"# What {_comment(names)} took, and {headroom_frac * 100:g} % more.",
         "# `gpuledger check RUN --budget FILE` ends with 5 when a run takes more than this.",

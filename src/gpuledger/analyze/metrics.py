@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "gpu_busy_frac": Kind("GPU busy", "1", exact=False, higher_is_worse=False),
     "step_energy_j": Kind("energy per step", "J", exact=False),
     "sample_energy_j": Kind("energy per sample", "J", exact=False),
+    "energy_j": Kind("energy", "J", exact=False),
 }
 """Every metric by its name, in the order in which they are shown."""
 
@@ -52,9 +53,9 @@ class Metric:
 
 
 def metric_devices(rank: Rank) -> tuple[int, ...]:
-    """Return the devices a rank has figures of: those with blocks, else those its manifest names."""
-    named = (device.get("device_idx") for device in rank.manifest.get("devices") or [])
-    return device_indices(rank) or tuple(sorted(number for number in named if isinstance(number, int)))
+    """Return the devices a rank has figures of: those with blocks, else those that were read."""
+    read = rank.table("samples", ("device_idx",)).column(0).to_pylist()
+    return device_indices(rank) or tuple(sorted(set(read)))
 
 
 def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
@@ -65,6 +66,7 @@ def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
     """
     found = [
         *_allocator_peaks(rank, device_idx),
+        *_watched(rank, device_idx),
         *_process_peak(rank, device_idx),
         *_step_time(rank),
         *_energy(rank, device_idx),
@@ -90,6 +92,23 @@ def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
         source = "allocator's peak counter, outside the recorded steps" if highest > inside else "allocator's history"
         metrics.append(Metric(name, max(highest, inside), source))
     return metrics
+
+
+def _watched(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return what a card that was only watched took: bytes above its first reading, and the joules of its window.
+
+    Source: NVML, sampled; energy counter from tick to tick.
+    """
+    if device_indices(rank):
+        return []
+    used = read_numbers(rank, "samples", "used_bytes", device_idx)
+    used = used[used >= 0]
+    peak = [Metric("peak_bytes", int(used.max() - used[0]), "readings of the card, sampled")] if used.size else []
+    rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
+    longest = max(rows, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
+    if longest is None or longest["energy_j"] is None:
+        return peak
+    return [*peak, Metric("energy_j", longest["energy_j"], "NVML energy counter", longest["uncertainty_j"])]
 
 
 def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:

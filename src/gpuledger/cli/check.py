@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import json_option, open_run, print_json, print_lines, quoted, run_argument
+from gpuledger.cli.common import json_option, open_run, print_json, print_lines, print_notes, quoted, run_argument
 from gpuledger.cli.report import choose_file, write_text
 from gpuledger.errors import BudgetExceededError, InputError, UsageError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuledger.analyze.budget import Gate, Limit
+    from gpuledger.model.run import Run
 
 
 @click.command(
@@ -49,34 +50,43 @@ def check_command(
     Of several ranks and devices the worst counts. A figure that was not measured does not meet its limit. Bytes that
     the allocator counts need no tolerance; figures that are sampled need one.
     """
-    limits_from = _limits(budget, against, allow)
+    base = None if against is None else open_run(against)
+    limits = _limits(budget, base, allow)
     places = [None if name in (None, "-") else choose_file(name, "check", force=force) for name in (junit, markdown)]
-    from gpuledger.analyze.budget import check
+    from gpuledger.analyze.budget import check, check_notes
 
     run = open_run(run_path)
-    gates = check(run, limits_from)
+    gates, notes = check(run, limits), check_notes(run, base)
     _write_files(run.name, gates, places[0], places[1])
-    _print(run.name, gates, as_json=as_json, as_markdown=markdown == "-")
+    _print(run.name, gates, notes, as_json=as_json, as_markdown=markdown == "-")
     over = [gate for gate in gates if not gate.ok]
     if over:
-        see = f"diff {quoted(against)} {quoted(run_path)}" if against else f"show {quoted(run_path)}"
         lines = "line" if len(gates) == 1 else "lines"
         message = f"{run.path.name}: {len(over)} of {len(gates)} {lines} over budget"
-        raise BudgetExceededError(message, hint=f"gpuledger {see} --by module")
+        raise BudgetExceededError(message, hint=f"gpuledger {_closer_look(run, run_path, against)}")
 
 
-def _limits(budget: str | None, against: str | None, allow: str | None) -> tuple[Limit, ...]:
+def _closer_look(run: Run, path: str, against: str | None) -> str:
+    """Return the words of a command that says more."""
+    from gpuledger.analyze.live import device_indices
+
+    if not any(device_indices(rank) for rank in run.ranks):
+        return " ".join(["compare", *(quoted(one) for one in (against, path) if one)])
+    return f"diff {quoted(against)} {quoted(path)} --by module" if against else f"show {quoted(path)} --by module"
+
+
+def _limits(budget: str | None, base: Run | None, allow: str | None) -> tuple[Limit, ...]:
     from gpuledger.analyze.budget import DEFAULT_ALLOWED, limits_against, parse_allowed, parse_budget
 
-    if budget is None and against is None:
+    if budget is None and base is None:
         raise UsageError("check: nothing to check against", hint="give --budget FILE, or --against BASE")
-    if allow is not None and against is None:
+    if allow is not None and base is None:
         raise UsageError("--allow: more than what?", hint="give --against BASE as well")
     limits: tuple[Limit, ...] = ()
     if budget is not None:
         limits += parse_budget(_read_text(budget), budget)
-    if against is not None:
-        limits += limits_against(open_run(against), DEFAULT_ALLOWED if allow is None else parse_allowed(allow))
+    if base is not None:
+        limits += limits_against(base, DEFAULT_ALLOWED if allow is None else parse_allowed(allow))
     return limits
 
 
@@ -99,14 +109,16 @@ def _write_files(run: str, gates: Sequence[Gate], junit: Path | None, markdown: 
         write_text(markdown, check_markdown(run, gates))
 
 
-def _print(run: str, gates: Sequence[Gate], *, as_json: bool, as_markdown: bool) -> None:
+def _print(run: str, gates: Sequence[Gate], notes: tuple[str, ...], *, as_json: bool, as_markdown: bool) -> None:
     from gpuledger.report.check_document import check_document
     from gpuledger.report.check_text import check_lines, check_markdown
     from gpuledger.report.terminal import Terminal
 
     if as_json:
-        print_json(check_document(run, gates))
+        print_json(check_document(run, gates, notes))
     elif as_markdown:
         click.echo(check_markdown(run, gates), nl=False)
     else:
         print_lines(check_lines(gates, Terminal.of(sys.stdout)))
+    stderr = Terminal.of(sys.stderr)
+    print_notes(line for note in notes for line in stderr.paragraph(note, "note   ", 7))

@@ -113,5 +113,6 @@ def _closing_lines(diff: Diff, by: str | None, paths: str, terminal: Terminal) -
     if diff.is_empty:
         return notes
     closer = "tensor" if by == "module" else "module"
-    commands = [f"gpuledger diff {paths} --by {closer}", f"gpuledger diff {paths} --html diff.html"]
+    commands = [f"gpuledger diff {paths} --by {closer}"] if diff.main.changes() else []
+    commands.append(f"gpuledger diff {paths} --html diff.html")
     return ["", *notes, *next_lines(commands, terminal)]

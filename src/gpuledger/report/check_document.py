@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.budget import Gate
 
 
-def check_document(run: str, gates: Sequence[Gate]) -> dict[str, Any]:
+def check_document(run: str, gates: Sequence[Gate], notes: Sequence[str] = ()) -> dict[str, Any]:
     """Return what ``check --json`` prints; ``over`` names the limits that are not met."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -20,6 +20,7 @@ def check_document(run: str, gates: Sequence[Gate]) -> dict[str, Any]:
         "ok": all(gate.ok for gate in gates),
         "over": [gate.limit.key for gate in gates if not gate.ok],
         "gates": [_gate_document(gate) for gate in gates],
+        "notes": list(notes),
     }
 
 
