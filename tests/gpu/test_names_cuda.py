@@ -1,0 +1,92 @@
+"""Scopes and the drop-in profiler on a real card, where backward runs in a thread of its own."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+]
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import gpuledger  # noqa: E402
+
+
+def scopes_by_floats(rank: Any, phase: str) -> dict[int, set[str]]:
+    """Return the scopes of the blocks of each number of floats that were made in ``phase``."""
+    names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
+    found: dict[int, set[str]] = {}
+    for block in rank.table("blocks").to_pylist():
+        if block["phase"] == phase and block["alloc_index"] >= 0:
+            found.setdefault(block["requested_bytes"] // 4, set()).add(names.get(block["scope_id"], ""))
+    return found
+
+
+def floats(count: int) -> torch.Tensor:
+    return torch.ones(count, device="cuda", requires_grad=True)
+
+
+def test_backward_in_its_own_thread_goes_to_the_scopes_of_forward(tmp_path: Path) -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        with gpuledger.scope("inner"):
+            return x.sin().exp()
+
+    torch.ones(1, device="cuda").sum()
+    with gpuledger.record(out=tmp_path / "run") as recording:
+        for _ in range(2):
+            with gpuledger.scope("a"):
+                first = floats(10_001).sin().exp()
+            plain = floats(10_003).sin().exp()
+            with gpuledger.scope("b"):
+                with gpuledger.scope("c"):
+                    nested = floats(10_005).sin().exp()
+                again = checkpoint(inner, floats(10_007) * 2, use_reentrant=False)
+            (first.sum() + plain.sum() + nested.sum() + again.sum()).backward()
+            del first, plain, nested, again
+    rank = recording.run().rank()
+    assert rank.manifest["recorder"] == "cuda-history"
+    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    found = scopes_by_floats(rank, "backward")
+    assert {count: found[count] for count in (10_001, 10_003, 10_005)} == {10_001: {"a"}, 10_003: {""}, 10_005: {"b/c"}}
+    assert found[10_007] == {"b", "b/inner"}
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_the_drop_in_s_peak_is_torch_s_own_and_every_cached_byte_has_a_line(
+    set_to_none: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gc.collect()
+    model = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 1000), nn.ReLU()).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    profiler = gpuledger.memory_profiler(model, print_period=2, csv=True)
+    for _ in range(4):
+        torch.cuda.reset_peak_memory_stats()
+        loss = model(torch.randn(64, 1000, device="cuda")).sum()
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        theirs = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        profiler.record_stats()
+    profiler.epoch_end()
+    report = profiler.last
+    assert report is not None
+    (device,) = report.devices
+    assert (device.allocated_bytes, device.peak_cached_bytes) == theirs
+    assert device.current_cached_bytes == torch.cuda.memory_reserved()
+    assert sum(size for _, size in device.at_peak) == device.allocated_bytes
+    assert sum(size for _, size in (*device.at_peak, *device.beyond)) == device.peak_cached_bytes
+    assert report.gradient_bytes == report.weight_bytes == 2 * 1_001_000 * 4
+    assert dict(device.card)["driver"] is not None
+    assert not torch._C._cuda_isHistoryEnabled()
+    out = capsys.readouterr().out
+    assert "At the iteration's peak...." in out
+    assert f"{'Cached beyond that':.<45s}" in out
