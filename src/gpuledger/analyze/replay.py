@@ -78,7 +78,10 @@ class AllocatorSettings:
 
 @dataclass
 class FreeRanges:
-    """Free ranges by their two ends; neighbours merge unless a segment starts between them."""
+    """Free ranges by their two ends; neighbours merge unless a segment starts between them.
+
+    Ranges that overlap, which only a damaged history makes, replace each other; nothing is raised.
+    """
 
     size_at: dict[int, int] = field(default_factory=dict)
     start_by_end: dict[int, int] = field(default_factory=dict)
@@ -89,11 +92,11 @@ class FreeRanges:
         end = address + size_bytes
         if address not in self.segment_starts and address in self.start_by_end:
             before = self.start_by_end.pop(address)
-            del self.size_at[before]
-            address = before
+            if self.size_at.pop(before, None) is not None:
+                address = before
         if end not in self.segment_starts and end in self.size_at:
             end += self.size_at.pop(end)
-            del self.start_by_end[end]
+            self.start_by_end.pop(end, None)
         self.size_at[address] = end - address
         self.start_by_end[end] = address
 
@@ -101,7 +104,7 @@ class FreeRanges:
         """Remove the range that starts at ``address`` and return its bytes; None when there is none."""
         size_bytes = self.size_at.pop(address, None)
         if size_bytes is not None:
-            del self.start_by_end[address + size_bytes]
+            self.start_by_end.pop(address + size_bytes, None)
         return size_bytes
 
     def cut(self, address: int, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""``gpuledger export``: the tables as CSV, Parquet or JSON."""
+"""``gpuledger export``: the tables as CSV, Parquet or JSON, or the run as PyTorch's memory snapshot."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Run
 
 STDOUT = "-"
+SNAPSHOT = "torch-snapshot"
 
 
 @click.command(
     "export",
-    short_help="Write a run's tables as CSV, Parquet or JSON.",
+    short_help="Write a run's tables as CSV, Parquet or JSON, or the run for PyTorch's memory viewer.",
     epilog="""\b
 Examples:
-  gpuledger export train.ledger --to csv -o tables/
+  gpuledger export train.ledger --to torch-snapshot -o train.pickle
   gpuledger export train.ledger --to csv --table blocks -o - | head""",
 )
 @run_argument()
-@click.option("--to", "form", required=True, type=click.Choice(["csv", "parquet", "json"]), help="The form to write.")
+@click.option(
+    "--to", "form", required=True, type=click.Choice(["csv", "parquet", "json", SNAPSHOT]), help="The form to write."
+)
 @click.option(
     "--table", type=click.Choice(list(TABLES)), metavar="NAME", help=f"One of: {', '.join(TABLES)}. Without it: all."
 )
@@ -36,17 +39,21 @@ Examples:
     "-o",
     "output",
     metavar="PATH",
-    help="Directory (csv, parquet: one file a table) or file (json, or one --table); - is stdout.  "
+    help="Directory (csv, parquet: one file a table; torch-snapshot of several ranks) or file (json, one --table, "
+    "torch-snapshot); - is stdout.  "
     "[default: named after the run, here]",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 def export_command(run_path: str, form: str, table: str | None, output: str | None, force: bool) -> None:
-    """Write a run's tables as CSV, Parquet or JSON.
+    """Write a run's tables as CSV, Parquet or JSON, or the run as a snapshot for PyTorch's memory viewer.
 
     Tables are whole, with the rank as first column. Names are written as the program gave them: a spreadsheet may
     take one that begins with = for a formula.
     """
     run = open_run(run_path)
+    if form == SNAPSHOT:
+        _export_snapshot(run, table, output, force)
+        return
     one_file = form == "json" or table is not None
     if output == STDOUT:
         if not one_file or form == "parquet":
@@ -57,6 +64,28 @@ def export_command(run_path: str, form: str, table: str | None, output: str | No
     _refuse(path, one_file, force)
     rows = _write_file(run, form, table, path) if one_file else _write_directory(run, form, path)
     print_notes([f"gpuledger: wrote {rows:,} rows to {path}"])
+
+
+def _export_snapshot(run: Run, table: str | None, output: str | None, force: bool) -> None:
+    """Write one file, or one for each of several ranks into a directory.
+
+    Raises:
+        UsageError: ``--table`` or ``-o -`` is given, or it would overwrite something.
+    """
+    from gpuledger.model.export import replaced
+    from gpuledger.model.export_snapshot import write_snapshot, write_snapshots
+
+    if table is not None or output == STDOUT:
+        raise UsageError(f"--to {SNAPSHOT}: takes neither --table nor -o -", hint="give a file with -o")
+    one_file = len(run.ranks) == 1
+    path = Path(output) if output else Path(f"{run.name}.pickle" if one_file else f"{run.name}-snapshots")
+    _refuse(path, one_file, force)
+    if one_file:
+        with replaced(path) as stream:
+            count = write_snapshot(run.ranks[0], stream)
+    else:
+        count = write_snapshots(run, path)
+    print_notes([f"gpuledger: wrote {count:,} events to {path}, open it at https://pytorch.org/memory_viz"])
 
 
 def _default_name(run: Run, form: str, table: str | None) -> str:

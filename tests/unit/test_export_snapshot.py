@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from imports import DATA, make, rows
+from recordings.load import RECORDINGS, post_recording
+from synthetic import HOSTILE, make_run
+from torch.cuda import _memory_viz
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.live import allocated_curve, read_lives
+from gpuledger.cli.main import main
+from gpuledger.model.run import Rank, read_run
+
+
+def export(run: Path, *words: object) -> Result:
+    return CliRunner().invoke(main, ["export", str(run), "--to", "torch-snapshot", *(str(word) for word in words)])
+
+
+def exported(run: Path, path: Path) -> dict[str, Any]:
+    result = export(run, "-o", path)
+    assert result.exit_code == 0, result.output
+    snapshot: dict[str, Any] = pickle.loads(path.read_bytes())
+    return snapshot
+
+
+def books(rank: Rank) -> list[tuple[str, str, str, int]]:
+    """Return category, module, name and bytes of the accounts at the peak."""
+    peak = break_down(rank, find_peak(rank), by=("category", "module", "tensor"))
+    return sorted((one.category, one.module, one.name, one.bytes) for one in peak.accounts)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "one.ledger", blocks=400)
+
+
+@pytest.fixture(scope="module")
+def snapshot(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return exported(run, tmp_path_factory.mktemp("snapshots") / "one.pickle")
+
+
+def flame_lines(lines: str) -> str:
+    return lines
+
+
+def test_every_function_of_pytorchs_viewer_takes_it(snapshot: dict[str, Any]) -> None:
+    held = sum(segment["total_size"] for segment in snapshot["segments"])
+    for draw in (_memory_viz.segments, _memory_viz.memory):
+        lines = draw(snapshot, format_flamegraph=flame_lines).splitlines()
+        assert sum(int(line.rpartition(" ")[2]) for line in lines) == held
+    assert f"segments: {len(snapshot['segments'])}" in _memory_viz.segsum(snapshot)
+    assert "TOTAL MEM" in _memory_viz.trace(snapshot)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "Active Memory Timeline" in _memory_viz.trace_plot(snapshot)
+        assert "Allocator State History" in _memory_viz.segment_plot(snapshot)
+
+
+def test_categories_and_modules_are_its_metadata(run: Path, snapshot: dict[str, Any]) -> None:
+    allocs = [entry for trace in snapshot["device_traces"] for entry in trace if entry["action"] == "alloc"]
+    blocks = rows(read_run(run).rank())
+    assert len(allocs) == len(blocks)
+    told = sorted((entry["user_metadata"]["category"], entry["user_metadata"].get("module", "")) for entry in allocs)
+    assert told == sorted((row["category"], row["module"]) for row in blocks)
+    assert all(entry["category"] == entry["user_metadata"]["category"] for entry in allocs)
+
+
+def test_a_category_unknown_is_there_for_the_viewer(snapshot: dict[str, Any]) -> None:
+    """MemoryViz.js adds it itself by a misspelt name, which throws."""
+    assert "unknown" in {entry.get("category") for trace in snapshot["device_traces"] for entry in trace}
+
+
+def test_a_trace_begins_with_what_was_alive_and_never_frees_what_it_has_not(snapshot: dict[str, Any]) -> None:
+    live: set[int] = set()
+    for entry in snapshot["device_traces"][0]:
+        if entry["action"] == "alloc":
+            assert entry["addr"] not in live
+            live.add(entry["addr"])
+        elif entry["action"] == "free_completed":
+            live.remove(entry["addr"])
+    shown = {
+        block["address"]
+        for segment in snapshot["segments"]
+        for block in segment["blocks"]
+        if block["state"] != "inactive"
+    }
+    assert live == shown
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_real_recording_comes_back_with_the_same_books(name: str, tmp_path: Path) -> None:
+    rank = post_recording(name, tmp_path)
+    directory = rank.directory.parent
+    (directory / "manifest.json").write_text('{"schema_version": 1, "notes": [], "settings": {}, "command": []}')
+    exported(directory, tmp_path / "x.pickle")
+    back = make("torch-snapshot", tmp_path, tmp_path / "x.pickle")
+    assert books(back.rank()) == books(rank)
+    assert [check["ok"] for check in back.rank().manifest["checks"]] == [True]
+    ours, theirs = (allocated_curve(read_lives(one, 0)).bytes for one in (rank, back.rank()))
+    assert ours.max() == theirs.max()
+    assert ours[-1] == theirs[-1]
+
+
+def test_cpu_tensors_are_the_device_after_the_cards(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "cpu.ledger", blocks=100, cuda=False)
+    snapshot = exported(run, tmp_path / "x.pickle")
+    assert {segment["device"] for segment in snapshot["segments"]} == {0}
+    assert "TOTAL MEM" in _memory_viz.trace(snapshot)
+    _memory_viz.segsum(snapshot)
+
+
+def test_hostile_names_survive_the_way_there_and_back(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "hostile.ledger", blocks=300, hostile_names=True)
+    exported(run, tmp_path / "x.pickle")
+    back = make("torch-snapshot", tmp_path, tmp_path / "x.pickle")
+    paths = {row["path"] for row in rows(back.rank(), "modules")}
+    used = {row["module"] for row in rows(read_run(run).rank())}
+    assert used & set(HOSTILE)
+    assert used - {""} <= paths
+
+
+def test_several_ranks_are_a_file_each(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "two.ledger", blocks=60, ranks=2)
+    result = export(run, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rank-0.pickle", "rank-1.pickle"]
+
+
+def test_imported_files_open_in_the_viewer_too(tmp_path: Path) -> None:
+    snapshot = exported(DATA / "mxnet" / "gpu_memory_profile-pid_98.csv", tmp_path / "x.pickle")
+    assert [len(trace) for trace in snapshot["device_traces"]] == [2, 2]
+    assert "TOTAL MEM" in _memory_viz.trace(snapshot)
+
+
+def test_wrong_calls_and_files_that_exist(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.pickle").write_text("mine")
+    for words in (["-o", "-"], ["--table", "blocks"], ["-o", tmp_path / "x.pickle"]):
+        assert export(run, *words).exit_code == 2
+    assert (tmp_path / "x.pickle").read_text() == "mine"
+
+
+def test_without_a_path_it_is_named_after_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert export(run).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["one.pickle"]
