@@ -74,7 +74,7 @@ class ScopeTracker:
             if self._phases.phase == Phase.BACKWARD:  # a forward that is computed again, below the scope it was in
                 state.scopes_before.append(state.scope)
                 if scope.append and state.scope:
-                    path = f"{self._paths[state.scope]}{scopes.SEPARATOR}{scope.name}"
+                    path = self._recomputed_path(self._paths[state.scope], scope.name)
             self._put(state, self._pieces.get(path) or self._piece(path))
             if self._handle_run is None and "asyncio" in sys.modules:
                 self._watch_tasks()
@@ -92,6 +92,18 @@ class ScopeTracker:
                 self._put(state, self._piece(path) if known is None else known)
         except Exception as error:  # the one guard
             self._on_error(error)
+
+    def _recomputed_path(self, at_work: str, name: str) -> str:
+        """Return the path of a scope entered again; ``at_work`` is that of the node that wants the result.
+
+        The node can be further inside than the function computed again: the path its forward had is taken.
+        """
+        pieces = at_work.split(scopes.SEPARATOR)
+        for count in range(len(pieces), 0, -1):
+            path = scopes.SEPARATOR.join((*pieces[:count], name))
+            if path in self._pieces:
+                return path
+        return name if name in self._pieces else f"{at_work}{scopes.SEPARATOR}{name}"
 
     def _piece(self, path: str) -> str:
         """Return the part of a token that stands for a scope."""

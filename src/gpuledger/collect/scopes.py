@@ -61,6 +61,7 @@ def _look_for_torch() -> bool:
 
 
 _is_compiling: Callable[[], bool] = _look_for_torch
+_look_for_torch()
 
 
 class Scope:
