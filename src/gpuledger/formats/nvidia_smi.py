@@ -150,7 +150,7 @@ class _Log:
         if not self._fields:
             cells = cells_of(line.text, separator_of(line.text))
             fields = guess_fields(cells)
-            if all(field.kind == UNKNOWN for field in fields):
+            if not any(field.kind in _SAMPLE_COLUMNS for field in fields):
                 return f"{shown(line.text)}: neither a header nor a reading"
             self._notes[_guessed_note(fields)] = None
             self._begin(fields, line.text)

@@ -57,7 +57,11 @@ _FAMILIES = (
 )
 
 _GUESSED_BY_UNIT = {"MiB": "memory.used", "W": "power.draw", "%": "utilization.gpu", "MHz": "clocks.sm"}
-_WHOLE = frozenset({"index", "sm_clock_mhz", "used_bytes", "free_bytes", "total_bytes", "driver_bytes"})
+_WHOLE = frozenset(
+    {"index", "sm_clock_mhz", "temperature_c", "used_bytes", "free_bytes", "total_bytes", "driver_bytes"}
+)
+_INT64, _INT32, _LEAST_C = (1 << 63) - 1, (1 << 31) - 1, -273
+_LARGEST = {"index": _INT32, "sm_clock_mhz": _INT32, "temperature_c": _INT32}
 _TEXTS = frozenset({"uuid", "name", "bus_id", "serial", "driver_version"})
 _MISSING = re.compile(r"\[.*\]?|N/A|ERR!|Unknown Error|Not Supported|")
 _NUMBER = re.compile(r"([-+]?[0-9]+(?:[.,][0-9]+)?)\s*([a-zA-Z%]*)", re.ASCII)
@@ -92,7 +96,7 @@ def separator_of(line: str) -> str:
 
 def cells_of(line: str, separator: str) -> list[str]:
     """Return the cells of a line."""
-    parts = re.split(r",\s+", line.strip()) if separator == ", " else line.split(separator)
+    parts = re.split(r",(?:\s+|$)", line.strip()) if separator == ", " else line.split(separator)
     return [part.strip().strip('"').strip() for part in parts]
 
 
@@ -147,10 +151,17 @@ def parse_cell(field: Field, cell: str) -> Any:
     """
     if field.kind == UNKNOWN or _MISSING.fullmatch(cell):
         return None
-    if field.kind == "t_ns":
-        return _time_ns(cell)
     if field.kind in _TEXTS:
         return cell
+    value = _number_of(field, cell)
+    if not (_LEAST_C if field.kind == "temperature_c" else 0) <= value <= _LARGEST.get(field.kind, _INT64):
+        raise ValueError(cell)
+    return value
+
+
+def _number_of(field: Field, cell: str) -> float:
+    if field.kind == "t_ns":
+        return _time_ns(cell)
     if field.kind == "throttle":
         return int(cell, 16) if cell.lower().startswith("0x") else int(cell)
     number = _NUMBER.fullmatch(cell)
