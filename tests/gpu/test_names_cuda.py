@@ -90,3 +90,20 @@ def test_the_drop_in_s_peak_is_torch_s_own_and_every_cached_byte_has_a_line(
     out = capsys.readouterr().out
     assert "At the iteration's peak...." in out
     assert f"{'Cached beyond that':.<45s}" in out
+
+
+def test_a_compiled_region_with_scopes_is_one_graph() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    @gpuledger.scope("decorated")
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with gpuledger.scope("inside"):
+            return x.sin() + 1
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(function, backend=counter, fullgraph=True)
+    x = torch.ones(10, device="cuda")
+    for _ in range(2):
+        assert torch.equal(compiled(x), x.sin() + 1)
+    assert counter.frame_count == 1
