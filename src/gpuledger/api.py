@@ -109,15 +109,18 @@ def _scratch_directory() -> Path:
     return directory
 
 
-def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Run:
-    """Return the run made of files in an older format, written to ``out``.
+def import_files(
+    format_name: str, paths: Sequence[Path], out: Path, options: Mapping[str, Any], *, force: bool = False
+) -> Run:
+    """Return the run made of files in an older format, written to ``out``; ``force`` replaces a run that is there.
 
     Raises:
-        UsageError: no such format, or an option that it does not take.
-        InputError: nothing could be read.
+        UsageError: no such format, an option that it does not take, or ``out`` exists.
+        InputError: nothing could be read; an old run is still there.
         OSError: it cannot be written.
     """
-    return write_imported(read_files(format_name, paths, out.name.removesuffix(SUFFIX), options), out)
+    imported = read_files(format_name, paths, out.name.removesuffix(SUFFIX), options)
+    return write_imported(imported, choose_directory(str(out), force=force, stem=out.stem))
 
 
 def post_missing(run_directory: Path) -> None:

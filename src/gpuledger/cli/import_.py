@@ -63,7 +63,7 @@ def import_command(format_name: str, files: Sequence[str], out: str | None, forc
     runs = 0
     for paths, place in _choose_places(format_name, [Path(file) for file in files], out, force=force):
         try:
-            run = import_files(format_name, paths, place, given)
+            run = import_files(format_name, paths, place, given, force=force)
         except InputError as error:
             unread.append(error.message)
             continue
@@ -79,26 +79,29 @@ def import_command(format_name: str, files: Sequence[str], out: str | None, forc
 def _choose_places(
     format_name: str, paths: list[Path], out: str | None, *, force: bool
 ) -> list[tuple[tuple[Path, ...], Path]]:
-    """Return the files of each run with the directory it goes to; nothing is written, but ``--force`` removes old runs.
+    """Return the files of each run with the directory it goes to; nothing is written or removed.
 
     Raises:
-        UsageError: no such format, two runs would have one name, or a run exists and ``--force`` is not given.
+        UsageError: no such format, two runs would have one name, or a run exists and ``force`` is not given.
     """
     from gpuledger.model.run import SUFFIX, choose_directory
 
-    if not format_of(format_name).one_run_each:
-        return [(tuple(paths), choose_directory(out, force=force, stem=paths[0].stem))]
-    single = [one for path in paths for one in single_paths(path, format_name)]
-    if len(single) == 1:
-        return [((single[0],), choose_directory(out, force=force, stem=single[0].stem))]
-    folder = Path(out) if out else Path()
-    taken: dict[Path, Path] = {}
-    for path in single:
-        place = folder / f"{path.stem}{SUFFIX}"
-        if place in taken:
-            raise UsageError(f"{path}: its run would have the name of {taken[place]}'s", hint="import them one by one")
-        taken[place] = path
-    return [((path,), choose_directory(str(place), force=force, stem=path.stem)) for place, path in taken.items()]
+    groups = [tuple(paths)]
+    if format_of(format_name).one_run_each:
+        groups = [(one,) for path in paths for one in single_paths(path, format_name)]
+    if len(groups) == 1 and out is None:
+        return [(groups[0], choose_directory(None, force=False, stem=groups[0][0].stem))]
+    places: dict[Path, tuple[Path, ...]] = {}
+    for group in groups:
+        place = Path(out or "") if len(groups) == 1 else Path(out or "") / group[0].stem
+        place = place.with_name(place.name.removesuffix(SUFFIX) + SUFFIX)
+        if place in places:
+            taken = places[place][0]
+            raise UsageError(f"{group[0]}: its run would have the name of {taken}'s", hint="import them one by one")
+        if not force:
+            choose_directory(str(place), force=False, stem=place.stem)
+        places[place] = group
+    return [(group, place) for place, group in places.items()]
 
 
 def _tell(run: Run) -> None:
