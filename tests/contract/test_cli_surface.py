@@ -22,6 +22,7 @@ SURFACE = {
     "report": "-o --output --open --rank --force",
     "plot": "--kind --metric --align --baseline --per --keywords --expected --min-share --title -o --output --force",
     "compare": "--json --csv --markdown",
+    "live": "--pid --once",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",
     "check": "--budget --against --allow --json --junit --markdown --force",
     "budget": "--headroom -o --output --force",

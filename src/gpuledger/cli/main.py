@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "compare": Entry(
         "gpuledger.cli.compare:compare_command", "Compare", "Compare several runs' peaks, times and joules."
     ),
+    "live": Entry("gpuledger.cli.live:live_command", "Look", "Look at the cards, and at a run while it is written."),
     "diff": Entry("gpuledger.cli.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
     "check": Entry("gpuledger.cli.check:check_command", "Compare", "Hold a run to a budget, or to another run."),
     "budget": Entry("gpuledger.cli.budget:budget_command", "Compare", "Write a first budget for a run."),

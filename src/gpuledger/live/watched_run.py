@@ -1,0 +1,95 @@
+"""A run while it is written: its status, its last recorded step, and the accounts at that step's peak.
+
+Nothing is written into the run. What its process has written so far is posted in a directory of ours.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.analyze.breakdown import Breakdown, break_down
+from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.live import device_indices, pick_device
+from gpuledger.analyze.posting import post_rank
+from gpuledger.errors import GpuLedgerError
+from gpuledger.model.run import Rank, rank_directories, read_json
+
+
+@dataclass(frozen=True)
+class RunNow:
+    """A run at one moment. ``books`` are the accounts at the peak of the last recorded step, once there is one."""
+
+    name: str
+    status: str
+    started_ns: int
+    step: int
+    books: Breakdown | None
+    note: str = ""
+
+
+class WatchedRun:
+    """Looks at a run again and again; what has not changed is not read twice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._scratch = Path(tempfile.mkdtemp(prefix="gpuledger-live-"))
+        self._seen: tuple[int, int] | None = None
+        self._last: tuple[int, Breakdown | None, str] = (0, None, "nothing was written yet")
+
+    def read(self) -> RunNow:
+        """Return the run as it is now.
+
+        Raises:
+            InputError: it is not a run.
+        """
+        manifest = read_json(self._path / "manifest.json")
+        ranks = [directory for _, directory in rank_directories(self._path)]
+        parts = [
+            place for directory in ranks for place in (*directory.glob("journal/*.npz"), directory / "manifest.json")
+        ]
+        parts = [place for place in parts if place.exists()]
+        seen = len(parts), sum(place.stat().st_size for place in parts)
+        if seen != self._seen and parts:
+            self._seen = seen
+            self._last = self._read_books()
+        step, books, note = self._last
+        name = self._path.name.removesuffix(".ledger")
+        return RunNow(name, str(manifest.get("status") or ""), int(manifest.get("started_ns") or 0), step, books, note)
+
+    def close(self) -> None:
+        """Remove the directory of ours."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _read_books(self) -> tuple[int, Breakdown | None, str]:
+        found = [self._of_rank(number, directory) for number, directory in rank_directories(self._path)]
+        known = [(step, books, "") for step, books in found if books is not None]
+        return max(known, key=lambda one: one[1].allocated_bytes, default=(0, None, "no step was recorded yet"))
+
+    def _of_rank(self, number: int, directory: Path) -> tuple[int, Breakdown | None]:
+        if not (directory / "journal").is_dir():
+            return _books_of(Rank(number, directory, read_json(directory / "manifest.json")))
+        copy = self._scratch / directory.name
+        shutil.rmtree(copy, ignore_errors=True)
+        try:
+            shutil.copytree(directory / "journal", copy / "journal")
+            rank = Rank(number, copy, post_rank(copy))
+            return _books_of(rank)
+        except (OSError, GpuLedgerError, ValueError):
+            return 0, None  # a part was being written while it was copied; the next look finds it whole
+
+
+def _books_of(rank: Rank) -> tuple[int, Breakdown | None]:
+    if not device_indices(rank):
+        return 0, None
+    device = pick_device(rank)
+    rows = rank.table("steps", ("step", "device_idx", "recorded", "start_index", "end_index")).to_pylist()
+    whole = [
+        row["step"]
+        for row in rows
+        if row["device_idx"] == device and row["recorded"] and None not in (row["start_index"], row["end_index"])
+    ]
+    step = max(whole, default=None)
+    return step or 0, break_down(rank, find_peak(rank, device, step))
