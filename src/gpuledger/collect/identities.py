@@ -36,6 +36,8 @@ class Sightings:
 
     def __init__(self, roster: Roster, counts: Callable[[], dict[int, tuple[int, int]]]) -> None:
         self.roster = roster
+        self.place_of: Callable[[Any], Place | None] = storage_place
+        """Tells where a tensor's storage is; a virtual card has its own answer."""
         self._counts = counts
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
         self._last: dict[tuple[int, int, int], int] = {}
@@ -116,8 +118,9 @@ class Sightings:
 
     def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
         counts = self._counts()
-        for kind, name_id, module_id, tensor, key in seen:
-            place = storage_place(tensor) if tensor is not None else None
+        dense = ((*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor))
+        for kind, name_id, module_id, tensor, key in dense:
+            place = self.place_of(tensor)
             if place is None or place[0] not in counts:
                 continue
             if key is not None:
@@ -132,6 +135,11 @@ class Sightings:
         if rows:
             names = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
             part.add("identities", **dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+def _dense(tensor: Any) -> tuple[Any, ...]:
+    """Return a tensor, or the two that a sparse one (an embedding's gradient) is made of."""
+    return (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else (tensor,)
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterable[Any]:
