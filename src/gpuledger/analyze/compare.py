@@ -63,7 +63,9 @@ def compare(runs: Sequence[Run]) -> Comparison:
         notes += [f"{run.name}: {note}" for note in dict.fromkeys(note for one in own for note in one.notes)]
         figures += own
     if not figures:
-        raise EmptyRunError(notes[0].rstrip("."), hint="gpuledger watch -- COMMAND reads the card")
+        raise EmptyRunError(
+            notes[0].rstrip(".") if notes else "no run", hint="gpuledger watch -- COMMAND reads the card"
+        )
     rows = tuple(Compared(one, _times_first(one, figures[0])) for one in figures)
     return Comparison(rows, tuple(_merged(notes, len(runs))))
 

@@ -54,7 +54,8 @@ def own_settings() -> Iterator[None]:
 def picture_bytes(figure: Figure, suffix: str) -> bytes:
     """Return the figure as a file of this kind; the same figure gives the same bytes."""
     stream = io.BytesIO()
-    figure.savefig(stream, format=suffix.removeprefix("."), dpi=DPI, metadata=_METADATA[suffix])
+    with own_settings():
+        figure.savefig(stream, format=suffix.removeprefix("."), dpi=DPI, metadata=_METADATA[suffix])
     return stream.getvalue()
 
 

@@ -1,0 +1,213 @@
+"""One command in several variants: what runs, in which order, from which card, and what is left when one fails."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.cli.variants import (
+    Idle,
+    Reading,
+    Tools,
+    Variant,
+    choose_folder,
+    make_variants,
+    parse_variants,
+    parse_vary,
+    run_variants,
+)
+from gpuledger.errors import UsageError
+from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
+from gpuledger.model.run import read_run
+
+MIB = 1 << 20
+S = 10**9
+
+
+class World:
+    """Cards, a clock and commands that end as they are told; every call is kept."""
+
+    def __init__(self, statuses: dict[str, int] | None = None, busy_s: float = 0.0) -> None:
+        self.now_s = 0.0
+        self.ran: list[tuple[float, tuple[str, ...]]] = []
+        self.said: list[str] = []
+        self._statuses = statuses or {}
+        self._busy_s = busy_s
+        self._busy_until_s = 0.0
+
+    def tools(self) -> Tools:
+        return Tools(self.watch, self.read_cards, self.said.append, lambda: self.now_s, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def read_cards(self) -> Sequence[Reading]:
+        busy = self.now_s < self._busy_until_s
+        return [Reading(700 * MIB if busy else 0, 300.0 if busy else 80.0), Reading(5, None)]
+
+    def watch(self, command: tuple[str, ...], place: Path) -> int:
+        self.ran.append((self.now_s, command))
+        rows = [{"t_ns": t * S, "device_idx": 0, "used_bytes": len(self.ran) * MIB * (t == 1)} for t in range(3)]
+        status = self._statuses.get(command[-1], 0)
+        if status == 127:
+            return status
+        facts = {"started_ns": 1, "ended_ns": 2 * S, "exit_status": abs(status)}
+        rank = ImportedRank(0, {"samples": rows_to_table("samples", rows)})
+        write_imported(ImportedRun(place.stem, "watch", (), (rank,), facts=facts), place)
+        self._busy_until_s = self.now_s + self._busy_s
+        return status
+
+
+def plain(*names: str) -> list[Variant]:
+    return [Variant(name, ("prog", name.upper())) for name in names]
+
+
+def test_variants_are_names_with_values() -> None:
+    assert parse_variants("direct=DIRECT,fft=FFT") == [("direct", "DIRECT"), ("fft", "FFT")]
+    assert parse_variants("a,b=x=y,c=") == [("a", "a"), ("b", "x=y"), ("c", "")]
+    assert parse_variants(None) == []
+
+
+@pytest.mark.parametrize("text", ["", "a,,b", "a=1,a=2", "../x=1", "a/b", "=x", "a b=1", ".hidden"])
+def test_a_name_that_cannot_name_a_run_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--variants"):
+        parse_variants(text)
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "=1", "batch=1,,2", "batch=1,1", "variant=1", "a-b=1"])
+def test_a_bad_vary_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--vary"):
+        parse_vary([text])
+
+
+def test_one_axis_twice_is_refused() -> None:
+    with pytest.raises(UsageError):
+        parse_vary(["batch=1", "batch=2"])
+
+
+def test_every_combination_runs_round_after_round() -> None:
+    command = ["./mem_prof", "{variant}", "--batch={batch}", "{other}", "{}"]
+    made = make_variants(command, [("d", "DIRECT"), ("f", "FFT")], {"batch": ["1", "8"]}, 2)
+    assert [variant.name for variant in made] == [
+        f"{name}-batch{batch}-r{turn}" for turn in (1, 2) for name in "df" for batch in (1, 8)
+    ]
+    assert made[0].command == ("./mem_prof", "DIRECT", "--batch=1", "{other}", "{}")
+    assert made[-1].command == ("./mem_prof", "FFT", "--batch=8", "{other}", "{}")
+
+
+@given(st.text(alphabet="{}variant x", max_size=20))
+def test_a_value_is_put_in_as_it_stands(value: str) -> None:
+    (made,) = make_variants(["a{variant}b"], [("n", value)], {}, 1)
+    assert made.command == (f"a{value}b",)
+
+
+def test_what_is_varied_must_be_in_the_command() -> None:
+    with pytest.raises(UsageError, match=r"\{batch\} is not in the command"):
+        make_variants(["prog", "{variant}"], [("a", "A")], {"batch": ["1"]}, 1)
+
+
+def test_runs_table_and_pictures_are_left(tmp_path: Path) -> None:
+    world = World()
+    assert run_variants(plain("direct", "fft"), tmp_path / "out", world.tools()) == 0
+    assert [command for _, command in world.ran] == [("prog", "DIRECT"), ("prog", "FFT")]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"direct.ledger", "fft.ledger", "plots"}
+    plots = tmp_path / "out" / "plots"
+    assert {path.name for path in plots.iterdir()} == {"compared.csv", "compared.md", "memory.png"}
+    with (plots / "compared.csv").open() as file:
+        assert [row["peak_bytes"] for row in csv.DictReader(file)] == [str(MIB), str(2 * MIB)]
+    assert any("×2.00" in line for line in world.said)
+
+
+def test_a_variant_that_fails_is_kept_and_marked_and_the_others_go_on(tmp_path: Path) -> None:
+    world = World({"FFT": 3, "GONE": 127})
+    assert run_variants(plain("direct", "fft", "gone", "cudnn"), tmp_path, world.tools()) == 1
+    assert len(world.ran) == 4
+    assert read_run(tmp_path / "fft.ledger").manifest["exit_status"] == 3
+    text = (tmp_path / "plots" / "compared.md").read_text()
+    assert "fft (exit status 3)" in text
+    assert "cudnn" in text
+    assert any("gone: left no run" in line for line in world.said)
+    assert any("fft: exit status 3" in line for line in world.said)
+
+
+def test_a_signal_is_told_as_one(tmp_path: Path) -> None:
+    world = World({"FFT": -9})
+    assert run_variants(plain("fft", "cudnn"), tmp_path, world.tools()) == 1
+    assert any("fft: ended by signal 9" in line for line in world.said)
+
+
+def test_ctrl_c_ends_the_series_and_compares_what_there_is(tmp_path: Path) -> None:
+    world = World({"FFT": -2})
+    assert run_variants(plain("direct", "fft", "cudnn"), tmp_path, world.tools()) == 130
+    assert len(world.ran) == 2
+    assert any("1 of 3 variants were not run" in line for line in world.said)
+    assert (tmp_path / "plots" / "compared.md").is_file()
+
+
+def test_nothing_that_ran_leaves_nothing_to_compare(tmp_path: Path) -> None:
+    world = World({"A": 127})
+    assert run_variants(plain("a"), tmp_path, world.tools()) == 1
+    assert any("nothing to compare" in line for line in world.said)
+
+
+def test_each_variant_waits_for_the_idle_card(tmp_path: Path) -> None:
+    world = World(busy_s=7.0)
+    run_variants(plain("a", "b", "c"), tmp_path, world.tools())
+    starts = [start for start, _ in world.ran]
+    assert [later - earlier for earlier, later in pairwise(starts)] == pytest.approx([7, 7], abs=0.3)
+    assert not any("not idle" in line for line in world.said)
+
+
+def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: Path) -> None:
+    world = World(busy_s=1e9)
+    assert run_variants(plain("a", "b"), tmp_path, world.tools()) == 0
+    assert world.ran[1][0] - world.ran[0][0] == pytest.approx(Idle.LONGEST_S, abs=0.3)
+    (told,) = [line for line in world.said if "not idle" in line]
+    assert "b: begun from a card that was not idle after 60 s: GPU 0 has 700.0 MiB more in use" in told
+    assert "not idle" in read_run(tmp_path / "b.ledger").manifest["notes"][0]
+    assert read_run(tmp_path / "a.ledger").manifest["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("now", "idle"),
+    [
+        (Reading(100 * MIB, 80.0), True),
+        (Reading(115 * MIB, 90.0), True),
+        (Reading(117 * MIB, 80.0), False),
+        (Reading(100 * MIB, 120.0), False),
+        (Reading(100 * MIB, None), True),
+        (Reading(10 * MIB, 20.0), True),
+    ],
+)
+def test_idle_is_the_baseline_within_a_little(now: Reading, idle: bool) -> None:
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    tools = Tools(lambda _command, _place: 0, lambda: [now], print, lambda: clock[0], sleep)
+    assert (Idle((Reading(100 * MIB, 80.0),)).wait(tools) == "") is idle
+
+
+def test_existing_runs_are_refused_before_anything_runs_and_force_removes_them(tmp_path: Path) -> None:
+    variants = plain("a", "b")
+    run_variants(variants, tmp_path / "out", World().tools())
+    for taken in ([variants[0]], [Variant("c", ("prog",))]):
+        with pytest.raises(UsageError, match="will not overwrite"):
+            choose_folder(str(tmp_path / "out"), taken, force=False)
+    assert choose_folder(str(tmp_path / "out"), variants, force=True) == tmp_path / "out"
+    assert not (tmp_path / "out" / "a.ledger").exists()
+    assert run_variants(variants, tmp_path / "out", World().tools()) == 0
+
+
+def test_without_a_name_the_folder_is_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert choose_folder(None, plain("a"), force=False) == Path("variants")
+    Path("variants").mkdir()
+    assert choose_folder(None, plain("a"), force=False) == Path("variants-2")
