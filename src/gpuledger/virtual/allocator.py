@@ -1,0 +1,544 @@
+"""PyTorch's caching allocator for CUDA, without a card: which segments and blocks a stream of requests leads to.
+
+Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11: rounding, small and large pool, best fit by size then address,
+splitting, merging, expandable segments, blocks other streams still use, release of cached segments when the card is
+full, garbage collection. Fed with a card's recorded requests and frees it gives the recorded segments.
+
+Not simulated: private pools (CUDA graphs), ``cudaMallocAsync``, several threads at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gpuledger.analyze.replay import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
+from gpuledger.model.journal import Action
+
+MIB = 1 << 20
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
+MIN_LARGE_BYTES = 10 * MIB
+ROUND_LARGE_BYTES = 2 * MIB
+_FIRST_ADDRESS = 0x7F00_0000_0000
+_VIRTUAL_SPACE_BYTES = 1 << 44
+"""Address space of one expandable segment; a real one reserves 1 1/8 of the card's memory."""
+
+
+class OutOfMemoryError(Exception):
+    """The card has no room for a request, not even after every cached segment was given back."""
+
+    def __init__(self, requested_bytes: int, reserved_bytes: int, allocated_bytes: int) -> None:
+        super().__init__(f"{requested_bytes:,} bytes asked for, {reserved_bytes:,} reserved")
+        self.requested_bytes = requested_bytes
+        self.reserved_bytes = reserved_bytes
+        self.allocated_bytes = allocated_bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the card and the settings allow.
+
+    ``capacity_bytes`` None means more than any program needs. ``fraction`` is what
+    ``set_per_process_memory_fraction`` allows; without it the garbage collection setting does nothing.
+    """
+
+    capacity_bytes: int | None = None
+    fraction: float | None = None
+    garbage_collection_threshold: float = 0.0
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        """Return the most that may be reserved; None without a limit."""
+        if self.capacity_bytes is None or self.fraction is None:
+            return self.capacity_bytes
+        return int(self.capacity_bytes * self.fraction)
+
+
+class Block:
+    """A piece of a segment; ``previous`` and ``next`` are its neighbours in it."""
+
+    __slots__ = (
+        "address",
+        "age_base",
+        "allocated",
+        "expandable",
+        "mapped",
+        "next",
+        "pool",
+        "previous",
+        "requested_bytes",
+        "size",
+        "stream",
+        "used_by",
+    )
+
+    def __init__(self, address: int, size: int, stream: int, pool: Pool, *, expandable: bool = False) -> None:
+        self.address = address
+        self.size = size
+        self.stream = stream
+        self.pool = pool
+        self.expandable = expandable
+        self.mapped = True
+        self.allocated = False
+        self.requested_bytes = 0
+        self.previous: Block | None = None
+        self.next: Block | None = None
+        self.used_by: set[int] = set()
+        self.age_base = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nobody holds it and no stream still works on it."""
+        return not self.allocated and not self.used_by
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is a segment of its own."""
+        return self.previous is None and self.next is None
+
+
+@dataclass
+class Pool:
+    """Free blocks of one kind, by stream: ``(size, address)`` sorted, and the blocks by address."""
+
+    small: bool
+    order: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    free: dict[int, Block] = field(default_factory=dict)
+    unmapped: dict[int, list[Block]] = field(default_factory=dict)
+    searches: int = 0
+
+    def add(self, block: Block) -> None:
+        """Put a free block in."""
+        insort(self.order.setdefault(block.stream, []), (block.size, block.address))
+        self.free[block.address] = block
+        block.age_base = self.searches
+
+    def remove(self, block: Block) -> None:
+        """Take a free block out."""
+        order = self.order[block.stream]
+        del order[bisect_left(order, (block.size, block.address))]
+        del self.free[block.address]
+
+    def add_unmapped(self, block: Block) -> None:
+        """Put address space without memory in."""
+        insort(self.unmapped.setdefault(block.stream, []), block, key=_address)
+
+    def remove_unmapped(self, block: Block) -> None:
+        """Take address space without memory out."""
+        self.unmapped[block.stream].remove(block)
+
+    def blocks(self) -> list[Block]:
+        """Return the free blocks by size, then address."""
+        return [self.free[address] for order in self.order.values() for _, address in order]
+
+
+@dataclass
+class Counters:
+    """Bytes now and at most. ``requested`` is what was asked for, ``allocated`` what was given."""
+
+    allocated_bytes: int = 0
+    requested_bytes: int = 0
+    active_bytes: int = 0
+    reserved_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    alloc_count: int = 0
+    free_count: int = 0
+    segment_count: int = 0
+    retries: int = 0
+
+
+Listener = Callable[[Action, int, int, int], None]
+"""Called with action, address, bytes (requested for blocks, whole for segments) and stream."""
+
+
+def _address(block: Block) -> int:
+    return block.address
+
+
+def _unheard(_action: Action, _address: int, _bytes: int, _stream: int) -> None:
+    return
+
+
+class CachingAllocator:
+    """One card's allocator.
+
+    Args:
+        settings: Rounding, splitting, expandable segments.
+        limits: The card's memory and what limits its use.
+        listen: Told of everything that happens, in the allocator's own order.
+        place: Returns the address the driver gives a new segment of so many bytes.
+    """
+
+    def __init__(
+        self,
+        settings: AllocatorSettings | None = None,
+        limits: Limits | None = None,
+        listen: Listener = _unheard,
+        place: Callable[[int], int] | None = None,
+    ) -> None:
+        self.settings = settings or AllocatorSettings()
+        self.limits = limits or Limits()
+        self.counters = Counters()
+        self.live: dict[int, Block] = {}
+        self._pools = {True: Pool(small=True), False: Pool(small=False)}
+        self._awaiting: list[Block] = []
+        self._listen = listen
+        self._place = place or self._next_place
+        self._next_address = _FIRST_ADDRESS
+        self._expandable_starts: list[int] = []
+
+    # -- what a program asks for --------------------------------------------------------------------------------
+
+    def malloc(self, requested_bytes: int, stream: int = 0) -> int:
+        """Return the address of a new block.
+
+        Raises:
+            OutOfMemoryError: the card has no room for it.
+        """
+        self.finish_streams()
+        size = self.settings.round_up(requested_bytes)
+        pool = self._pools[size <= SMALL_BYTES]
+        block = self._find(pool, size, stream) or self._grow(pool, size, stream, requested_bytes)
+        rest = block.size - size
+        if rest and self._splits(pool, size, rest):
+            block = self._split(block, size)
+        block.allocated = True
+        block.requested_bytes = requested_bytes
+        self.live[block.address] = block
+        self._count_alloc(block)
+        self._listen(Action.ALLOC, block.address, requested_bytes, stream)
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Give a block back; one that other streams use completes when they have finished."""
+        block = self.live.pop(address)
+        block.allocated = False
+        counters = self.counters
+        counters.allocated_bytes -= block.size
+        counters.requested_bytes -= block.requested_bytes
+        counters.free_count += 1
+        self._listen(Action.FREE_REQUESTED, address, block.requested_bytes, block.stream)
+        if block.used_by:
+            self._awaiting.append(block)
+        else:
+            self._complete(block)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Note that another stream uses a block."""
+        block = self.live.get(address)
+        if block is not None and stream != block.stream:
+            block.used_by.add(stream)
+
+    def finish_streams(self) -> None:
+        """Complete the frees of blocks that other streams used: they have finished by now."""
+        waiting, self._awaiting = self._awaiting, []
+        for block in waiting:
+            block.used_by.clear()
+            self._complete(block)
+
+    def empty_cache(self) -> None:
+        """Give every segment without a block in use back to the driver."""
+        self.finish_streams()
+        for pool in (self._pools[False], self._pools[True]):
+            for block in pool.blocks():
+                if block.expandable:
+                    self._unmap(block)
+                elif block.is_whole:
+                    self._release(block)
+
+    def allocated_size(self, address: int) -> int:
+        """Return the bytes given for the block at ``address``."""
+        return self.live[address].size
+
+    def free_blocks(self) -> Iterator[Block]:
+        """Yield every free block that has memory behind it."""
+        for pool in self._pools.values():
+            yield from pool.free.values()
+
+    # -- finding ------------------------------------------------------------------------------------------------
+
+    def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """Return the best free block, taken out of its pool."""
+        pool.searches += 1
+        order = pool.order.get(stream)
+        if not order:
+            return None
+        place = bisect_left(order, (size, 0))
+        if place == len(order):
+            return None
+        block = pool.free[order[place][1]]
+        if block.expandable and self.settings.expandable:
+            while block.expandable and place + 1 < len(order):
+                following = pool.free[order[place + 1][1]]
+                if _room(following) >= _room(block):
+                    break
+                block, place = following, place + 1
+        if not self._may_take(size, block.size):
+            return None
+        pool.remove(block)
+        return block
+
+    def _may_take(self, size: int, block_bytes: int) -> bool:
+        """Return whether ``max_split_size`` lets a request have so large a block."""
+        limit = self.settings.max_split_bytes
+        if limit is None:
+            return True
+        if size < limit:
+            return block_bytes < limit
+        return block_bytes < size + self.limits.max_non_split_rounding_bytes
+
+    def _splits(self, pool: Pool, size: int, rest: int) -> bool:
+        if pool.small or self.settings.expandable:
+            return rest >= MIN_BLOCK_BYTES
+        limit = self.settings.max_split_bytes
+        return rest > SMALL_BYTES and (limit is None or size < limit)
+
+    def _split(self, rest: Block, size: int) -> Block:
+        """Return the front of a block; the rest stays free."""
+        block = Block(rest.address, size, rest.stream, rest.pool, expandable=rest.expandable)
+        block.previous, block.next = rest.previous, rest
+        if rest.previous is not None:
+            rest.previous.next = block
+        rest.previous = block
+        rest.address += size
+        rest.size -= size
+        rest.pool.add(rest)
+        return block
+
+    # -- growing ------------------------------------------------------------------------------------------------
+
+    def _grow(self, pool: Pool, size: int, stream: int, requested_bytes: int) -> Block:
+        """Return a block in memory newly taken from the driver, giving cached segments back where it is full."""
+        self._collect_garbage()
+        block = self._new_block(pool, size, stream)
+        if block is None and self._release_available(size, stream):
+            block = self._new_block(pool, size, stream)
+        if block is None:
+            self.counters.retries += 1
+            self.empty_cache()
+            block = self._find(pool, size, stream) if self.settings.expandable else None
+            block = block or self._new_block(pool, size, stream)
+        if block is None:
+            counters = self.counters
+            raise OutOfMemoryError(requested_bytes, counters.reserved_bytes, counters.allocated_bytes)
+        return block
+
+    def _new_block(self, pool: Pool, size: int, stream: int) -> Block | None:
+        if self.settings.expandable:
+            return self._expand(pool, size, stream)
+        bytes_taken = _segment_bytes(size)
+        if not self._has_room(bytes_taken):
+            return None
+        address = self._place(bytes_taken)
+        self._reserve(bytes_taken)
+        self.counters.segment_count += 1
+        self._listen(Action.SEGMENT_ALLOC, address, bytes_taken, stream)
+        return Block(address, bytes_taken, stream, pool)
+
+    def _has_room(self, more_bytes: int) -> bool:
+        allowed = self.limits.allowed_bytes
+        return allowed is None or self.counters.reserved_bytes + more_bytes <= allowed
+
+    def _reserve(self, change_bytes: int) -> None:
+        counters = self.counters
+        counters.reserved_bytes += change_bytes
+        counters.peak_reserved_bytes = max(counters.peak_reserved_bytes, counters.reserved_bytes)
+
+    def _next_place(self, size: int) -> int:
+        address = self._next_address
+        self._next_address += -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+        return address
+
+    # -- giving back --------------------------------------------------------------------------------------------
+
+    def _complete(self, block: Block) -> None:
+        self.counters.active_bytes -= block.size
+        self._listen(Action.FREE_COMPLETED, block.address, block.requested_bytes, block.stream)
+        self._merge_neighbours(block)
+        block.pool.add(block)
+
+    def _merge_neighbours(self, block: Block) -> None:
+        """Take idle neighbours into ``block``, which is in no list itself."""
+        for other in (block.previous, block.next):
+            if other is None or not other.is_idle or other.mapped != block.mapped:
+                continue
+            if other.mapped:
+                other.pool.remove(other)
+            else:
+                other.pool.remove_unmapped(other)
+            if other is block.previous:
+                block.address = other.address
+                block.previous = other.previous
+                if block.previous is not None:
+                    block.previous.next = block
+            else:
+                block.next = other.next
+                if block.next is not None:
+                    block.next.previous = block
+            block.size += other.size
+
+    def _release(self, block: Block) -> None:
+        """Give a whole segment back to the driver."""
+        block.pool.remove(block)
+        self._reserve(-block.size)
+        self.counters.segment_count -= 1
+        self._listen(Action.SEGMENT_FREE, block.address, block.size, block.stream)
+
+    def _release_available(self, size: int, stream: int) -> bool:
+        """Give back as few oversized segments as make room for ``size``; only where ``max_split_size`` is set."""
+        limit = self.settings.max_split_bytes
+        if limit is None:
+            return False
+        wanted = max(size, limit)
+        pool = self._pools[size <= SMALL_BYTES]
+        order = pool.order.get(stream, [])
+        place = bisect_left(order, (wanted, 0))
+        if place < len(order):
+            self._release(pool.free[order[place][1]])
+            return True
+        released = 0
+        for block_bytes, address in reversed(list(order)):
+            if block_bytes < limit or released >= wanted:
+                break
+            released += block_bytes
+            self._release(pool.free[address])
+        return released >= wanted
+
+    def _collect_garbage(self) -> None:
+        """Give old cached segments back where the reserved bytes pass the threshold."""
+        allowed, threshold = self.limits.allowed_bytes, self.limits.garbage_collection_threshold
+        if self.limits.fraction is None or allowed is None or not threshold:
+            return
+        target = self.counters.reserved_bytes - int(allowed * threshold)
+        pool = self._pools[False]
+        freed = True
+        while target > 0 and freed:
+            candidates = [block for block in pool.blocks() if block.is_whole and not block.expandable]
+            if not candidates:
+                return
+            mean_age = sum(pool.searches - block.age_base for block in candidates) / len(candidates)
+            freed = False
+            for block in candidates:
+                if pool.searches - block.age_base >= mean_age:
+                    target -= block.size
+                    freed = True
+                    self._release(block)
+
+    # -- expandable segments ------------------------------------------------------------------------------------
+
+    def _expand(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """Return a block of at least ``size`` at the end of what is mapped; None where the card is full."""
+        block = self._expandable_space(pool, size, stream)
+        if not block.mapped and not self._map(block, min(block.size, size)):
+            return None
+        while block.size < size:
+            following = block.next
+            assert following is not None
+            if not self._map(following, min(size - block.size, following.size)):
+                return None
+            block = following
+        pool.remove(block)
+        return block
+
+    def _expandable_space(self, pool: Pool, size: int, stream: int) -> Block:
+        """Return the first block of a run of free and unmapped ones with room for ``size``."""
+        for unmapped in pool.unmapped.get(stream, []):
+            start = unmapped.previous if unmapped.previous is not None and unmapped.previous.is_idle else unmapped
+            room, block = 0, start
+            walker: Block | None = block
+            while room < size and walker is not None and walker.is_idle:
+                room += walker.size
+                walker = walker.next
+            if room >= size:
+                return start
+        address = self._place(_VIRTUAL_SPACE_BYTES)
+        block = Block(address, _VIRTUAL_SPACE_BYTES, stream, pool, expandable=True)
+        block.mapped = False
+        self._expandable_starts.append(address)
+        pool.add_unmapped(block)
+        return block
+
+    def _map(self, block: Block, size: int) -> bool:
+        """Put memory behind the first ``size`` bytes of ``block``, in whole pages; False where the card is full."""
+        page = SMALL_SEGMENT_BYTES if block.pool.small else LARGE_SEGMENT_BYTES
+        mapped = -(-size // page) * page
+        if not self._has_room(mapped):
+            return False
+        block.pool.remove_unmapped(block)
+        block.mapped = True
+        if mapped < block.size:
+            rest = Block(block.address + mapped, block.size - mapped, block.stream, block.pool, expandable=True)
+            rest.mapped = False
+            self._link_after(block, rest)
+            block.pool.add_unmapped(rest)
+            block.size = mapped
+        address = block.address
+        self._merge_neighbours(block)
+        block.pool.add(block)
+        self._reserve(mapped)
+        self._listen(Action.SEGMENT_MAP, address, mapped, block.stream)
+        return True
+
+    @staticmethod
+    def _link_after(block: Block, following: Block) -> None:
+        following.previous, following.next = block, block.next
+        if block.next is not None:
+            block.next.previous = following
+        block.next = following
+
+    def _unmap(self, block: Block) -> None:
+        """Take the memory behind the whole pages of a free block away."""
+        page = SMALL_SEGMENT_BYTES if block.pool.small else LARGE_SEGMENT_BYTES
+        start = next(s for s in reversed(self._expandable_starts) if s <= block.address)
+        first = start + -(-(block.address - start) // page) * page
+        last = start + (block.address + block.size - start) // page * page
+        if first >= last:
+            return
+        block.pool.remove(block)
+        before, after = first - block.address, block.address + block.size - last
+        if after:
+            rest = Block(last, after, block.stream, block.pool, expandable=True)
+            self._link_after(block, rest)
+            block.pool.add(rest)
+        if before:
+            rest = Block(block.address, before, block.stream, block.pool, expandable=True)
+            if block.previous is not None:
+                self._link_after(block.previous, rest)
+            else:
+                rest.next = block
+                block.previous = rest
+            block.pool.add(rest)
+        block.address, block.size, block.mapped = first, last - first, False
+        self._merge_neighbours(block)
+        block.pool.add_unmapped(block)
+        self._reserve(-(last - first))
+        self._listen(Action.SEGMENT_UNMAP, first, last - first, block.stream)
+
+    # -- counting -----------------------------------------------------------------------------------------------
+
+    def _count_alloc(self, block: Block) -> None:
+        counters = self.counters
+        counters.alloc_count += 1
+        counters.allocated_bytes += block.size
+        counters.requested_bytes += block.requested_bytes
+        counters.active_bytes += block.size
+        counters.peak_allocated_bytes = max(counters.peak_allocated_bytes, counters.allocated_bytes)
+
+
+def _room(block: Block) -> int:
+    """Return a free block's bytes with the address space behind it that can be mapped."""
+    following = block.next
+    return block.size + (following.size if following is not None and not following.mapped else 0)
+
+
+def _segment_bytes(size: int) -> int:
+    """Return the bytes taken from the driver for a request of ``size``."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < MIN_LARGE_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES

@@ -1,0 +1,50 @@
+"""The child: runs the program on a virtual card, and writes down how it ended.
+
+Usage: python -m gpuledger.virtual.child ORDER.json SCRIPT|-m MODULE [ARGS]…
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+def main() -> int:
+    """Run the program as ``__main__``; return 0 where its steps were taken or the answer says why not."""
+    place = Path(sys.argv[1])
+    order = json.loads(place.read_text())
+    program = sys.argv[2:]
+    from gpuledger.virtual.follow import follow
+
+    outcome = follow(order, lambda: _run(program))
+    (place.parent / "outcome.json").write_text(json.dumps(outcome))
+    return 0
+
+
+def _run(program: list[str]) -> None:
+    if program[0] == "-m":
+        sys.argv = program[1:]
+        sys.path[0] = ""
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = program
+    sys.path[0] = str(Path(program[0]).resolve().parent)
+    runpy.run_path(program[0], run_name="__main__")
+
+
+def last_frames(error: BaseException) -> dict[str, Any]:
+    """Return an error in words, with the file and line of the program's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        f for f in frames if "/torch/" not in f.filename and "/gpuledger/" not in f.filename and f.filename[0] != "<"
+    ]
+    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return {"kind": type(error).__name__, "message": str(error), "place": place}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""CUDA's choices where torch's own code asks the tensor for its device, and would be told CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+
+from gpuledger.virtual.functions import CPU, VirtualFunctions
+from gpuledger.virtual.patches import Patches
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+_RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable[[str], None]) -> None:
+    """Put CUDA's choices in."""
+    _patch_dropout(patches, functions)
+    _patch_attention(patches, functions)
+    _patch_recurrent(patches, functions)
+    _patch_softmax(patches, functions)
+    _patch_optimizers(patches)
+    _patch_parameters(patches, functions)
+    _patch_programs(patches, say)
+
+
+def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
+    """A card drops out with one fused kernel that keeps a mask of booleans."""
+    plain = F.dropout
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+        if not functions.on_card(input) or not training or p in (0.0, 1.0) or inplace:
+            return plain(input, p, training, inplace)
+        return aten.native_dropout(input, p, True)[0]
+
+    def short(input: Any, p: float, train: bool) -> Any:  # noqa: A002
+        return dropout(input, p, train)
+
+    patches.put(F, "dropout", dropout)
+    patches.put(torch, "dropout", short)
+
+
+def _patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
+    """Flash attention for halves without a mask, memory-efficient attention else, as a card's default order has it."""
+    plain = F.scaled_dot_product_attention
+
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if not functions.on_card(query) or query.dim() != 4:
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        query, key, value = cast_for_autocast(query, key, value)
+        flash = query.dtype in _HALF and attn_mask is None and query.shape[-1] <= 256
+        if flash and functions.device.card.compute_capability >= (8, 0):
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        if enable_gqa:
+            key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+            value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+    patches.put(F, "scaled_dot_product_attention", attention)
+    patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
+
+
+def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
+    """Return tensors as autocast hands them to attention."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
+
+
+def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+    width = query.shape[-1]
+    if width % 8:
+        query, key, value = (F.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
+        scale = scale or width**-0.5
+    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    return out[..., :width] if width % 8 else out
+
+
+def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None) -> Any:
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.where(mask, 0.0, float("-inf")).to(query.dtype) if mask.dtype == torch.bool else mask
+        mask = mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, trained, dropout_p, causal, scale=scale
+    )[0]
+
+
+def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
+    """cuDNN runs all layers of an RNN at once."""
+    for name, mode in _RNN_MODES.items():
+        plain = getattr(torch._C._VariableFunctions, name)
+
+        def recurrent(*args: Any, plain: Any = plain, mode: int = mode) -> Any:
+            packed = isinstance(args[3], (list, tuple))
+            if packed or not functions.on_card(args[0]):
+                return plain(*args)
+            data, hidden, weights, biased, layers, dropout, train, both, batch_first = args
+            h0, c0 = hidden if mode == 2 else (hidden, None)
+            with_autocast = cast_for_autocast(data, h0, *weights)
+            data, h0, weights = with_autocast[0], with_autocast[1], list(with_autocast[2:])
+            c0 = cast_for_autocast(c0)[0] if c0 is not None else None
+            made = aten._cudnn_rnn(
+                data, weights, 4 if biased else 2, None, h0, c0, mode, h0.shape[-1], 0, layers, batch_first,
+                dropout, train, both, [], None,
+            )  # fmt: skip
+            return made[:3] if mode == 2 else made[:2]
+
+        patches.put(torch._VF, name, recurrent)
+
+
+def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
+    """A card's softmax turns halves into floats in the same kernel."""
+    for name, operator in (("softmax", aten._softmax), ("log_softmax", aten._log_softmax)):
+        plain = getattr(torch, name)
+
+        def fused(input: Any, dim: Any = None, dtype: Any = None, *, plain: Any = plain, op: Any = operator) -> Any:  # noqa: A002
+            if dtype == torch.float32 and functions.on_card(input) and input.dtype in _HALF:
+                return op(input, dim, True)
+            return plain(input, dim, dtype=dtype)
+
+        patches.put(torch, name, fused)
+
+
+def _patch_optimizers(patches: Patches) -> None:
+    """Optimizers default to foreach on a card; torch's own test asks for plain tensors, which fake ones are not."""
+
+    def choose(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
+        return (False, False) if differentiable else (use_fused, not use_fused)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("torch.optim", "torch.nn.utils", "torch.utils._foreach_utils")) and module is not None:
+            if hasattr(module, "_default_to_fused_or_foreach"):
+                patches.put(module, "_default_to_fused_or_foreach", choose)
+            if hasattr(module, "_has_foreach_support"):
+                patches.put(module, "_has_foreach_support", lambda tensors, device: True)
+            if hasattr(module, "_device_has_foreach_support"):
+                patches.put(module, "_device_has_foreach_support", lambda device: True)
+
+    def always(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    patches.put(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", always)
+
+
+def _patch_parameters(patches: Patches, functions: VirtualFunctions) -> None:
+    """Parameters are fake from their first moment, so that moving a model keeps each parameter the object it is."""
+    plain_new = nn.Parameter.__new__
+    fake_mode = functions.mode.fake_mode
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if type(data) in (torch.Tensor, nn.Parameter) and data.device.type == "cpu":
+            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+                data = fake_mode.from_tensor(data.detach(), static_shapes=True)
+        return plain_new(cls, data, requires_grad)
+
+    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        for owner in (self._parameters,):
+            for name, parameter in owner.items():
+                if parameter is None:
+                    continue
+                with torch.no_grad():
+                    moved = fn(parameter)
+                    moved_grad = fn(parameter.grad) if parameter.grad is not None else None
+                if isinstance(moved, FakeTensor) == isinstance(parameter, FakeTensor):
+                    if moved is not parameter:
+                        parameter.data = moved
+                    if moved_grad is not None:
+                        parameter.grad = moved_grad
+                else:
+                    self._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    patches.put(nn.Parameter, "__new__", staticmethod(new))
+    patches.put(nn.Module, "_apply", apply)
+
+
+def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
+    """Nothing is saved, nothing is compiled, and data are loaded in the process itself."""
+
+    def save(*_args: Any, **_kwargs: Any) -> None:
+        say("torch.save: the file was not written; nothing was computed.")
+
+    def compile_(model: Any = None, **_how: Any) -> Any:
+        say("torch.compile is not modelled: the program was followed uncompiled.")
+        return model if model is not None else lambda function: function
+
+    from torch.utils.data import DataLoader
+
+    plain_init = DataLoader.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = list(args)
+        if len(given) > 5:
+            given[5] = 0
+        kwargs |= {"num_workers": 0} if len(given) <= 5 else {}
+        for name in ("prefetch_factor", "multiprocessing_context", "persistent_workers", "pin_memory", "timeout"):
+            kwargs.pop(name, None)
+        plain_init(self, *given, **kwargs)
+
+    patches.put(torch, "save", save)
+    patches.put(torch, "compile", compile_)
+    patches.put(DataLoader, "__init__", init)
+
+
+__all__ = ["CPU", "install_choices"]

@@ -1,0 +1,134 @@
+"""The virtual device: which storages are on the card, and the allocator that holds them."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gpuledger.model.journal import Action
+from gpuledger.virtual.allocator import CachingAllocator, Counters
+from gpuledger.virtual.cards import Card
+
+Event = tuple[int, int, int, int, int, str, int]
+"""Action, address, bytes, stream, time, token and operator number."""
+
+
+class VirtualDevice:
+    """One card: storages that a program believes to be on it, by the identity of the storage.
+
+    Args:
+        card: Its figures.
+        allocator: Holds the storages; its events are kept here, each with the token it happened under.
+    """
+
+    def __init__(self, card: Card, allocator: CachingAllocator) -> None:
+        self.card = card
+        self.allocator = allocator
+        self.events: list[Event] = []
+        self.token = ""
+        self.stream = 0
+        self.in_backward = False
+        self.operators: dict[str, int] = {}
+        self.kept: dict[object, int] = {}
+        self._operator = -1
+        self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._busy = False
+        self._gone: list[int] = []
+        allocator._listen = self._heard
+
+    @property
+    def counters(self) -> Counters:
+        """Return the allocator's counters."""
+        return self.allocator.counters
+
+    # -- storages ---------------------------------------------------------------------------------------------------
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is on the card."""
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._live
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """Return the address of a tensor's storage on the card; 0 where it is not there or empty."""
+        if tensor.layout is not torch.strided:
+            return 0
+        known = self._live.get(tensor.untyped_storage()._cdata)
+        return known[1] if known else 0
+
+    def adopt(self, tensor: torch.Tensor, operator: Any) -> None:
+        """Put a storage on the card, unless it is there already with as many bytes."""
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key, size_bytes = storage._cdata, storage.nbytes()
+        known = self._live.get(key)
+        if known is not None:
+            if known[2] == size_bytes:
+                return
+            self._drop(key)
+        address = self.malloc(size_bytes, operator) if size_bytes else 0
+        reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
+        self._live[key] = (reference, address, size_bytes)
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """Note that another stream uses a tensor."""
+        address = self.address(tensor)
+        if address:
+            self.allocator.record_stream(address, stream)
+
+    def _drop(self, key: int) -> None:
+        """A storage is gone. The garbage collector may call this at any moment, so it may have to wait."""
+        if self._busy:
+            self._gone.append(key)
+            return
+        known = self._live.pop(key, None)
+        if known is not None and known[1]:
+            self._operator = -1
+            self.allocator.free(known[1])
+
+    # -- bytes ------------------------------------------------------------------------------------------------------
+
+    def malloc(self, size_bytes: int, operator: Any) -> int:
+        """Return the address of new bytes on the current stream.
+
+        Raises:
+            OutOfMemoryError: the card has no room for them.
+        """
+        self._busy = True
+        try:
+            self._operator = self._number(operator)
+            return self.allocator.malloc(size_bytes, self.stream)
+        finally:
+            self._busy = False
+            while self._gone:
+                self._drop(self._gone.pop(0))
+
+    def keep(self, key: object, size_bytes: int, operator: Any) -> None:
+        """Take bytes once and for good: a library's workspace."""
+        if key not in self.kept and size_bytes:
+            self.kept[key] = self.malloc(size_bytes, operator)
+
+    @contextmanager
+    def borrow(self, sizes_bytes: list[int], operator: Any) -> Iterator[None]:
+        """Hold bytes for as long as an operator works, as its kernels do."""
+        addresses = [self.malloc(size, operator) for size in sizes_bytes if size]
+        try:
+            yield
+        finally:
+            for address in reversed(addresses):
+                self.allocator.free(address)
+
+    def _number(self, operator: Any) -> int:
+        name = str(operator)
+        number = self.operators.get(name)
+        if number is None:
+            number = self.operators[name] = len(self.operators)
+        return number
+
+    def _heard(self, action: Action, address: int, size_bytes: int, stream: int) -> None:
+        operator = self._operator if action == Action.ALLOC else -1
+        self.events.append((int(action), address, size_bytes, stream, time.time_ns(), self.token, operator))

@@ -1,0 +1,46 @@
+"""Follows a program on a virtual card and says how it ended."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.virtual.allocator import CachingAllocator
+from gpuledger.virtual.card import in_place
+from gpuledger.virtual.cards import catalogue
+from gpuledger.virtual.child import last_frames
+from gpuledger.virtual.device import VirtualDevice
+from gpuledger.virtual.dispatch import NotModelledError
+from gpuledger.virtual.session import StepsDone, VirtualSession
+
+
+def follow(order: dict[str, Any], program: Callable[[], None]) -> dict[str, Any]:
+    """Return how a program ended on the card an order names; its run is written to the order's directory."""
+    device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))
+    session = VirtualSession(device, order["steps"], Path(order["run_directory"]))
+    said: dict[str, int] = {}
+
+    def say(sentence: str) -> None:
+        said[sentence] = said.get(sentence, 0) + 1
+
+    outcome: dict[str, Any] = {"ended": "exit"}
+    with in_place(device, say):
+        session.start()
+        try:
+            program()
+        except StepsDone:
+            outcome = {"ended": "steps"}
+        except SystemExit as error:
+            outcome = {"ended": "exit", "status": error.code if isinstance(error.code, int) else int(bool(error.code))}
+        except NotModelledError as error:
+            outcome = {"ended": "not modelled", **last_frames(error), "operator": error.operator}
+        except BaseException as error:
+            outcome = {"ended": "raised", **last_frames(error), "traceback": traceback.format_exc()}
+        for sentence in said:
+            session.journal.note(sentence)
+        steps = session.steps.seen
+        session.finish(outcome["ended"])
+    return {**outcome, "steps": steps, "notes": list(said)}

@@ -1,0 +1,58 @@
+"""A session on a virtual card: the steps, modules and phases are met as in a recording, the program ends after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuledger.collect.session import Session
+from gpuledger.collect.settings import RecordSettings
+from gpuledger.virtual.device import VirtualDevice
+from gpuledger.virtual.recorder import DEVICE_IDX, VirtualRecorder
+
+
+class StepsDone(BaseException):  # noqa: N818 - no error: the program has taken the steps asked for
+    """Ends the program after its steps, past every ``except Exception`` of its own."""
+
+
+class VirtualSession(Session):
+    """Records what happens on a virtual card.
+
+    Args:
+        device: The card.
+        steps: After how many the program is ended.
+        run_directory: Where the run is written.
+    """
+
+    def __init__(self, device: VirtualDevice, steps: int, run_directory: Path, *, ends_program: bool = True) -> None:
+        settings = RecordSettings(run_directory, 1, steps, stacks=False)
+        directory: Callable[[], Path] = lambda: run_directory / "rank-0"  # noqa: E731
+        super().__init__(settings, rank_directory=directory)
+        self.device = device
+        self._ends_program = ends_program
+        self._begins_late = not ends_program
+
+    def _begin(self) -> None:
+        card = self.device.card
+        recorder = VirtualRecorder(self.device, self.tags)
+        self.journal.fact(
+            devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
+            libraries={
+                "context_bytes": card.context_bytes.value,
+                "library_bytes": card.library_bytes.value,
+                "source": f"catalogue of cards: {card.context_bytes.source}",
+            },
+        )
+        self._adopt(recorder, None)
+        assert self.window is not None
+        self.window.sightings.place_of = recorder.place_of
+
+    def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
+        super()._step_ended(kind, start_ns, end_ns)
+        if self._ends_program and self.steps.seen >= self.settings.last_step:
+            raise StepsDone
+
+    def fail(self, error: BaseException) -> None:
+        """An error of ours is the answer here: there is no program to protect."""
+        raise error

@@ -1,0 +1,130 @@
+"""The simulated allocator against recordings of a card, and against what must hold for any program."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.model.journal import Action, Journal, read_journal
+from gpuledger.virtual.allocator import CachingAllocator, Limits, OutOfMemoryError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recordings"))
+from load import HERE, RECORDINGS
+
+MIB = 1 << 20
+CAPACITY_BYTES = 256 * MIB
+
+
+def journal_of(name: str, directory: Path) -> Journal:
+    (directory / "00000.npz").write_bytes((HERE / f"{name}.npz").read_bytes())
+    return read_journal(directory)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recorded_stream_gives_the_recorded_events(name: str, tmp_path: Path) -> None:
+    """Requests and frees in, the card's own blocks and segments out: each event, its address and its bytes."""
+    journal = journal_of(name, tmp_path)
+    events = journal.tables["events"]
+    recorded = [
+        (int(action), int(address), int(size))
+        for action, address, size in zip(events["action"], events["address"], events["bytes"], strict=True)
+        if action not in (Action.SNAPSHOT, Action.OTHER)
+    ]
+    places = deque(address for action, address, _ in recorded if action == Action.SEGMENT_ALLOC)
+    found: list[tuple[int, int, int]] = []
+    allocator = CachingAllocator(
+        AllocatorSettings.from_snapshot(journal.facts["allocator_settings"]),
+        listen=lambda action, address, size, _stream: found.append((int(action), address, size)),
+        place=lambda _size: places.popleft(),
+    )
+    for action, address, size in recorded:
+        if action == Action.ALLOC:
+            allocator.malloc(size)
+        elif action == Action.FREE_REQUESTED:
+            allocator.free(address)
+    assert found == recorded
+    assert not places
+    counters = journal.tables["counters"]
+    assert allocator.counters.peak_reserved_bytes == counters["peak_reserved_bytes"].max()
+    assert allocator.counters.peak_allocated_bytes == counters["peak_allocated_bytes"].max()
+
+
+SIZES = st.one_of(st.integers(1, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 60 * MIB))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("malloc"), SIZES, st.integers(0, 1)),
+        st.tuples(st.just("free"), st.integers(0, 1000), st.just(0)),
+        st.tuples(st.just("share"), st.integers(0, 1000), st.just(2)),
+        st.tuples(st.just("empty"), st.just(0), st.just(0)),
+    ),
+    max_size=80,
+)
+SETTINGS = st.sampled_from(
+    [
+        AllocatorSettings(),
+        AllocatorSettings(expandable=True),
+        AllocatorSettings(max_split_bytes=20 * MIB),
+        AllocatorSettings(power2_divisions=((MIB, 8),)),
+    ]
+)
+
+
+@given(STEPS, SETTINGS)
+@settings(max_examples=150, deadline=None)
+def test_books_balance_for_any_program(
+    steps: list[tuple[str, int, int]], allocator_settings: AllocatorSettings
+) -> None:
+    """Reserved is what the segments hold, blocks never overlap, and a freed program leaves nothing behind."""
+    allocator = CachingAllocator(allocator_settings, Limits(capacity_bytes=CAPACITY_BYTES))
+    for what, number, stream in steps:
+        live = sorted(allocator.live)
+        if what == "malloc":
+            try:
+                allocator.malloc(number, stream)
+            except OutOfMemoryError:
+                assert allocator.counters.retries
+        elif what == "empty":
+            allocator.empty_cache()
+        elif live:
+            address = live[number % len(live)]
+            if what == "free":
+                allocator.free(address)
+            else:
+                allocator.record_stream(address, stream)
+        assert_books(allocator)
+    for address in sorted(allocator.live):
+        allocator.free(address)
+    allocator.empty_cache()
+    assert allocator.counters.reserved_bytes == 0
+    assert allocator.counters.allocated_bytes == allocator.counters.requested_bytes == 0
+
+
+def assert_books(allocator: CachingAllocator) -> None:
+    counters = allocator.counters
+    assert counters.reserved_bytes <= CAPACITY_BYTES
+    free_bytes = sum(block.size for block in allocator.free_blocks())
+    assert counters.reserved_bytes == counters.active_bytes + free_bytes
+    held = sorted((b.address, b.size) for b in (*allocator.live.values(), *allocator.free_blocks()))
+    starts, sizes = (np.array(column, dtype=np.int64) for column in zip(*held, strict=True)) if held else ([], [])
+    assert all(starts[i] + sizes[i] <= starts[i + 1] for i in range(len(held) - 1))
+    for block in allocator.live.values():
+        assert block.size >= block.requested_bytes
+
+
+def test_garbage_collection_gives_old_segments_back() -> None:
+    """At 72 of 100 MiB with a threshold of a half, the two oldest segments go before a fourth one is taken."""
+    kept = {}
+    for fraction in (1.0, None):
+        limits = Limits(capacity_bytes=110 * MIB, fraction=fraction, garbage_collection_threshold=0.5)
+        allocator = CachingAllocator(limits=limits)
+        for size in (20, 24, 28, 32):
+            allocator.free(allocator.malloc(size * MIB))
+        kept[fraction] = allocator.counters.reserved_bytes
+    assert kept == {1.0: 60 * MIB, None: 104 * MIB}
