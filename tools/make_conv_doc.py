@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "conv_algorithms.md"
 RESULTS = ROOT / "bench" / "results" / "h200" / "conv_algorithms.json"
+FIRST_LOGS = ROOT / "tests" / "data"
+"""Logs of the first experiment, as its authors published them."""
 TIME_LOG = RESULTS.with_suffix(".log")
 COMPARED = RESULTS.with_name("conv_algorithms_watched.md")
 WATCHED = ("cudnn", "direct", "im2col", "fft", "winograd")
@@ -39,6 +42,8 @@ LAYER_KEYS = ("conv_ms", "overhead_ms", "taken_bytes")
 
 CONSTANT_BELOW = 1.05
 """A peak is called constant when it grows by less from the smallest to the largest fitted batch."""
+OWN_FROM_FRAC = 0.4
+"""From such a share of an implementation's bytes on, the algorithm itself needed them."""
 WIDTH = 120
 
 Row = dict[str, Any]
@@ -192,6 +197,10 @@ def findings(results: Row) -> list[str]:
         *wrap("**Does their memory forbid batching?** " + batching(results)),
         "",
         *(line for name in ("fft", "winograd", "im2col") for line in wrap(describe_batching(results, name))),
+        "",
+        "### Beside the first experiment",
+        "",
+        *first_experiment(results),
     ]
 
 
@@ -273,6 +282,50 @@ def describe_batching(results: Row, algorithm: str) -> str:
     ratio = loop["total_ms"] / whole["total_ms"]
     takes = f"takes × {ratio:.2f} the time" if ratio >= 1 else f"is faster, × {ratio:.2f} the time"
     return f"- {algorithm}, batch {batch}: looping {takes} and saves {mib(saved)} of {mib(whole['peak_bytes'])} MiB."
+
+
+def first_experiment(results: Row) -> list[str]:
+    """Return the first experiment's figures beside these, from its own logs."""
+    batches = [results["batches"][0], results["batches"][-1]]
+    head = ["", *(f"ms then, batch {batch}" for batch in batches), *(f"ms here, batch {batch}" for batch in batches)]
+    head += ["peak MiB then, batch 1", f"here, batch {batches[0]}"]
+    rows = []
+    for name in dict.fromkeys(row["algorithm"] for row in results["algorithms"]):
+        here = [case(find(results, name), batch) for batch in batches]
+        then = [ms(first_total_ms(name, batch)) for batch in batches]
+        then_mib = f"{first_peak_mib(name):,}"
+        rows.append([name, *then, *(ms(one["total_ms"]) for one in here), then_mib, mib(here[0]["peak_bytes"])])
+    told = (
+        "Then: its published logs, another card, FFT and Winograd looping over the batch, milliseconds summed over the "
+        "convolutions, and the whole card's bytes above the first reading; here: the tables above, so context and "
+        f"library are not in the bytes, and all weights are. {blame(results)}"
+    )
+    return [*wrap(told), "", *table(head, rows)]
+
+
+def blame(results: Row) -> str:
+    """Return whose the first experiment's bytes were, the algorithm's or its implementation's."""
+    words = []
+    for name in ("fft", "winograd"):
+        frac = case(find(results, name), results["batches"][0])["peak_bytes"] / MIB / first_peak_mib(name)
+        whose = "its implementation's for the most part" if frac < OWN_FROM_FRAC else "the algorithm's own"
+        words.append(f"{name} takes {frac:.0%} of what it took then: the bytes were {whose}")
+    return "; ".join(words).capitalize().replace("Fft", "FFT") + "."
+
+
+def first_peak_mib(name: str) -> int:
+    """Return the highest reading above the first one of the first experiment's log of one algorithm."""
+    lines = (FIRST_LOGS / "nvidia_smi" / f"memory_{name}.txt").read_text(encoding="utf-8").splitlines()[1:]
+    readings = [int(line.split()[0]) for line in lines if line.strip()]
+    return max(readings) - readings[0]
+
+
+def first_total_ms(name: str, batch: int) -> float:
+    """Return the first experiment's time summed over the convolutions, the mean of its repetitions."""
+    lines = (FIRST_LOGS / "time_log" / "logVGG.txt").read_text(encoding="utf-8").splitlines()
+    rows = [line.rstrip(", ").split(", ") for line in lines]
+    sums = [sum(map(float, row[3:])) for row in rows if row[:3] == [name.upper(), str(batch), "TOTAL"]]
+    return statistics.fmean(sums)
 
 
 def layers(results: Row) -> list[str]:

@@ -190,6 +190,11 @@ def make_results_with_fit(load: Load) -> dict[str, Any]:
 def test_the_pages_words_follow_the_figures(page_maker: ModuleType, load: Load) -> None:
     fine = flat(fill(page_maker, load, make_results({})))
     assert "all within" in fine
+    assert "| fft | 8,534 | 33,380 | 20.0 | 160 | 6,247 | 700 |" in fine
+    assert "FFT takes 11% of what it took then: the bytes were its implementation's for the most part" in fine
+    assert "FFT takes 56% of what it took then: the bytes were the algorithm's own; winograd" in flat(
+        fill(page_maker, load, make_results({"fft batched": 2900}))
+    )
     assert "8 of the 8 peaks follow a straight line" in fine
     assert "Constant in effect: none. Growing: direct (× 2.00), im2col (× 2.00)" in fine
     assert "Constant in effect: fft (× 1.03). " in flat(fill(page_maker, load, make_results({"fft batched": 2.75})))
