@@ -86,17 +86,27 @@ def fit_cases(cases: list[dict[str, Any]], held_out: int) -> dict[str, Any] | No
 
 
 def measure_all(network: VGG19, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield each algorithm and mode with its cases and their lines."""
+    """Yield each algorithm and mode with its cases and their lines; one that fails, with its error.
+
+    A card's time is dear: what fails on it, for want of memory most likely, does not take the others with it.
+    """
     batches = sorted({*asked.batches, asked.held_out})
     images = {batch: network.make_images(batch, asked.size).cpu() for batch in batches}
     for algorithm in ALGORITHMS:
         for mode in list_modes(algorithm):
-            cases = []
-            for batch in batches:
-                case = measure_case(network, images[batch].to(network.device), algorithm, mode, asked)
-                print(f"{algorithm} {mode} {batch}: {case['total_ms']:.2f} ms, {case['peak_bytes']} bytes", flush=True)
-                cases.append({key: case[key] for key in case if key not in ("algorithm", "mode")})
-            yield {"algorithm": algorithm, "mode": mode, "fit": fit_cases(cases, asked.held_out), "cases": cases}
+            row: dict[str, Any] = {"algorithm": algorithm, "mode": mode, "fit": None, "cases": []}
+            try:
+                for batch in batches:
+                    case = measure_case(network, images[batch].to(network.device), algorithm, mode, asked)
+                    print(
+                        f"{algorithm} {mode} {batch}: {case['total_ms']:.2f} ms, {case['peak_bytes']} bytes", flush=True
+                    )
+                    row["cases"].append({key: case[key] for key in case if key not in ("algorithm", "mode")})
+                row["fit"] = fit_cases(row["cases"], asked.held_out)
+            except RuntimeError as error:
+                row["error"] = f"{type(error).__name__}: {error}"
+                print(f"{algorithm} {mode}: {row['error']}", file=sys.stderr, flush=True)
+            yield row
 
 
 def format_time_log(results: dict[str, Any]) -> str:
@@ -155,8 +165,8 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Watch, measure and write the results."""
+def main() -> int:
+    """Watch, measure and write the results; return 1 where an algorithm failed."""
     asked = read_arguments()
     watched = watch_all(asked.watch, asked) if asked.watch else []
     begin_s = time.monotonic()
@@ -181,7 +191,8 @@ def main() -> None:
         write_results(asked.out, results)
     asked.out.with_suffix(".log").write_text(format_time_log(results), encoding="utf-8")
     print(f"{results['wall_s']} s, written to {asked.out}")
+    return int(any("error" in row for row in results["algorithms"]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

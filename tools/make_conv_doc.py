@@ -361,6 +361,11 @@ MAKERS = {"times": times, "memory": memory, "findings": findings, "layers": laye
 
 def fill(text: str, results: Row | None) -> str:
     """Return the page with every marked section made anew."""
+    failed = [
+        f"{label(row)}: {row['error']}" for row in (results or {"algorithms": []})["algorithms"] if "error" in row
+    ]
+    if failed:
+        raise SystemExit(f"{RESULTS}: incomplete: {'; '.join(failed)}")
     sections = {"picture": [*picture(MEMORY_PICTURE), *compared()], "layers picture": picture(LAYERS_PICTURE)}
     sections |= {name: make(results) if results else UNMEASURED for name, make in MAKERS.items()}
     for name, lines in sections.items():

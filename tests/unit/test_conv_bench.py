@@ -72,6 +72,29 @@ def test_bench_measures_every_algorithm_mode_and_batch(tmp_path: Path) -> None:
     }
 
 
+def test_an_algorithm_that_fails_does_not_take_the_others_with_it(
+    load: Load, page_maker: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, convolutions = load("conv_algorithms"), load("convolutions")
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(convolutions.ALGORITHMS["fft"], "convolve", fail)
+    out = tmp_path / "conv.json"
+    small = ["--size", "32", "--width", "1", "--batches", "1,2", "--held-out", "3", "--repeats", "1"]
+    monkeypatch.setattr(sys, "argv", ["bench", "--out", str(out), "--device", "cpu", *small])
+    assert bench.main() == 1
+    results = json.loads(out.read_text(encoding="utf-8"))
+    assert len(results["algorithms"]) == 8
+    errors = {
+        (row["algorithm"], row.get("error")) for row in results["algorithms"] if "error" in row or not row["cases"]
+    }
+    assert errors == {("fft", "RuntimeError: CUDA out of memory")}
+    with pytest.raises(SystemExit, match="incomplete: fft: RuntimeError: CUDA out of memory; fft looping"):
+        page_maker.fill("", results)
+
+
 def test_watching_goes_on_after_one_that_failed(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = load("conv_algorithms")
     commands: list[list[str]] = []
