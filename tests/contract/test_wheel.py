@@ -58,6 +58,12 @@ def test_the_wheel_asks_for_no_torch(wheel: zipfile.ZipFile) -> None:
     assert metadata["Version"] == gpuledger.__version__
 
 
+def test_pytest_finds_the_plugin_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    lines = wheel.read(name).decode().splitlines()
+    assert lines[lines.index("[pytest11]") + 1] == "gpuledger = gpuledger.integrations.pytest_plugin"
+
+
 def test_a_clean_installation_reads_a_run(clean: Path, tmp_path: Path) -> None:
     make_run(tmp_path / "some.ledger")
     for arguments in (["show", "some.ledger"], ["balance", "some.ledger"], ["report", "some.ledger", "-o", "out.html"]):

@@ -243,3 +243,13 @@ def test_it():
     result.assert_outcomes(passed=1 - fails, failed=fails)
     if fails:
         result.stdout.fnmatch_lines(["*one call took 4.00 J*1.00 J over the limit of 3.00 J*"])
+
+
+def test_without_torch_the_marks_skip_and_say_so(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest_plugin, "find_spec", lambda name: None)
+    source = "import pytest\n@pytest.mark.limit_gpu_memory(1)\ndef test_it(): assert False\n"
+    source += "@pytest.mark.limit_step_energy(1)\ndef test_other(): assert False\n"
+    pytester.makepyfile(source)
+    result = pytester.runpytest_inprocess(*PLUGIN, CPU, "-rs")
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["*limit_gpu_memory: torch is not installed"])

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.api import Recording
 
 DEVICES = ("auto", "cuda", "cpu")
+NO_TORCH = "torch is not installed"
 LIMITS = pytest.StashKey[Limits]()
 
 
@@ -54,9 +56,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose mark cannot be measured here."""
     limits = item.stash.get(LIMITS, Limits())
-    if limits.of_bytes and _devices(item.config) != "cpu" and not _has_card():
+    if limits.of_bytes and (reason := _why_no_bytes(_devices(item.config))):
         name = MEMORY if limits.memory_bytes is not None else GROWTH
-        pytest.skip(f"{name}: no CUDA card here; --gpuledger-devices cpu measures CPU tensors")
+        pytest.skip(f"{name}: {reason}")
     if limits.energy is not None and (reason := _why_no_energy()):
         pytest.skip(f"{ENERGY}: {reason}")
 
@@ -129,6 +131,9 @@ def _devices(config: pytest.Config) -> str:
 
 
 def _why_no_energy() -> str:
+    """Return why joules cannot be measured here; "" where they can."""
+    if find_spec("torch") is None:
+        return NO_TORCH
     from gpuledger.errors import NoDeviceError
     from gpuledger.integrations.step_energy import card_energy_counter
 
@@ -139,7 +144,12 @@ def _why_no_energy() -> str:
     return ""
 
 
-def _has_card() -> bool:
+def _why_no_bytes(devices: str) -> str:
+    """Return why bytes cannot be measured here; "" where they can."""
+    if find_spec("torch") is None:
+        return NO_TORCH
     import torch
 
-    return bool(torch.cuda.is_available())
+    if devices == "cpu" or torch.cuda.is_available():
+        return ""
+    return "no CUDA card here; --gpuledger-devices cpu measures CPU tensors"
