@@ -101,6 +101,10 @@ def test_each_card_has_its_line_and_name(tmp_path: Path) -> None:
     assert series[1].peak[1] == 2 * series[0].peak[1]
 
 
+def test_runs_of_one_name_are_told_apart(old: list[Run]) -> None:
+    assert [one.name for one in build_series(old[:3])[0]] == ["imported", "imported (2)", "imported (3)"]
+
+
 def test_average_and_instant_power_are_never_mixed(tmp_path: Path) -> None:
     both = sampled(tmp_path, "both", [0, 1], power_average_w=[100, 110], power_instant_w=[90, 300])
     average = sampled(tmp_path, "average", [0, 1], power_average_w=[50, 60])
@@ -149,6 +153,8 @@ def test_a_run_without_a_card_is_drawn_from_its_books(tmp_path: Path) -> None:
         (["run", "run"], ["run", "run"]),
         (["x", "x_2"], ["x", "x_2"]),
         (["fft-r1", "fft-r2"], ["r1", "r2"]),
+        (["log · GPU 0", "log · GPU 1"], ["GPU 0", "GPU 1"]),
+        (["var-0", "var-1"], ["var-0", "var-1"]),
         (["memory_", "memory_fft"], ["memory_", "memory_fft"]),
         (["one"], ["one"]),
     ],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.series import told_apart
 from gpuledger.analyze.watched import Watched, watched
 from gpuledger.errors import EmptyRunError
 from gpuledger.units import share_frac
@@ -66,6 +67,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
         raise EmptyRunError(
             notes[0].rstrip(".") if notes else "no run", hint="gpuledger watch -- COMMAND reads the card"
         )
+    names = told_apart([one.name for one in figures])
+    figures = [replace(one, name=name) for one, name in zip(figures, names, strict=True)]
     rows = tuple(Compared(one, _times_first(one, figures[0])) for one in figures)
     return Comparison(rows, tuple(_merged(notes, len(runs))))
 

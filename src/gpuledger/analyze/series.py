@@ -145,7 +145,14 @@ def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -
         if not lines:
             notes.append(f"{run.name}: no readings of {metric}" + (" of a process." if per == "process" else "."))
         found += lines
-    return found, notes
+    names = told_apart([line.name for line in found])
+    return [replace(line, name=name) for line, name in zip(found, names, strict=True)], notes
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Return names with a number behind each that another one before it has too."""
+    seen = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, seen, strict=True)]
 
 
 def _common_column(runs: Sequence[Run], columns: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -102,6 +103,8 @@ def cells_of(line: str, separator: str) -> list[str]:
 
 def is_header(line: str) -> bool:
     """Return whether a line names columns: each cell has the form of a name, one has a name that is known."""
+    if not line.lstrip(' "')[:1].islower():
+        return False
     cells = cells_of(line, ";" if ";" in line else ",")
     names = [_HEADER_CELL.fullmatch(cell) for cell in cells]
     return all(names) and any(name[1] in FIELDS or name[1].startswith(_FAMILIES) for name in names if name)
@@ -143,6 +146,7 @@ def _guess(cell: str) -> Field:
     return Field.named("name") if is_name else Field("", UNKNOWN)
 
 
+@functools.lru_cache(maxsize=65_536)
 def parse_cell(field: Field, cell: str) -> Any:
     """Return the value of a cell in the run's unit; None where nvidia-smi says that it has none.
 

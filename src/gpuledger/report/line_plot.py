@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.series import BOOK_SOURCE, MEMORY, PROCESS_SOURCE, QUANTITIES, UNKNOWN_CARD
 from gpuledger.report.figures import INK, SOFT, new_figure, shortened
 from gpuledger.report.plot_style import (
-    LEGEND_LINE_IN,
     AxisUnit,
     Label,
+    LegendEntry,
     axis_unit,
     draw_legend,
     dress,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 WIDTH_IN, HEIGHT_IN = 11.0, 5.6
 LEFT_IN, RIGHT_IN, TOP_IN, BOTTOM_IN = 0.85, 2.75, 0.9, 0.65
 MOST_LABELS = 12
+FEW, FILL_ALPHA = 6, 0.13
 NAME_CHARACTERS = 26
 HEADROOM = 1.16
 CAPACITY_FACTOR = 2.5
@@ -52,18 +54,18 @@ def draw_lines(series: Sequence[Series], framing: Framing) -> Figure:
     """
     quantity = QUANTITIES[framing.metric]
     unit = axis_unit(quantity.unit, max(abs(one.peak[1]) for one in series))
-    height = max(HEIGHT_IN, TOP_IN + BOTTOM_IN + LEGEND_LINE_IN * len(series))
+    names = short_names([one.name for one in series])
+    entries = [_legend_entry(one, name, unit) for one, name in zip(series, names, strict=True)]
+    height = max(HEIGHT_IN, TOP_IN + BOTTOM_IN + sum(entry.height_in for entry in entries))
     figure = new_figure(WIDTH_IN, height)
     box = (LEFT_IN, BOTTOM_IN, WIDTH_IN - LEFT_IN - RIGHT_IN, height - TOP_IN - BOTTOM_IN)
     axis = figure.add_axes((box[0] / WIDTH_IN, box[1] / height, box[2] / WIDTH_IN, box[3] / height))
     dress(axis)
-    names = short_names([one.name for one in series])
     for number, one in sorted(enumerate(series), key=lambda pair: -pair[1].peak[1]):
-        _draw_line(axis, one, number, unit)
+        _draw_line(axis, one, number, unit, FILL_ALPHA if len(series) <= FEW else FILL_ALPHA / 3)
     _scale(axis, series, unit)
     _draw_capacity(axis, series, unit)
     _label_peaks(axis, series, names, unit)
-    entries = [_legend_entry(one, name, unit) for one, name in zip(series, names, strict=True)]
     draw_legend(figure, entries, (WIDTH_IN - RIGHT_IN + 0.3, height - TOP_IN - 0.06))
     axis.set_xlabel(f"seconds {_ORIGINS[framing.align]}", size=9.5, color=SOFT)
     title, subtitle = _words(series, framing, unit)
@@ -72,26 +74,31 @@ def draw_lines(series: Sequence[Series], framing: Framing) -> Figure:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return names without the beginning they all share, cut where a word ends: ``memory_fft`` becomes ``fft``."""
+    """Return names without the beginning they all share: ``memory_fft`` becomes ``fft``.
+
+    They are cut where a word ends, and only where every one still begins with a letter.
+    """
     if len(set(names)) < 2:
         return list(names)
-    first, last = min(names), max(names)
-    shared = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    cut = max((first.rfind(mark, 0, shared) + 1 for mark in "_-. /"), default=0)
-    shortened_names = [name[cut:] for name in names]
-    return shortened_names if all(shortened_names) else list(names)
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    cuts = [place for place, letters in enumerate(same, 1) if letters[0] in _WORD_ENDS]
+    for cut in reversed(cuts):
+        if all(name[cut : cut + 1].isalpha() for name in names):
+            return [name[cut:] for name in names]
+    return list(names)
 
 
+_WORD_ENDS = "_-. /"
 _ORIGINS = {"start": "from the beginning of each run", "first-use": "from each run's first use of the card's memory"}
 
 
-def _draw_line(axis: Axes, one: Series, number: int, unit: AxisUnit) -> None:
+def _draw_line(axis: Axes, one: Series, number: int, unit: AxisUnit, alpha: float) -> None:
     color, style = line_look(number)
     values = one.values / unit.size
     where = "steps-post" if one.line.steps else "default"
     axis.plot(one.t_s, values, color=color, linestyle=style, linewidth=1.5, drawstyle=where, zorder=3, gid="data")
     step = "post" if one.line.steps else None
-    axis.fill_between(one.t_s, values, 0, color=color, alpha=0.13, linewidth=0, step=step, zorder=2)  # type: ignore[arg-type]
+    axis.fill_between(one.t_s, values, 0, color=color, alpha=alpha, linewidth=0, step=step, zorder=2)  # type: ignore[arg-type]
     at_s, peak = one.peak
     axis.plot([at_s], [peak / unit.size], "o", color=color, markersize=5, markeredgecolor="white", zorder=5)
 
@@ -140,12 +147,14 @@ def _label_peaks(axis: Axes, series: Sequence[Series], names: Sequence[str], uni
     place_labels(axis, labels)
 
 
-def _legend_entry(one: Series, name: str, unit: AxisUnit) -> tuple[str, str]:
+def _legend_entry(one: Series, name: str, unit: AxisUnit) -> LegendEntry:
     """Return a line's name, marked where its command failed, and its peak and what was taken off."""
     failed = f" (exit status {one.line.exit_status})" if one.line.exit_status else ""
     at_s, peak = one.peak
-    above = f", above {unit.text(one.baseline)}" if one.baseline else ""
-    return shortened(name, NAME_CHARACTERS) + failed, f"peak {unit.text(peak)} at {at_s:,.2f} s{above}"
+    details = [f"peak {unit.text(peak)} at {at_s:,.2f} s"]
+    if one.baseline:
+        details.append(f"above {axis_unit('B', one.baseline).text(one.baseline)} at its beginning")
+    return LegendEntry(shortened(name, NAME_CHARACTERS) + failed, tuple(details))
 
 
 def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit) -> tuple[str, str]:

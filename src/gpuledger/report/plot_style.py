@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 150
-LEGEND_LINE_IN, LEGEND_NAME_IN = 0.4, 0.26
-"""Height of an entry of a legend, with a detail and without."""
+LEGEND_DETAIL_IN = 0.15
 LINE_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#3d3d3d")
 """Okabe and Ito's colours for colour-blind readers, in fixed order; yellow, which white swallows, is left out."""
 LINE_STYLES = ("-", "--", ":", "-.")
@@ -117,21 +116,35 @@ def write_head(figure: Figure, title: str, subtitle: str) -> None:
     figure.text(0.25 / width, 1 - 0.54 / height, drawable(subtitle), size=9.5, va="top", color=SOFT)
 
 
-def draw_legend(figure: Figure, entries: Sequence[tuple[str, str]], corner_in: tuple[float, float]) -> None:
-    """List the lines in the order of their colours, a name with a detail below, from a corner in inches."""
+@dataclass(frozen=True)
+class LegendEntry:
+    """A line's name, and what is said of it below, a line each."""
+
+    name: str
+    details: tuple[str, ...] = ()
+
+    @property
+    def height_in(self) -> float:
+        """Return the height of the entry with the room below it."""
+        return 0.26 + LEGEND_DETAIL_IN * len(self.details)
+
+
+def draw_legend(figure: Figure, entries: Sequence[LegendEntry], corner_in: tuple[float, float]) -> None:
+    """List the lines in the order of their colours, from a corner in inches."""
     from matplotlib.lines import Line2D
 
     width, height = figure.get_size_inches()
     left, top = corner_in[0] / width, corner_in[1]
-    for number, (name, detail) in enumerate(entries):
+    text_left = left + 0.34 / width
+    for number, entry in enumerate(entries):
         color, style = line_look(number)
-        y = top / height
         look: dict[str, Any] = {"color": color, "linestyle": style, "linewidth": 2.4}
-        figure.add_artist(Line2D([left, left + 0.24 / width], [y, y], **look))
-        figure.text(left + 0.34 / width, y, drawable(name), size=10, weight="bold", color=INK, va="center")
-        if detail:
-            figure.text(left + 0.34 / width, y - 0.165 / height, detail, size=8.5, color=SOFT, va="center")
-        top -= LEGEND_LINE_IN if detail else LEGEND_NAME_IN
+        figure.add_artist(Line2D([left, left + 0.24 / width], [top / height] * 2, **look))
+        figure.text(text_left, top / height, drawable(entry.name), size=10, weight="bold", color=INK, va="center")
+        for place, detail in enumerate(entry.details, 1):
+            y = (top - LEGEND_DETAIL_IN * place - 0.02) / height
+            figure.text(text_left, y, detail, size=8.5, color=SOFT, va="center")
+        top -= entry.height_in
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuledger.report.figures import INK, SOFT, drawable, new_figure
 from gpuledger.report.phrases import MISSING
-from gpuledger.report.plot_style import draw_legend, dress, line_look, write_head
+from gpuledger.report.plot_style import LegendEntry, draw_legend, dress, line_look, write_head
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,9 @@ def _grid(
 def _finish(figure: Figure, log: TimeLog, title: str) -> None:
     write_head(figure, title, f"milliseconds, logarithmic · mean of the log's repetitions{_unmeasured(log)}")
     width, height = figure.get_size_inches()
-    draw_legend(figure, [(name, "") for name in log.algorithms], (width - RIGHT_IN + 0.25, height - TOP_IN - 0.1))
+    draw_legend(
+        figure, [LegendEntry(name) for name in log.algorithms], (width - RIGHT_IN + 0.25, height - TOP_IN - 0.1)
+    )
 
 
 def _unmeasured(log: TimeLog) -> str:
