@@ -105,7 +105,7 @@ def test_without_a_card_the_marks_skip_and_say_why(pytester: pytest.Pytester) ->
     source = marked("1", "assert False") + "@pytest.mark.limit_gpu_growth()\ndef test_other(): assert False\n"
     result = run(pytester, source, "-rs")
     result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["*limit_gpu_memory: no CUDA card here; --gpuledger-devices cpu measures CPU tensors"])
+    result.stdout.fnmatch_lines(["*limit_gpu_memory: no CUDA card here; --gpuledger-virtual h200 follows it *"])
 
 
 def test_the_devices_can_stand_in_the_ini_file(pytester: pytest.Pytester) -> None:
@@ -253,3 +253,37 @@ def test_without_torch_the_marks_skip_and_say_so(pytester: pytest.Pytester, monk
     result = pytester.runpytest_inprocess(*PLUGIN, CPU, "-rs")
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["*limit_gpu_memory: torch is not installed"])
+
+
+def test_on_a_virtual_card_marked_tests_run_and_others_stay_where_they_are(pytester: pytest.Pytester) -> None:
+    source = """
+def step():
+    model = torch.nn.Linear(1024, 1024).cuda()
+    model(torch.randn(64, 1024, device="cuda")).sum().backward()
+
+@pytest.mark.limit_gpu_memory("96 MiB")
+def test_fits():
+    step()
+
+@pytest.mark.limit_gpu_memory("8 MiB")
+def test_does_not():
+    step()
+
+@pytest.mark.limit_gpu_growth("0 B", calls=1, warmup=1)
+def test_grows_not():
+    step()
+
+def test_unmarked():
+    assert not torch.cuda.is_available()
+"""
+    result = run(pytester, source, "--gpuledger-virtual=h200")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*limit_gpu_memory: took * over the limit of 8.0 MiB*", "at * on cuda:0:", "* MiB  weight*"]
+    )
+
+
+def test_a_virtual_card_that_is_not_known_is_a_wrong_call(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "def test_it(): pass", "--gpuledger-virtual=h20000")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--gpuledger-virtual h20000: no such card" in result.stderr.str()

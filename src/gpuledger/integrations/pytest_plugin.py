@@ -20,6 +20,7 @@ from gpuledger.integrations.pytest_marks import DESCRIPTIONS, ENERGY, GROWTH, ME
 
 if TYPE_CHECKING:
     from gpuledger.api import Recording
+    from gpuledger.integrations.virtual_recording import VirtualRecording
 
 DEVICES = ("auto", "cuda", "cpu")
 NO_TORCH = "torch is not installed"
@@ -35,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=DEVICES,
         help="What the marks measure: cards (auto, cuda), skipping where there is none, or CPU tensors (cpu).",
     )
+    group.addoption(
+        "--gpuledger-virtual",
+        metavar="CARD",
+        help="Run tests with a limit on bytes on a card that is not there, such as h200: nothing is computed.",
+    )
     group.addoption("--gpuledger-out", metavar="DIR", help="Keep each recorded test as a run in this directory.")
     parser.addini("gpuledger_devices", "What is measured: auto, cuda or cpu.", default="auto")
 
@@ -45,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", description)
     if _devices(config) not in DEVICES:
         raise pytest.UsageError(f"gpuledger_devices = {_devices(config)}: expected one of {', '.join(DEVICES)}")
+    if _virtual_card(config):
+        _check_card(_virtual_card(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose mark cannot be measured here."""
     limits = item.stash.get(LIMITS, Limits())
-    if limits.of_bytes and (reason := _why_no_bytes(_devices(item.config))):
+    if limits.of_bytes and (reason := _why_no_bytes(item.config)):
         name = MEMORY if limits.memory_bytes is not None else GROWTH
         pytest.skip(f"{name}: {reason}")
     if limits.energy is not None and (reason := _why_no_energy()):
@@ -82,7 +90,7 @@ def _recorded_call(item: pytest.Item, limits: Limits) -> Generator[None, Any, An
     from gpuledger.integrations.pytest_recorded import RecordedTest
 
     with _place(item) as place:
-        test = RecordedTest(item, limits, place, _devices(item.config))
+        test = RecordedTest(item, limits, lambda: _make_recording(item, place, virtual=limits.of_bytes))
         with test.recorded():
             test.repeat()
             result = yield
@@ -106,12 +114,22 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.fixture
-def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
+def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording | VirtualRecording]:
     """Return a recording for the test to begin and end: ``with gpuledger_recording:``, afterwards ``.run()``."""
+    with _place(request.node) as place:
+        yield _make_recording(request.node, place, virtual=True)
+
+
+def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | VirtualRecording:
+    """Return what records a test: on the virtual card where one is asked for and ``virtual`` is wanted."""
+    card = _virtual_card(item.config)
+    if card and virtual:
+        from gpuledger.integrations.virtual_recording import VirtualRecording
+
+        return VirtualRecording(card, place)
     from gpuledger.api import record
 
-    with _place(request.node) as place:
-        yield record(request.node.name, out=place, force=True, devices=_devices(request.config))
+    return record(item.name, out=place, force=True, devices=_devices(item.config))
 
 
 @contextmanager
@@ -144,12 +162,27 @@ def _why_no_energy() -> str:
     return ""
 
 
-def _why_no_bytes(devices: str) -> str:
+def _why_no_bytes(config: pytest.Config) -> str:
     """Return why bytes cannot be measured here; "" where they can."""
     if find_spec("torch") is None:
         return NO_TORCH
     import torch
 
-    if devices == "cpu" or torch.cuda.is_available():
+    if _virtual_card(config) or _devices(config) == "cpu" or torch.cuda.is_available():
         return ""
-    return "no CUDA card here; --gpuledger-devices cpu measures CPU tensors"
+    return "no CUDA card here; --gpuledger-virtual h200 follows it on a card that is not there"
+
+
+def _virtual_card(config: pytest.Config) -> str:
+    return str(config.getoption("--gpuledger-virtual") or "")
+
+
+def _check_card(name: str) -> None:
+    from gpuledger.errors import UsageError
+    from gpuledger.virtual.cards import find_card
+
+    try:
+        find_card(name)
+    except UsageError as error:
+        message = error.message.replace("--gpu ", "--gpuledger-virtual ")
+        raise pytest.UsageError(f"{message} ({error.hint})" if error.hint else message) from error

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuledger.api import Recording, record
 from gpuledger.errors import GpuLedgerError
 from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, Limits
 from gpuledger.integrations.pytest_measure import TestBytes, grown_bytes, measure_test, over_growth, over_memory
 
 if TYPE_CHECKING:
+    from gpuledger.api import Recording
+    from gpuledger.integrations.virtual_recording import VirtualRecording
     from gpuledger.model.run import Run
 
 
 class RecordedTest:
     """A test and the recording of its call. Where it has the fixture, what that recorded is what counts."""
 
-    def __init__(self, item: Any, limits: Limits, place: Path, devices: str) -> None:
+    def __init__(self, item: Any, limits: Limits, make: Callable[[], Recording | VirtualRecording]) -> None:
         self._item = item
         self._limits = limits
-        self._theirs: Recording | None = getattr(item, "funcargs", {}).get(FIXTURE)
-        self._recording = self._theirs or record(item.name, out=place, force=True, devices=devices)
+        self._theirs: Recording | VirtualRecording | None = getattr(item, "funcargs", {}).get(FIXTURE)
+        self._recording = self._theirs or make()
         self._run: Run | None = None
         self._found: TestBytes | None = None
         self._not_measured = ""

@@ -1,0 +1,99 @@
+"""A recording of what happens inside a ``with`` block on a card that is not in the machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gpuledger._version import __version__
+from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.api import load
+from gpuledger.errors import UsageError
+from gpuledger.model.run import write_json
+from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.virtual.allocator import CachingAllocator
+from gpuledger.virtual.card import in_place
+from gpuledger.virtual.cards import find_card
+from gpuledger.virtual.device import VirtualDevice
+from gpuledger.virtual.session import VirtualSession
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Run
+
+
+class VirtualRecording:
+    """Lets the block find the card as ``cuda:0``; nothing is computed, and values are not real.
+
+    Args:
+        card: Name of a card of the catalogue.
+        out: Directory of the run, which is not there yet.
+
+    Raises:
+        UsageError: there is no such card.
+    """
+
+    def __init__(self, card: str, out: Path) -> None:
+        self._card = find_card(card)
+        self._out = out
+        self._stack = ExitStack()
+        self._said: dict[str, None] = {}
+        self._session: VirtualSession | None = None
+        self._started_ns = 0
+        self.path: Path | None = None
+        """Directory of the run, once it has begun."""
+
+    def __enter__(self) -> VirtualRecording:
+        """Put the card in place and begin to record."""
+        self.path, self._started_ns = self._out, time.time_ns()
+        self._out.mkdir(parents=True)
+        self._write_manifest("running")
+        device = VirtualDevice(self._card, CachingAllocator(AllocatorSettings()))
+        self._stack.enter_context(in_place(device, self._say))
+        self._session = VirtualSession(device, sys.maxsize, self._out, ends_program=False)
+        self._session.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End recording and take the card away."""
+        assert self._session is not None
+        session, self._session = self._session, None
+        try:
+            for sentence in self._said:
+                session.journal.note(sentence)
+            session.finish("exception" if error else "end of record")
+        finally:
+            self._stack.close()
+        self._write_manifest("complete")
+
+    def step(self) -> None:
+        """Mark the end of a step."""
+        if self._session is None:
+            raise UsageError("recording.step(): nothing is being recorded", hint="use it inside the with-block")
+        self._session.mark_step()
+
+    def run(self) -> Run:
+        """Return the finished run."""
+        return load(self._out)
+
+    def _say(self, sentence: str) -> None:
+        self._said[sentence] = None
+
+    def _write_manifest(self, status: str) -> None:
+        facts: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "gpuledger_version": __version__,
+            "name": self._out.name,
+            "command": [],
+            "started_ns": self._started_ns,
+            "ended_ns": time.time_ns() if status == "complete" else None,
+            "status": status,
+            "settings": {"card": {"value": self._card.key, "origin": "asked for"}},
+            "notes": [],
+        }
+        write_json(self._out / "manifest.json", facts)
