@@ -281,3 +281,11 @@ def test_a_run_that_is_not_whole_is_said(runs: Path, tmp_path: Path, status: str
     result = ask("check", place.parent, "--against", runs / "one", "--json")
     assert result.exit_code == 0
     assert any(note.startswith(f"part {said}") for note in json.loads(result.stdout)["notes"])
+
+
+@pytest.mark.parametrize("words", [("--junit",), ("--markdown",)])
+def test_a_file_that_cannot_be_written_is_named(runs: Path, words: tuple[str, ...]) -> None:
+    result = ask("check", runs / "one", "--against", runs / "one", *words, "/proc/gpuledger.out")
+    assert result.exit_code == 1
+    assert "/proc/" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
