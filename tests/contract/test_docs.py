@@ -21,6 +21,7 @@ PAGES_WITH_COMMANDS = (
     "docs/ci.md",
     "docs/live.md",
     "docs/groups.md",
+    "docs/plot.md",
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
