@@ -7,6 +7,7 @@ and the rest is split off only where the allocator's own rule says so. Exact; ch
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,18 +148,23 @@ class Replay:
 
 
 NEVER = np.iinfo(np.int64).max
+EVENTS_AT_ONCE = 1 << 16
+_GIVEN, _FREE_REQUESTED, _FREE_COMPLETED, _ROW = 3, 5, 6, 7
 
 
 class _Replayer:
-    """The state while events go by. Lists, not arrays: one entry is appended or set per event."""
+    """The state while events go by.
+
+    Blocks are rows of seven numbers in one flat array, so that a long history takes 56 bytes a block.
+    """
 
     def __init__(self, settings: AllocatorSettings, *, sizes_given: bool) -> None:
         self.settings = settings
         self.sizes_given = sizes_given
         self.free = FreeRanges()
-        self.rows: list[list[int]] = []
-        self.live: dict[int, list[int]] = {}
-        self.freeing: dict[int, list[list[int]]] = {}
+        self.rows = array("q")
+        self.live: dict[int, int] = {}
+        self.freeing: dict[int, list[int]] = {}
         self.segments: list[list[int]] = []
         self.live_segments: dict[int, list[int]] = {}
         self.surprises = 0
@@ -172,8 +178,8 @@ class _Replayer:
             self.free.segment_starts.add(address)
 
     def open_block(self, address: int, requested_bytes: int, allocated_bytes: int, stream: int, awaiting: bool) -> None:
-        row = [address, stream, requested_bytes, allocated_bytes, -1, -1 if awaiting else NEVER, NEVER]
-        self.rows.append(row)
+        row = len(self.rows)
+        self.rows.extend((address, stream, requested_bytes, allocated_bytes, -1, -1 if awaiting else NEVER, NEVER))
         if awaiting:
             self.freeing.setdefault(address, []).append(row)
         else:
@@ -181,8 +187,8 @@ class _Replayer:
 
     def alloc(self, index: int, address: int, size_bytes: int, stream: int) -> None:
         given_bytes = size_bytes if self.sizes_given else self._given(address, size_bytes)
-        row = [address, stream, size_bytes, given_bytes, index, NEVER, NEVER]
-        self.rows.append(row)
+        row = len(self.rows)
+        self.rows.extend((address, stream, size_bytes, given_bytes, index, NEVER, NEVER))
         if address in self.live:
             self.surprises += 1
         self.live[address] = row
@@ -207,7 +213,7 @@ class _Replayer:
         if row is None:
             self.surprises += 1
             return
-        row[5] = index
+        self.rows[row + _FREE_REQUESTED] = index
         self.freeing.setdefault(address, []).append(row)
 
     def free_completed(self, index: int, address: int, size_bytes: int, stream: int) -> None:
@@ -216,9 +222,11 @@ class _Replayer:
             self.surprises += 1
             return
         row = rows.pop()
-        row[6] = index
+        if not rows:
+            del self.freeing[address]
+        self.rows[row + _FREE_COMPLETED] = index
         if not self.sizes_given:
-            self.free.add(address, row[3])
+            self.free.add(address, self.rows[row + _GIVEN])
 
     def segment_alloc(self, index: int, address: int, size_bytes: int, stream: int) -> None:
         self.open_segment(address, size_bytes, stream, index, 0)
@@ -302,12 +310,13 @@ def replay(
         int(Action.SEGMENT_MAP): state.segment_map,
         int(Action.SEGMENT_UNMAP): state.segment_unmap,
     }
-    columns = (action.tolist(), address.tolist(), size_bytes.tolist(), stream.tolist())
-    for index, (what, where, how_much, on) in enumerate(zip(*columns, strict=True)):
-        handler = handlers.get(what)
-        if handler is not None:
-            handler(index, where, how_much, on)
-    blocks = np.array(state.rows, dtype=np.int64).reshape(-1, 7).T
+    for first in range(0, action.size, EVENTS_AT_ONCE):
+        pieces = (values[first : first + EVENTS_AT_ONCE].tolist() for values in (action, address, size_bytes, stream))
+        for index, (what, where, how_much, on) in enumerate(zip(*pieces, strict=True), first):
+            handler = handlers.get(what)
+            if handler is not None:
+                handler(index, where, how_much, on)
+    blocks = np.array(state.rows, dtype=np.int64).reshape(-1, _ROW).T.copy()
     segments = np.array(state.segments, dtype=np.int64).reshape(-1, 6).T
     first_byte, block_stream, requested_bytes, allocated_bytes, alloc_index, free_requested_index, free_index = blocks
     return Replay(

@@ -27,6 +27,7 @@ MAX_LINE_CHARACTERS = 4 << 20
 FEWEST_ENTRIES = 150_000
 BYTES_PER_ENTRY = 6
 """A file may have so many entries, and one more for each so many bytes: an entry takes 50 in memory."""
+MAX_KNOWN = 1 << 16
 MAX_NAMED = 20
 """Lines that could not be read are named up to this many, then counted."""
 UNKNOWN_PHASE = ""
@@ -54,6 +55,35 @@ class Unread:
         return (*self._kept, f"and {self._more:,} more") if self._more else tuple(self._kept)
 
 
+class Names:
+    """Names as one text with their ends. The first :data:`MAX_KNOWN` are told apart, later ones kept as they come."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self._text = bytearray()
+        self._ends = array("q", [0])
+
+    def number(self, name: str) -> int:
+        """Return the number of a name."""
+        known = self._known.get(name)
+        if known is None:
+            known = len(self._ends) - 1
+            self._text += name.encode()
+            self._ends.append(len(self._text))
+            if known < MAX_KNOWN:
+                self._known[name] = known
+        return known
+
+    def table(self) -> pa.Table:
+        """Return the table ``names``."""
+        import pyarrow as pa
+
+        count = len(self._ends) - 1
+        ends, text = pa.py_buffer(self._ends), pa.py_buffer(self._text)
+        names = pa.Array.from_buffers(pa.large_string(), count, [None, ends, text]).cast(pa.string())
+        return pa.table([np.arange(count), names], schema=TABLES["names"].arrow_schema())
+
+
 class Entries:
     """The entries of one file, in order. Ids, indices and times are -1 where there is none."""
 
@@ -62,7 +92,7 @@ class Entries:
         self._room = FEWEST_ENTRIES + file_bytes // BYTES_PER_ENTRY
         self.total_bytes = 0
         self._modules = Modules()
-        self._names: dict[str, int] = {}
+        self._names = Names()
         self._name_id, self._module_id = array("i"), array("i")
         self._requested, self._allocated = array("q"), array("q")
         self._device_idx, self._step, self._category = array("i"), array("i"), array("b")
@@ -96,7 +126,7 @@ class Entries:
         row = self.count
         self.count += 1
         self.total_bytes += allocated
-        self._name_id.append(self._names.setdefault(storable(name), len(self._names)) if name else -1)
+        self._name_id.append(self._names.number(storable(name)) if name else -1)
         self._module_id.append(self._modules.number(module))
         self._requested.append(requested_bytes)
         self._allocated.append(allocated)
@@ -120,10 +150,7 @@ class Entries:
 
     def tables(self) -> dict[str, pa.Table]:
         """Return blocks, modules and names."""
-        import pyarrow as pa
-
-        names = pa.table([np.arange(len(self._names)), list(self._names)], schema=TABLES["names"].arrow_schema())
-        return {"blocks": self._blocks(), "modules": self._modules.table(), "names": names}
+        return {"blocks": self._blocks(), "modules": self._modules.table(), "names": self._names.table()}
 
     def _blocks(self) -> pa.Table:
         import pyarrow as pa
@@ -134,17 +161,17 @@ class Entries:
             "allocated_bytes": pa.array(np.asarray(self._allocated)),
             "alloc_index": pa.array(np.asarray(self._alloc_index)),
             "step": pa.array(np.asarray(self._step)),
-            "phase": _label(np.zeros(self.count, dtype=np.int8), (UNKNOWN_PHASE,)),
-            "category": _label(np.asarray(self._category), CATEGORIES),
-            "module_id": _maybe(np.asarray(self._module_id), -1),
-            "name_id": _maybe(np.asarray(self._name_id), -1),
+            "phase": label(np.zeros(self.count, dtype=np.int8), (UNKNOWN_PHASE,)),
+            "category": label(np.asarray(self._category), CATEGORIES),
+            "module_id": maybe(np.asarray(self._module_id), -1),
+            "name_id": maybe(np.asarray(self._name_id), -1),
         }
         freed, times = np.asarray(self._freed), np.asarray(self._time_ns)
         if (freed >= 0).any():
-            columns["free_requested_index"] = columns["free_index"] = _maybe(freed, -1)
+            columns["free_requested_index"] = columns["free_index"] = maybe(freed, -1)
         if (times >= 0).any():
-            columns["alloc_ns"] = _maybe(times, -1)
-        return _filled("blocks", columns, self.count)
+            columns["alloc_ns"] = maybe(times, -1)
+        return filled("blocks", columns, self.count)
 
 
 def files_of(paths: tuple[Path, ...], wanted: Any) -> tuple[Path, ...]:
@@ -223,20 +250,22 @@ def reading_tables(readings: list[dict[str, list[dict[str, Any]]]]) -> dict[str,
     return {name: rows_to_table(name, [row for reading in readings for row in reading[name]]) for name in names}
 
 
-def _label(codes: Any, words: tuple[str, ...]) -> pa.Array:
+def label(codes: Any, words: tuple[str, ...]) -> pa.Array:
+    """Return a label column of positions in ``words``."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
 
 
-def _maybe(values: Any, missing: int) -> pa.Array:
+def maybe(values: Any, missing: int) -> pa.Array:
+    """Return a column that is null where a value is ``missing``."""
     import pyarrow as pa
 
     return pa.array(values, mask=values == missing)
 
 
-def _filled(name: str, columns: dict[str, Any], count: int) -> pa.Table:
-    """Return a table in which the columns not given share one buffer: null where they may be, else 0."""
+def filled(name: str, columns: dict[str, Any], count: int) -> pa.Table:
+    """Return a table of ``count`` rows; columns not given share one buffer and are null where they may be, else 0."""
     import pyarrow as pa
 
     zeros, nothing = pa.py_buffer(bytes(8 * count)), pa.py_buffer(bytes(-(-count // 8)))

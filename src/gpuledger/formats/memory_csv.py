@@ -7,17 +7,25 @@ the row in which it takes its value to the one in which it changes.
 from __future__ import annotations
 
 import csv
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import numpy as np
+from numpy.typing import NDArray
 
+from gpuledger.analyze.replay import NEVER
 from gpuledger.errors import InputError
-from gpuledger.formats.entries import Entries, Unread, files_of, whole_lines
+from gpuledger.formats.entries import Entries, Unread, files_of, filled, label, maybe, whole_lines
 from gpuledger.formats.text_lines import decoded, shown
-from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
+from gpuledger.model.imported import ImportedRank, ImportedRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+I64 = NDArray[np.int64]
 
 MB = 1_000_000
 FIRST = ("epoch", "iteration", "peak_cached", "current_cached", "total_feature_map_usage", "total_weight_usage")
@@ -114,9 +122,8 @@ class _Book:
         self._held: dict[Quantity, tuple[int, int]] = {}
         self._index = 0
         self._row = 0
-        self._cached: list[tuple[int, int, int, int]] = []
         self._over_mb = 0
-        self._counters: list[dict[str, Any]] = []
+        self._ends, self._current, self._peak, self._sum = array("q"), array("q"), array("q"), array("q")
 
     def read(self) -> None:
         """Read every row.
@@ -155,7 +162,10 @@ class _Book:
                 self._held[quantity] = (row, size)
                 self._index += 1
         self._index = max(self._index, begin + 1)  # a row is an event of its own, also where only the cache changed
-        self._cached.append((self._index - 1, current, peak, sum(wanted.values())))
+        self._ends.append(self._index - 1)
+        self._current.append(current)
+        self._peak.append(peak)
+        self._sum.append(sum(wanted.values()))
 
     def _quantities(self, columns: _Columns, cells: list[str]) -> Iterator[tuple[Quantity, int]]:
         yield ("feature maps", "activation", ""), _bytes_of(cells[4], MB)
@@ -186,16 +196,17 @@ class _Book:
 
     def rank(self, number: int) -> ImportedRank:
         """Return what was read as rank ``number``."""
-        reserved = all(current >= held for _, current, _, held in self._cached)
+        ends, current, peak, held = (np.asarray(v) for v in (self._ends, self._current, self._peak, self._sum))
+        reserved = bool((current >= held).all())
         tables = self.entries.tables()
         if reserved:
-            tables["segments"] = rows_to_table("segments", list(_segments(self._cached)))
-        tables["counters"] = _counters(self._cached)
+            tables["segments"] = _segments(ends, current)
+        tables["counters"] = _counters(ends, current, peak, held)
         notes = [
             "A row is an iteration, kept as the step that allocated; it has no time, phase or order of events.",
             "Each size is a whole number of MB of 10^6 bytes.",
         ]
-        if any(current for _, current, _, _ in self._cached):
+        if current.any():
             notes.append(
                 "Reserved is the cache as the file states it; what no column explains of it stands as fragmented."
                 if reserved
@@ -207,52 +218,37 @@ class _Book:
         return ImportedRank(number, tables, facts, tuple(notes))
 
 
-def _segments(cached: list[tuple[int, int, int, int]]) -> Iterator[dict[str, Any]]:
-    """Yield the cache as one segment for each value it takes."""
-    begin, size = 0, 0
-    for place, (index, current, _, _) in enumerate(cached):
-        start = 0 if place == 0 else cached[place - 1][0] + 1
-        if current != size:
-            if size:
-                yield _segment(size, begin, start)
-            begin, size = min(start, index), current
-    if size:
-        yield _segment(size, begin, None)
-
-
-def _segment(size: int, begin: int, end: int | None) -> dict[str, Any]:
-    return {
-        "device_idx": DEVICE,
-        "address": 0,
-        "bytes": size,
-        "stream": 0,
-        "pool": "large",
-        "alloc_index": begin,
-        "free_index": end,
+def _segments(ends: I64, cached: I64) -> pa.Table:
+    """Return the cache as one segment for each value it takes; a row begins with the event after the last one's end."""
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    changed = np.flatnonzero(np.diff(cached, prepend=-1))
+    until = np.append(begins[changed[1:]], NEVER)
+    kept = cached[changed] > 0
+    columns = {
+        "device_idx": np.full(int(kept.sum()), DEVICE, dtype=np.int32),
+        "bytes": cached[changed][kept],
+        "pool": label(np.zeros(int(kept.sum()), dtype=np.int8), ("large",)),
+        "alloc_index": begins[changed][kept],
+        "free_index": maybe(until[kept], NEVER),
     }
+    return filled("segments", columns, int(kept.sum()))
 
 
-def _counters(cached: list[tuple[int, int, int, int]]) -> pa.Table:
+def _counters(ends: I64, cached: I64, peak: I64, held: I64) -> pa.Table:
     """Return the cache, now and at its peak, at the end of each row; rows have no time, so they are numbered."""
-    rows = [
-        {
-            "t_ns": number,
-            "device_idx": DEVICE,
-            "step": number,
-            "reason": "step_end",
-            "event_index": index,
-            "alloc_count": index + 1,
-            "free_count": 0,
-            "allocated_bytes": held,
-            "requested_bytes": held,
-            "active_bytes": held,
-            "reserved_bytes": current,
-            "peak_allocated_bytes": held,
-            "peak_reserved_bytes": peak,
-        }
-        for number, (index, current, peak, held) in enumerate(cached, 1)
-    ]
-    return rows_to_table("counters", rows)
+    numbers = np.arange(1, ends.size + 1)
+    columns = {
+        "t_ns": numbers,
+        "device_idx": np.full(ends.size, DEVICE, dtype=np.int32),
+        "step": numbers.astype(np.int32),
+        "reason": label(np.zeros(ends.size, dtype=np.int8), ("step_end",)),
+        "event_index": ends,
+        "alloc_count": ends + 1,
+        "reserved_bytes": cached,
+        "peak_reserved_bytes": peak,
+        **dict.fromkeys(("allocated_bytes", "requested_bytes", "active_bytes", "peak_allocated_bytes"), held),
+    }
+    return filled("counters", columns, ends.size)
 
 
 def _cells(line: str) -> list[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -149,26 +148,21 @@ class _FileReader:
         self._unread.add(f"{self._path.name}: line {number:,}: {why}: {shown(text)}")
 
     def _headerless(self) -> None:
-        tags: list[str] = []
-        sizes = array("d")
-        known: dict[str, str] = {}
+        sizes = (_real(text.rpartition(",")[2]) for _, text in whole_lines(self._path, Unread()) if "," in text)
+        known = [(size, size.is_integer()) for size in _extremes(sizes)]
+        self._was_bytes = bool(known) and max(known)[0] >= BYTES_FROM and all(whole for _, whole in known)
         for number, text in self._lines():
             tag, comma, size = text.rpartition(",")
-            value = _real(size)
-            if not comma or not tag.strip() or value is None:
+            value, tag = _real(size), unquoted(tag)
+            if not comma or not tag or value is None:
                 self._bad(number, text, "not a tag and its size")
                 continue
-            plain = unquoted(tag)
-            tags.append(known.setdefault(plain, plain))
-            sizes.append(value)
-        self._was_bytes = bool(sizes) and max(sizes) >= BYTES_FROM and all(value.is_integer() for value in sizes)
-        scale = 1 if self._was_bytes else MIB
-        for number, (tag, value) in enumerate(zip(tags, sizes, strict=True), 1):
             try:
+                size_bytes = round(value if self._was_bytes else value * MIB)
                 category, module = category_of(tag), module_of(tag)
-                self.entries.add(tag, round(value * scale), category=category, module=module, alloc_index=None)
+                self.entries.add(tag, size_bytes, category=category, module=module, alloc_index=None)
             except (ValueError, OverflowError) as error:
-                self._bad(number, f"{tag[:80]},{value:g}", f"entry {number:,}: {error}")
+                self._bad(number, text, str(error))
 
     def _rows(self, read_row: Any) -> None:
         lines = self._lines()
@@ -285,6 +279,16 @@ def unquoted(text: str) -> str:
         return text
     inner = text[1:-1]
     return inner.replace('""', '"') if '"' not in inner.replace('""', "") else inner
+
+
+def _extremes(sizes: Iterator[float | None]) -> tuple[float, ...]:
+    """Return the largest size, and one that is not whole where there is one."""
+    largest, broken = -1.0, -1.0
+    for size in sizes:
+        if size is not None:
+            largest = max(largest, size)
+            broken = broken if size.is_integer() else size
+    return tuple(size for size in (largest, broken) if size >= 0)
 
 
 def _exactly(fields: list[str], count: int) -> list[str]:

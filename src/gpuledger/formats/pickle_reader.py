@@ -21,7 +21,7 @@ MAX_STACK = 1_000_000
 MAX_LONG_BYTES = 16
 COST_PER_BYTE = 9
 """Bytes of values that one byte of file may become; a real snapshot read value by value needs less than that."""
-COST_FLOOR_BYTES = 4 << 20
+COST_FLOOR_BYTES = 8 << 20
 _OPENED_BYTES = 72
 _NUMBER_BYTES = 32
 _TEXT_BYTES = 64
@@ -242,7 +242,8 @@ class _Reader:
             raise ValueError("protocol")
 
     def frame(self) -> None:
-        self._take(8)
+        if self._number(8) > len(self.data) - self.position:
+            raise IndexError("cut off")
 
     def constant(self, value: bool | None) -> None:
         self._push(value, 0)

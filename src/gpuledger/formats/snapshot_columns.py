@@ -20,7 +20,7 @@ MAX_FRAMES = 256
 """Frames kept of one stack, from the innermost."""
 MAX_TEXT = 400
 """Characters kept of a file or function name, from its end."""
-_FEWEST_ROWS = 2_000
+_FEWEST_ROWS = 50_000
 _BYTES_PER_ROW = 24
 _TEXT = int(Kind.TEXT)
 
@@ -43,6 +43,13 @@ class SnapshotColumns:
         self._frame_number: dict[Frame, int] = {}
         self._frame_of_memo: dict[int, int] = {}
         self._stack_of_memo = np.full(len(memo), -1, dtype=np.int32)
+
+    def release(self) -> None:
+        """Let go of the file and of what was read of it; texts and stacks stay."""
+        self._data, self._memo = b"", Memo(b"")
+        self._stack_of_piece.clear()
+        self._text_of_piece.clear()
+        self._stack_number.clear()
 
     def numbers(self, items: list[Any], key: str, missing: int = 0) -> I64:
         """Return a number of every item as int64[n]; ``missing`` where it has none."""

@@ -27,6 +27,9 @@ _POOL_WORDS = ("small", "large", "expandable")
 SMALL_SEGMENT_BYTES = 2 << 20
 _TORCH_FILE = re.compile(r"(^|/)(torch|torchvision|torchaudio)/")
 _MAX_NAME = 1_000_000
+MAX_MODULES = 20_000
+MAX_PATH = 2_000
+MAX_DEPTH = 64
 
 
 def snapshot_tables(devices: tuple[DeviceLives, ...], columns: SnapshotColumns) -> dict[str, pa.Table]:
@@ -50,17 +53,21 @@ def _empty(name: str) -> pa.Table:
 
 
 class Modules:
-    """Module paths, numbered as they come; those above a path come before it."""
+    """Module paths, numbered as they come; those above a path come before it.
+
+    Paths deeper, longer or more than any model has are no modules: an untrusted file could ask for any number.
+    """
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}
 
     def number(self, path: str) -> int:
         """Return a path's number; -1 for no path."""
-        if not path:
-            return -1
         known = self._number.get(path)
         if known is None:
+            room = len(self._number) < MAX_MODULES and len(path) <= MAX_PATH and path.count(".") <= MAX_DEPTH
+            if not path or not room:
+                return -1
             if "." in path:
                 self.number(path.rpartition(".")[0])
             known = self._number[path] = len(self._number)

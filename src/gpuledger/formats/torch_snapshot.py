@@ -96,6 +96,17 @@ def read_snapshot(data: bytes, title: str) -> Snapshot:
     Raises:
         InputError: it is no snapshot, or damaged.
     """
+    columns, settings, told, oom = _read(data, title)
+    columns.release()  # what was read of a large file is gone before its lives are followed
+    rules = AllocatorSettings.from_snapshot(settings)
+    devices = tuple(follow(device_idx, trace, closing, rules) for device_idx, trace, closing in told)
+    return Snapshot(devices, columns, settings, tuple(oom))
+
+
+def _read(
+    data: bytes, title: str
+) -> tuple[SnapshotColumns, dict[str, Any], list[tuple[int, Trace, Closing]], list[dict[str, Any]]]:
+    """Return the columns with their texts and stacks, the settings, each device's trace and state, and failures."""
     value, memo = read_pickle(data, title)
     root: dict[str, Any] = {"segments": value} if isinstance(value, list) else value
     if not isinstance(root, dict) or not isinstance(root.get("segments"), list):
@@ -111,14 +122,14 @@ def read_snapshot(data: bytes, title: str) -> Snapshot:
     segments = list(items_of(root["segments"], memo))
     closings = _closings(columns, segments)
     settings = _plain_settings(root.get("allocator_settings"))
-    devices, oom = [], []
+    told: list[tuple[int, Trace, Closing]] = []
+    oom: list[dict[str, Any]] = []
     for device_idx in sorted({*closings, *(number for number, trace in enumerate(traces) if trace)}):
         items = traces[device_idx] if 0 <= device_idx < len(traces) else []
         trace = _trace(columns, items)
         oom += _out_of_memory(columns, device_idx, items, trace)
-        closing = closings.get(device_idx) or _closing(columns, [])
-        devices.append(follow(device_idx, paired(trace), closing, AllocatorSettings.from_snapshot(settings)))
-    return Snapshot(tuple(devices), columns, settings, tuple(oom))
+        told.append((device_idx, paired(trace), closings.get(device_idx) or _closing(columns, [])))
+    return columns, settings, told, oom
 
 
 # -- the state shown ------------------------------------------------------------------------------------------------
