@@ -48,6 +48,19 @@ BALANCE = {
     "lines": list,
     "notes": list,
 }
+COMPARED = {
+    "name": str,
+    "device_idx": int,
+    "peak_bytes": int,
+    "mean_active_bytes": float,
+    "area_mib_s": float,
+    "duration_s": float,
+    "active_s": float,
+    "baseline_bytes": int,
+    "samples": int,
+    "notes": list,
+    "times_first": dict,
+}
 LINE = {"name": str, "bytes": int, "level": int, "source": str, "note": str}
 
 
@@ -93,6 +106,15 @@ def test_balance(run: Path) -> None:
         has(rank, BALANCE)
 
 
+def test_compare(run: Path) -> None:
+    result = CliRunner().invoke(main, ["compare", str(run), "--json"])
+    rows = json.loads(result.stdout)
+    assert isinstance(rows, list)
+    for row in rows:
+        has(row, COMPARED)
+        assert {"energy_j", "energy_uncertainty_j", "exit_status"} <= set(row)
+
+
 @pytest.mark.torch
 def test_doctor() -> None:
     result = CliRunner().invoke(main, ["doctor", "--json"])
@@ -114,6 +136,7 @@ SIDE = {"run": str, "rank": int, "device_idx": int, "device_name": str, "allocat
 def test_diff(run: Path, tmp_path: Path) -> None:
     found = document("diff", run, make_run(tmp_path / "other.ledger", blocks=200, seed=7, ranks=2))
     has(found, {"schema_version": int, "equal": bool, "before": dict, "after": dict, "figures": list, "accounts": list})
+    assert found["times"] == []
     for side in (found["before"], found["after"]):
         has(side, SIDE)
         has(side["instant"], INSTANT)

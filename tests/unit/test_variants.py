@@ -21,6 +21,7 @@ from gpuledger.cli.variants import (
     parse_variants,
     parse_vary,
     run_variants,
+    watch_variants,
 )
 from gpuledger.errors import UsageError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
@@ -110,6 +111,17 @@ def test_a_value_is_put_in_as_it_stands(value: str) -> None:
 def test_what_is_varied_must_be_in_the_command() -> None:
     with pytest.raises(UsageError, match=r"\{batch\} is not in the command"):
         make_variants(["prog", "{variant}"], [("a", "A")], {"batch": ["1"]}, 1)
+
+
+def test_options_become_runs(tmp_path: Path) -> None:
+    world, out = World(), tmp_path / "out"
+    options = (["prog", "{n}", "{variant}"], "a=A,b", ["n=1,2"], 1)
+    assert watch_variants(*options, out=str(out), force=False, tools=world.tools()) == 0
+    assert {path.name for path in out.glob("*.ledger")} == {f"{name}-n{n}.ledger" for name in "ab" for n in (1, 2)}
+    assert world.ran[0][1] == ("prog", "1", "A")
+    with pytest.raises(UsageError, match="will not overwrite"):
+        watch_variants(*options, out=str(out), force=False, tools=world.tools())
+    assert len(world.ran) == 4
 
 
 def test_runs_table_and_pictures_are_left(tmp_path: Path) -> None:

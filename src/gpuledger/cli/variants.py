@@ -55,6 +55,25 @@ class Tools:
     sleep_s: Callable[[float], None] = time.sleep
 
 
+def watch_variants(
+    command: Sequence[str],
+    variants_text: str | None,
+    vary_texts: Sequence[str],
+    repeat: int,
+    *,
+    out: str | None,
+    force: bool,
+    tools: Tools,
+) -> int:
+    """Return the exit code after running and comparing what ``--variants``, ``--vary`` and ``--repeat`` ask for.
+
+    Raises:
+        UsageError: they do not fit the command, or ``out`` holds such runs; nothing was run.
+    """
+    variants = make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
+    return run_variants(variants, choose_folder(out, variants, force=force), tools)
+
+
 def parse_variants(text: str | None) -> list[tuple[str, str]]:
     """Return name and value of each variant of ``a=A,b=B``; a name alone is its own value.
 
