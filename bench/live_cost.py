@@ -1,6 +1,6 @@
 """What the live view costs: its share of a core at 2 Hz, and the step time of a training with and without it.
 
-Usage: python bench/live_cost.py --out bench/results/h200/live.json   (about 90 s on a card; --device cpu works anywhere)
+Usage: python bench/live_cost.py --out bench/results/h200/live.json   (90 s; --device cpu --run RUN without a card)
 """
 
 from __future__ import annotations
