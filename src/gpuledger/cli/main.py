@@ -30,6 +30,13 @@ class Entry:
 
 COMMANDS: dict[str, Entry] = {
     "run": Entry("gpuledger.cli.run:run_command", "Record", "Run a program and record where its memory goes."),
+    "estimate": Entry(
+        "gpuledger.cli.estimate:estimate_command", "Predict", "Tell whether a program fits a card that is not here."
+    ),
+    "cards": Entry("gpuledger.cli.cards:cards_command", "Predict", "List the cards an estimate can be made for."),
+    "calibrate": Entry(
+        "gpuledger.cli.calibrate:calibrate_command", "Predict", "Measure what context and libraries take on this card."
+    ),
     "show": Entry("gpuledger.cli.show:show_command", "Look", "Show where the bytes are at one instant."),
     "group": Entry("gpuledger.cli.group:group_command", "Look", "Put every byte into a group of keywords."),
     "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),

@@ -17,8 +17,8 @@ from gpuledger.virtual.patches import Patches
 _KEY = "AutocastCPU"
 
 IN_FLOAT32 = (
-    "__pow__.Scalar", "__rpow__.Scalar", "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
-    "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus",
+    "__pow__.Scalar", "__rpow__.Scalar", "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2",
+    "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus",
     "layer_norm", "native_layer_norm", "group_norm", "frobenius_norm.dim", "nuclear_norm", "cosine_similarity",
     "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss",
     "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
@@ -133,7 +133,7 @@ def _patch_entrances(patches: Patches) -> None:
             plain_init(self, "cpu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def enter(self: Any) -> Any:
-        return self if self._of_cpu else plain_enter(self)
+        return self if self._of_cpu else plain_enter(self)  # type: ignore[no-untyped-call]
 
     def leave(self: Any, *error: Any) -> Any:
         return None if self._of_cpu else plain_exit(self, *error)

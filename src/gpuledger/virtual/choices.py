@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
-from gpuledger.virtual.functions import CPU, VirtualFunctions
+from gpuledger.virtual.functions import CUDA, VirtualFunctions
 from gpuledger.virtual.patches import Patches
 
 aten = torch.ops.aten
@@ -27,6 +27,8 @@ def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable
     _patch_softmax(patches, functions)
     _patch_optimizers(patches)
     _patch_parameters(patches, functions)
+    _patch_devices(patches, functions)
+    _patch_engine(patches, functions)
     _patch_programs(patches, say)
 
 
@@ -104,7 +106,7 @@ def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, ca
 
 
 def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
-    """cuDNN runs all layers of an RNN at once."""
+    """All layers of an RNN run at once, in cuDNN."""
     for name, mode in _RNN_MODES.items():
         plain = getattr(torch._C._VariableFunctions, name)
 
@@ -124,6 +126,7 @@ def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
             return made[:3] if mode == 2 else made[:2]
 
         patches.put(torch._VF, name, recurrent)
+    patches.put(nn.RNNBase, "flatten_parameters", lambda module: _flatten_weights(functions, module))
 
 
 def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
@@ -171,30 +174,78 @@ def _patch_parameters(patches: Patches, functions: VirtualFunctions) -> None:
                 data = fake_mode.from_tensor(data.detach(), static_shapes=True)
         return plain_new(cls, data, requires_grad)
 
-    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-        for child in self.children() if recurse else ():
+    def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in module.children() if recurse else ():
             child._apply(fn)
-        for owner in (self._parameters,):
-            for name, parameter in owner.items():
-                if parameter is None:
-                    continue
-                with torch.no_grad():
-                    moved = fn(parameter)
-                    moved_grad = fn(parameter.grad) if parameter.grad is not None else None
-                if isinstance(moved, FakeTensor) == isinstance(parameter, FakeTensor):
-                    if moved is not parameter:
-                        parameter.data = moved
-                    if moved_grad is not None:
-                        parameter.grad = moved_grad
-                else:
-                    self._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
-        for name, buffer in self._buffers.items():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                _move_parameter(module, name, parameter, fn)
+        for name, buffer in module._buffers.items():
             if buffer is not None:
-                self._buffers[name] = fn(buffer)
-        return self
+                module._buffers[name] = fn(buffer)
+        return module
 
     patches.put(nn.Parameter, "__new__", staticmethod(new))
     patches.put(nn.Module, "_apply", apply)
+
+
+def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]) -> None:
+    """Move a parameter as torch does for plain tensors: the object stays, its data are exchanged."""
+    with torch.no_grad():
+        moved = fn(parameter)
+        moved_gradient = None if parameter.grad is None else fn(parameter.grad)
+    if isinstance(moved, FakeTensor) != isinstance(parameter, FakeTensor):
+        module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
+        return
+    if moved is not parameter:
+        parameter.data = moved
+    if moved_gradient is not None:
+        parameter.grad = moved_gradient
+
+
+def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
+    """A fake tensor tells the program that it is on the card, and torch's own code that it is not."""
+    plain = vars(FakeTensor)["device"].fget
+    stack_size, disabled = torch._C._len_torch_function_stack, torch._C._is_torch_function_all_disabled
+
+    def device_of(tensor: Any) -> torch.device:
+        if stack_size() and not disabled() and functions.device.holds(tensor):
+            return CUDA
+        return plain(tensor)  # type: ignore[no-any-return]
+
+    patches.put(FakeTensor, "device", property(device_of))
+
+
+def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:
+    """While autograd works, the program's own code may run again (checkpoints, hooks), and needs the mode back."""
+    plain = torch.autograd.graph._engine_run_backward
+    device, where = functions.device, functions.where
+
+    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+        before = where.around, device.in_backward, device.in_engine
+        where.around = device.in_backward = device.in_engine = True
+        try:
+            with functions:
+                return plain(*args, **kwargs)
+        finally:
+            where.around, device.in_backward, device.in_engine = before
+
+    patches.put(torch.autograd.graph, "_engine_run_backward", _engine_run_backward)
+    patches.put(torch.autograd, "_engine_run_backward", _engine_run_backward)
+
+
+def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
+    """Give an RNN's weights one storage, as cuDNN wants them."""
+    weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
+    together = {weight.untyped_storage()._cdata for weight in weights}
+    if not weights or len(together) == 1 or not all(functions.on_card(weight) for weight in weights):
+        return
+    flat = torch.empty(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=CUDA)
+    start = 0
+    with torch.no_grad():
+        for weight in weights:
+            weight.data = flat[start : start + weight.numel()].view(weight.shape)
+            start += weight.numel()
 
 
 def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
@@ -223,6 +274,3 @@ def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
     patches.put(torch, "save", save)
     patches.put(torch, "compile", compile_)
     patches.put(DataLoader, "__init__", init)
-
-
-__all__ = ["CPU", "install_choices"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ class VirtualDevice:
         self.token = ""
         self.stream = 0
         self.in_backward = False
+        self.in_engine = False
         self.operators: dict[str, int] = {}
         self.kept: dict[object, int] = {}
         self._operator = -1
@@ -113,7 +114,7 @@ class VirtualDevice:
             self.kept[key] = self.malloc(size_bytes, operator)
 
     @contextmanager
-    def borrow(self, sizes_bytes: list[int], operator: Any) -> Iterator[None]:
+    def borrow(self, sizes_bytes: Iterable[int], operator: Any) -> Iterator[None]:
         """Hold bytes for as long as an operator works, as its kernels do."""
         addresses = [self.malloc(size, operator) for size in sizes_bytes if size]
         try:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._compile
+import torch._dynamo.eval_frame
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -33,6 +35,12 @@ LARGE_CPU_BYTES = 256 << 20
 
 PLACEHOLDER = 0.5
 """What ``item()`` gives for a tensor that was never computed; integers give 1, booleans False."""
+
+_LAST_FIRST = frozenset({torch.ops.aten.native_dropout.default})
+"""Operators that make their last result first."""
+
+_BETWEEN = (__file__.rpartition("/")[0], torch._compile.__file__, torch._dynamo.eval_frame.__file__)
+"""Files whose frames stand between an operator and whoever called it."""
 
 _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, NotImplementedError)
 
@@ -97,9 +105,8 @@ class VirtualMode(TorchDispatchMode):
                     break
         asked = self.where.asked
         on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
-        if not (any_fake or on_card):
-            if any_tensor or not _is_large(args, kwargs):
-                return func(*args, **kwargs)
+        if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
+            return func(*args, **kwargs)
         if not on_card:
             return self._fake(func, args, kwargs)
         kernel = KERNELS.get(func)
@@ -120,6 +127,8 @@ class VirtualMode(TorchDispatchMode):
         with device.borrow(spaces.before, spaces.label):
             result = self._fake(func, args, kwargs)
             self.account(func, result)
+            for key, size_bytes in spaces.kept:
+                device.keep(key, size_bytes, spaces.label)
             with device.borrow(spaces.after, spaces.label):
                 pass
         return result
@@ -129,7 +138,8 @@ class VirtualMode(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             self.device.adopt(result, func)
             return
-        for tensor in tensors_in(result):
+        made = list(tensors_in(result))
+        for tensor in reversed(made) if func in _LAST_FIRST else made:
             self.device.adopt(tensor, func)
 
     def _fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -161,6 +171,13 @@ class VirtualMode(TorchDispatchMode):
             raise NotModelledError(str(func), "the size of its result depends on values, which are not computed")
         self.say(f"{_caller()}: the size of {name}'s result depends on values; the largest possible one was taken.")
         return sizes(self, args, kwargs)
+
+    def called_from_python(self) -> bool:
+        """Return whether the operator at work was called by Python code, not by the autograd engine itself."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+            frame = frame.f_back
+        return frame is None or frame.f_code.co_name != "_engine_run_backward"
 
     def placeholder(self, tensor: torch.Tensor) -> Any:
         """Return what ``item()`` gives for a tensor that was never computed."""
@@ -215,10 +232,10 @@ def _is_large(args: Any, kwargs: dict[str, Any]) -> bool:
 
 def _caller() -> str:
     """Return file and line of the program's own code that is at work."""
-    frame = sys._getframe(1)
+    frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" not in file and "/gpuledger/" not in file and not file.startswith("<"):
             return f"{file.rpartition('/')[2]}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+        frame = frame.f_back
     return "the program"

@@ -243,4 +243,4 @@ class _Generator(torch._C.Generator):
     """A generator that is asked to be on a card; it draws nothing, so it is one of the CPU's."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return torch._C.Generator.__new__(torch._C.Generator, CPU)
+        return torch._C.Generator.__new__(torch._C.Generator, CPU)  # type: ignore[call-arg]  # torch's stub has none

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from gpuledger.virtual.dispatch import PLACEHOLDER, VirtualMode, tensors_in
+from gpuledger.virtual.dispatch import PLACEHOLDER, VirtualMode
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -133,27 +133,6 @@ def _same(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
-def _backward(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> None:
-    """``Tensor.backward`` with this mode still in place, for what is computed again inside it."""
-    names = ("self", "gradient", "retain_graph", "create_graph", "inputs")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    tensor = given.pop("self")
-    before, mode.where.around = mode.where.around, True
-    mode.device.in_backward = True
-    try:
-        with mode:
-            torch.autograd.backward(
-                tensor,
-                given.get("gradient"),
-                given.get("retain_graph"),
-                given.get("create_graph", False),
-                inputs=given.get("inputs"),
-            )
-    finally:
-        mode.where.around = before
-        mode.device.in_backward = False
-
-
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     """Return a real tensor of zeros in the shape of one that was never computed."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
@@ -214,7 +193,7 @@ def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 _T = torch.Tensor
 _HANDLERS: dict[Any, Handler] = {
-    _T.device.__get__: _device_of,  # type: ignore[attr-defined]
+    _T.device.__get__: _device_of,
     _T.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
     _T.is_cpu.__get__: _is_cpu,  # type: ignore[attr-defined]
     _T.get_device: _get_device,
@@ -223,7 +202,6 @@ _HANDLERS: dict[Any, Handler] = {
     _T.cpu: _cpu,
     _T.pin_memory: _same,
     _T.share_memory_: _same,
-    _T.backward: _backward,
     _T.numpy: _values,
     _T.tolist: _values,
     _T.__array__: _values,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gpuledger.collect.session import Session
 from gpuledger.collect.settings import RecordSettings
@@ -12,7 +11,7 @@ from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.recorder import DEVICE_IDX, VirtualRecorder
 
 
-class StepsDone(BaseException):  # noqa: N818 - no error: the program has taken the steps asked for
+class StepsDone(BaseException):
     """Ends the program after its steps, past every ``except Exception`` of its own."""
 
 

@@ -1,0 +1,104 @@
+"""An estimate in words, as a table and as one document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak
+from gpuledger.report.terminal import Column, Table, Terminal
+from gpuledger.units import format_bytes
+from gpuledger.virtual.cards import Card
+from gpuledger.virtual.fit import Fit, Search
+from gpuledger.virtual.run import Estimate
+
+_GIB = 1 << 30
+
+
+def verdict_line(found: Estimate) -> str:
+    """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``."""
+    card, peaks = found.card, found.peaks
+    spread = (peaks.upper_bytes - peaks.process_bytes) / _GIB
+    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, ±{spread:.1f}"
+    return f"{found.fit.verdict} on {card.key} ({sizes})"
+
+
+def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
+    """Return the answer: the verdict, what was alive at the peak, and every card."""
+    peaks = found.peaks
+    lines = [
+        terminal.styled(terminal.text(verdict_line(found)), "bold"),
+        terminal.text(
+            f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
+            f"context and libraries {format_bytes(found.card.outside_bytes)}   steps followed {found.steps}"
+        ),
+        "",
+    ]
+    return [*lines, *_accounts(found, rows).lines(terminal), "", *_cards(found.others).lines(terminal)]
+
+
+def _accounts(found: Estimate, rows: int) -> Table:
+    rank = found.run.rank(0)
+    books = break_down(rank, find_peak(rank), by=("category", "module"))
+    shown = books.accounts[:rows]
+    rest = sum(account.bytes for account in books.accounts[rows:])
+    entries = [(account.category, account.module or "–", format_bytes(account.bytes)) for account in shown]
+    if rest:
+        entries.append((f"{len(books.accounts) - rows} more", "", format_bytes(rest)))
+    entries.append(("allocated at the peak", "", format_bytes(books.allocated_bytes)))
+    return Table((Column("category"), Column("module", shrinks=True), Column("bytes", right=True)), tuple(entries))
+
+
+def _cards(fits: tuple[Fit, ...]) -> Table:
+    columns = (Column("card"), Column("memory", right=True), Column("left", right=True), Column("verdict"))
+    return Table(
+        columns,
+        tuple((f.card.key, format_bytes(f.card.total_bytes), format_bytes(f.free_bytes), f.verdict) for f in fits),
+    )
+
+
+def estimate_document(found: Estimate) -> dict[str, Any]:
+    """Return the estimate as one JSON document."""
+    rank = found.run.rank(0)
+    books = break_down(rank, find_peak(rank), by=("category",))
+    peaks = found.peaks
+    return {
+        "gpu": found.card.key,
+        "verdict": found.fit.verdict,
+        "fits": found.fits,
+        "peak_allocated_bytes": peaks.allocated_bytes,
+        "peak_reserved_bytes": peaks.reserved_bytes,
+        "peak_process_bytes": peaks.process_bytes,
+        "upper_bytes": peaks.upper_bytes,
+        "capacity_bytes": found.card.usable_bytes,
+        "level": found.level,
+        "steps": found.steps,
+        "by_category": {account.category: account.bytes for account in books.accounts},
+        "cards": [
+            {
+                "gpu": fit.card.key,
+                "verdict": fit.verdict,
+                "peak_process_bytes": fit.process_bytes,
+                "upper_bytes": fit.upper_bytes,
+                "capacity_bytes": fit.card.usable_bytes,
+            }
+            for fit in found.others
+        ],
+        "notes": list(found.notes),
+        "run": str(found.run.path),
+    }
+
+
+def search_lines(found: Search, card: Card, name: str, terminal: Terminal) -> list[str]:
+    """Return the largest value that fits, and what was tried."""
+    flag = f"--{name.lstrip('-')}"
+    first = f"largest {flag} on {card.key}: {found.largest}" if found.largest else f"no {flag} fits {card.key}"
+    rows = tuple((str(trial.value), format_bytes(trial.process_bytes), trial.verdict) for trial in found.trials)
+    table = Table((Column(flag, right=True), Column("peak", right=True), Column("verdict")), rows)
+    return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
+
+
+def search_document(found: Search, card: Card, name: str) -> dict[str, Any]:
+    """Return a search as one JSON document."""
+    trials = [{"value": t.value, "peak_process_bytes": t.process_bytes, "verdict": t.verdict} for t in found.trials]
+    return {"gpu": card.key, "argument": name, "largest": found.largest, "trials": trials}

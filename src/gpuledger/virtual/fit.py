@@ -1,0 +1,149 @@
+"""Whether it fits: peaks, an interval around them, and every card of the catalogue."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.model.journal import Action, Journal
+from gpuledger.virtual.allocator import CachingAllocator, Limits, OutOfMemoryError
+from gpuledger.virtual.cards import Card, catalogue
+
+FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most a step held, in bytes: given to blocks, taken from the driver, and all of the process on the card."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    process_bytes: int
+    upper_bytes: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One card's answer. ``retries`` is how often the allocator had to give cached segments back to get there."""
+
+    card: Card
+    verdict: str
+    process_bytes: int
+    upper_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """Return what is left of the card; negative where it is too small."""
+        return self.card.usable_bytes - self.process_bytes
+
+
+@cache
+def grid_errors() -> tuple[float, ...]:
+    """Return truth over estimate of the process's bytes, one number for each training of our own grid.
+
+    Source: ``bench/estimate_grid.py`` on an H200; kept in ``errors.toml``.
+    """
+    text = files("gpuledger.virtual").joinpath("errors.toml").read_text(encoding="utf-8")
+    return tuple(float(value) for value in tomllib.loads(text)["truth_over_estimate"].values())
+
+
+def upper_factor(level: float) -> float:
+    """Return what an estimate is multiplied with, so that a share ``level`` of the grid's truths lies below it."""
+    return max(float(np.quantile(grid_errors(), level, method="higher")), 1.0)
+
+
+def peaks_on(card: Card, allocated_bytes: int, reserved_bytes: int, level: float) -> Peaks:
+    """Return the peaks of a step on a card, with the upper end of its interval."""
+    process_bytes = reserved_bytes + card.outside_bytes
+    return Peaks(allocated_bytes, reserved_bytes, process_bytes, int(process_bytes * upper_factor(level)))
+
+
+class Requests:
+    """What a program asked the allocator for and gave back, in order; to be asked for again on another card."""
+
+    def __init__(self, journal: Journal, settings: AllocatorSettings) -> None:
+        events = journal.tables["events"]
+        wanted = np.isin(events["action"], (int(Action.ALLOC), int(Action.FREE_REQUESTED)))
+        columns = ("action", "address", "bytes", "stream")
+        self._rows = list(zip(*(events[name][wanted].tolist() for name in columns), strict=True))
+        self.settings = settings
+
+    def replay(
+        self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None
+    ) -> CachingAllocator | None:
+        """Return the allocator after all requests; None where the card was too small for one of them."""
+        allocator = CachingAllocator(settings or self.settings, Limits(capacity_bytes=capacity_bytes))
+        places: dict[int, int] = {}
+        try:
+            for action, address, size_bytes, stream in self._rows:
+                if action == Action.ALLOC:
+                    places[address] = allocator.malloc(size_bytes, stream)
+                elif address in places:
+                    allocator.free(places.pop(address))
+        except OutOfMemoryError:
+            return None
+        return allocator
+
+
+def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
+    """Return whether a card holds a program whose peaks and requests are known."""
+    own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level)
+    if own.upper_bytes <= card.usable_bytes:
+        return Fit(card, FITS, own.process_bytes, own.upper_bytes)
+    room = card.usable_bytes - card.outside_bytes
+    survives = peaks.allocated_bytes <= room and requests.replay(capacity_bytes=room) is not None
+    return Fit(card, EDGE if survives else TOO_LARGE, own.process_bytes, own.upper_bytes)
+
+
+def fit_catalogue(peaks: Peaks, requests: Requests, level: float) -> tuple[Fit, ...]:
+    """Return the answer of every card, the largest first."""
+    cards = sorted(catalogue().values(), key=lambda card: -card.total_bytes)
+    return tuple(fit_card(card, peaks, requests, level) for card in cards)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One value that was tried, what it held, and whether it fits."""
+
+    value: int
+    process_bytes: int | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """The largest value that fits, None where not even one does, and every value tried, in order of the value."""
+
+    largest: int | None
+    trials: tuple[Trial, ...]
+
+
+def find_largest(try_value: Callable[[int], Trial], start: int, most: int = 1 << 24) -> Search:
+    """Return the largest whole number from 1 on that fits, by doubling and then halving the gap.
+
+    Args:
+        try_value: Tells whether a value fits; a larger one must not fit where a smaller one does not.
+        start: Where to begin.
+        most: Not looked beyond.
+    """
+    tried: dict[int, Trial] = {}
+
+    def fits(value: int) -> bool:
+        if value not in tried:
+            tried[value] = try_value(value)
+        return tried[value].verdict == FITS
+
+    low, high = 0, max(start, 1)
+    while high <= most and fits(high):
+        low, high = high, high * 2
+    high = min(high, most + 1)
+    while high - low > max(1, low // 256):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return Search(low or None, tuple(tried[value] for value in sorted(tried)))
