@@ -25,8 +25,8 @@ from gpuledger.collect.calibrate import (
     load_profile,
     lookup_or_measure,
 )
-from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.formats.readers import find_format, read_files
+from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
 from gpuledger.model.run import SUFFIX, Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
@@ -60,8 +60,12 @@ def load_foreign(path: Path) -> Run:
     format_name = find_format(path)
     if format_name is None:
         return read_run(path)
-    imported = read_files(format_name, (path,), path.stem, {})
-    return write_imported(imported, _scratch_directory() / f"{path.stem}{SUFFIX}")
+    paths = single_paths(path, format_name)
+    if len(paths) > 1:
+        raise InputError(f"{path}: {len(paths)} {format_name} files, each a run of its own", hint=f"such as {paths[0]}")
+    stem = paths[0].stem
+    imported = read_files(format_name, paths, stem, {})
+    return write_imported(imported, _scratch_directory() / f"{stem}{SUFFIX}")
 
 
 def diff(before: str | Path | Run, after: str | Path | Run, by: str = "module", **how: Any) -> Diff:

@@ -130,3 +130,22 @@ def test_only_bad_files_are_an_error(here: Path) -> None:
     (here / "broken.txt").write_bytes(b"\x00\xff\n")
     result = ask("compare", "broken.txt")
     assert (result.exit_code, result.stdout) == (3, "")
+
+
+def test_a_command_for_allocations_says_what_the_log_is_good_for() -> None:
+    result = ask("show", LOGS / "memory_fft.txt")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "gpuledger plot RUN" in result.stderr
+
+
+def test_a_folder_of_several_runs_is_not_one_run() -> None:
+    result = ask("show", LOGS)
+    assert result.exit_code == 3
+    assert "5 nvidia-smi files, each a run of its own" in result.stderr
+
+
+def test_a_folder_with_one_file_stands_for_it(here: Path) -> None:
+    (here / "logs").mkdir()
+    (here / "logs" / "only.txt").write_text(HEADER + "0 MiB\n5 MiB\n0 MiB\n")
+    result = ask("export", "logs", "--to", "csv", "--table", "samples", "-o", "-")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 4)

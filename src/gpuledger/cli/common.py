@@ -165,11 +165,16 @@ def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tupl
 
 
 def why_empty(ranks: tuple[Rank, ...]) -> str:
-    """Return why no rank has a block: the first note of one that says something, else which steps were not reached."""
+    """Return why no rank has a block: the first note of a recording that says something, else what it does hold."""
     from gpuledger.analyze.empty import why_empty as reason_of
 
-    notes = [str(note) for rank in ranks for note in rank.manifest.get("notes") or []]
+    notes = [str(note) for rank in ranks if _records(rank) for note in rank.manifest.get("notes") or []]
     return notes[0] if notes else reason_of(ranks)
+
+
+def _records(rank: Rank) -> bool:
+    """Return whether a rank was to hold allocations; one that was watched or read from a log was not."""
+    return not len(rank.table("samples", ("t_ns",))) or "window" in rank.manifest
 
 
 def print_lines(lines: Iterable[str]) -> None:
