@@ -12,6 +12,7 @@ import pytest
 from conv_example import ALGORITHMS, MODES, Load, example_modules
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 from conv_example import ALGORITHMS, MODES, ROOT, TIMES, Load, example_modules, run_script_file
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 from conv_example import ALGORITHMS, EXAMPLE, MODES, TIMES, Load, example_modules, run_script_file
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
