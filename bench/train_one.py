@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--times", action="store_true", help="print every step's time as well")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -40,6 +41,7 @@ def main() -> None:
                 "model": arguments.model,
                 "peak_allocated_bytes": torch.cuda.max_memory_allocated() if on_card else None,
                 "peak_reserved_bytes": torch.cuda.max_memory_reserved() if on_card else None,
+                **({"step_times_s": step_times_s} if arguments.times else {}),
                 "step_time_ns": round(statistics.median(step_times_s[len(step_times_s) // 2 :]) * 1e9),
             }
         )

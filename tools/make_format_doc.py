@@ -58,8 +58,8 @@ MANIFESTS = """\
 
 `rank-N/manifest.json`: `schema_version`, `rank`, `pid`, `recorder` (cuda-history or dispatch), `devices` (device_idx,
 name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `python_version`, `allocator_settings`,
-`status` (closed, cut off), `closed_by`, `window` (first_step, last_step, asked), `steps_seen`,
-`journal_parts` (posted so far), `stacks`, `notes`,
+`passes`, `time_steps` (first and last of the time pass; absent without one), `status` (closed, cut off),
+`closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` (posted so far), `stacks`, `notes`,
 `damaged` (parts that could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
 expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
 `blocks.operator_id` is the place in this list), `oom` (device_idx, tried_bytes, total_bytes,
@@ -78,6 +78,7 @@ JOURNAL_ROWS = {
     "samples": "one reading of the card's memory",
     "process_samples": "one process's bytes on the card",
     "steps": "one step",
+    "activities": "one event of the time pass, as Kineto tells it",
     "pauses": "one stretch in which the recorder held the program up",
 }
 

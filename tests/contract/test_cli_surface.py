@@ -15,7 +15,7 @@ from gpuledger import __version__
 from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
-    "run": "--steps --out --force --stacks --no-stacks --devices -q --quiet",
+    "run": "--steps --passes --out --force --stacks --no-stacks --devices -q --quiet",
     "show": "--by --at --step -n --depth --unknown --rank --device --json",
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpuledger.analyze.activities import own_spans
 from gpuledger.analyze.checks import check_device
 from gpuledger.analyze.device import DeviceBook, device_books
-from gpuledger.analyze.paths import module_rows, qualified_names
+from gpuledger.analyze.paths import module_rows, qualified_names, storable
 from gpuledger.analyze.rows import (
     block_table,
     counter_table,
@@ -73,6 +74,9 @@ def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
     called_roots = journal.facts.get("called_roots") or []
     modules = module_rows(journal.modules, called_roots)
     names = qualified_names(journal.names, _owners_of_names(journal), journal.modules, called_roots)
+    owned, first_name = own_spans(journal), len(names)
+    if owned is not None:
+        names = [*names, *map(storable, journal.facts["activity_names"])]
     tables: dict[str, Any] = {
         "blocks": block_table(books),
         "segments": segment_table(books),
@@ -80,7 +84,7 @@ def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
         "samples": sample_table(journal),
         "process_samples": process_sample_table(journal),
         "steps": step_table(journal, books),
-        "spans": span_table(books),
+        "spans": span_table(books, owned, first_name),
         "stacks": stack_table(journal.stacks),
     }
     tables["names"] = pa.table([range(len(names)), names], schema=TABLES["names"].arrow_schema())
@@ -102,7 +106,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
     recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
     notes = [*dict.fromkeys(journal.notes), *_notes_on_compiled(journal)]
     closed = facts.pop("closed", None)
-    for inner in ("called_roots", "workspace_bytes", "steps_asked"):
+    for inner in ("called_roots", "workspace_bytes", "steps_asked", "activity_names"):
         facts.pop(inner, None)
     if closed is None:
         notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")

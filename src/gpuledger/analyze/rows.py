@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans
 from gpuledger.analyze.device_pools import UNKNOWN_POOL
 from gpuledger.analyze.paths import storable
 from gpuledger.analyze.replay import NEVER
@@ -199,9 +200,28 @@ def _first_event_of(book: DeviceBook, steps: NDArray[np.int32]) -> NDArray[np.in
     return np.array([int(place[0]) if place.size else -1 for place in found], dtype=np.int64)
 
 
-def span_table(books: list[DeviceBook]) -> pa.Table:
-    """Return the ``spans`` table: here, the phases."""
-    return _join("spans", [_phase_rows(book) for book in books if book.events.count])
+def span_table(books: list[DeviceBook], owned: OwnedSpans | None, first_name: int) -> pa.Table:
+    """Return the ``spans`` table: the phases, and what ran in the time pass; its names begin at ``first_name``."""
+    pieces = [_phase_rows(book) for book in books if book.events.count]
+    return _join("spans", pieces if owned is None else [*pieces, _work_rows(owned, first_name)])
+
+
+def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
+    count = owned.start_ns.size
+    none = _maybe(np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool))
+    return {
+        "device_idx": owned.device_idx,
+        "kind": _label(owned.kind, SPAN_KINDS),
+        "name_id": _id(owned.name_id + first_name),
+        "start_ns": owned.start_ns,
+        "end_ns": owned.end_ns,
+        "start_index": none,
+        "end_index": none,
+        "module_id": _id(owned.module_id),
+        "phase": _label(owned.phase, PHASES),
+        "step": owned.step,
+        "stream": owned.stream,
+    }
 
 
 def _phase_rows(book: DeviceBook) -> dict[str, Any]:
@@ -213,7 +233,7 @@ def _phase_rows(book: DeviceBook) -> dict[str, Any]:
     missing = np.ones(count, dtype=bool)
     return {
         "device_idx": np.full(count, book.device_idx),
-        "kind": _label(np.zeros(count, dtype=np.int8), ("phase",)),
+        "kind": _label(np.zeros(count, dtype=np.int8), SPAN_KINDS),
         "name_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
         "start_ns": times[start],
         "end_ns": np.concatenate((times[start[1:]], times[-1:])),

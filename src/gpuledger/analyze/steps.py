@@ -26,8 +26,8 @@ class StepTimes:
 def step_times(rank: Rank) -> StepTimes:
     """Return the steps' end-to-end time in nanoseconds, the recorder's pauses taken off.
 
-    Unrecorded steps are preferred, since nothing is installed in them. The first step, which warms up, is left out
-    when there are others.
+    Unrecorded steps outside the time pass are preferred, since nothing is installed in them. The first step, which
+    warms up, is left out when there are others.
 
     Source: host clock; a step ends when the host returns from it, not when the card has done its work.
     """
@@ -36,7 +36,9 @@ def step_times(rank: Rank) -> StepTimes:
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
     _, once = np.unique(numbers, return_index=True)
-    chosen = once[~recorded[once]]
+    timed = rank.manifest.get("time_steps") or [0, -1]
+    in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    chosen = once[~recorded[once] & ~in_time_pass[once]]
     kind = "unrecorded" if chosen.size else "recorded"
     chosen = chosen if chosen.size else once
     if chosen.size > 1:

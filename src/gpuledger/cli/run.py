@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LAUNCHER_BROKE = 125
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_WITH_VALUE = frozenset({"--steps", "--out", "--devices"})
+_WITH_VALUE = frozenset({"--steps", "--passes", "--out", "--devices"})
 
 
 class RunCommand(click.Command):
@@ -78,6 +78,7 @@ Examples:
   gpuledger run --steps 10:12 --out late -- torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
+@click.option("--passes", metavar="LIST", help="What to record, one after the other.  [default: memory,energy,time]")
 @click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
 @click.option("--force", is_flag=True, help="Replace a run of that name.")
 @click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
@@ -91,12 +92,13 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, **flags: An
     the recording begins with the process and ends with the third step. A step is one step of the first optimizer, or
     one call of the outermost module when nothing is trained.
     """
-    from gpuledger.collect.settings import parse_steps
+    from gpuledger.collect.settings import parse_passes, parse_steps
     from gpuledger.config import resolve
 
     command, stem = command_of(ctx.meta["gpuledger.program"])
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
+    parse_passes(settings["passes"].value)
     try:
         order = _begin(command, settings, out=out, force=force, stem=stem)
         status = _run(command, order, settings, speak=not settings["quiet"].value)
@@ -123,6 +125,7 @@ def _begin(
 
     environment = {
         "GPULEDGER_STEPS": settings["steps"].value,
+        "GPULEDGER_PASSES": settings["passes"].value,
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
     }

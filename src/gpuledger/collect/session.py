@@ -24,6 +24,7 @@ from gpuledger.collect import out_of_memory, torch_private
 from gpuledger.collect.calls import FirstCall, OutermostCalls
 from gpuledger.collect.card import CardReader
 from gpuledger.collect.guard import Guard, describe
+from gpuledger.collect.later_passes import LaterPasses
 from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.ranks import claim_rank
@@ -42,9 +43,6 @@ from gpuledger.model.run import rank_directories
 
 ALL_STEPS = 1 << 40
 """Stands for a recording without a last step."""
-
-TIMED_STEPS = 10
-"""Steps after the window of which only the time is taken."""
 
 
 class Session:
@@ -74,6 +72,10 @@ class Session:
     def _is_recording(self) -> bool:
         return self.window is not None and self.window.is_open
 
+    @property
+    def _on_card(self) -> bool:
+        return self.window is not None and isinstance(self.window.recorder, CudaRecorder)
+
     # -- beginning ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -89,12 +91,16 @@ class Session:
             python_version=platform.python_version(),
             steps_asked=[self.settings.first_step, None if last_step >= ALL_STEPS else last_step],
             stacks=self.settings.stacks,
+            passes=sorted(self.settings.passes),
         )
         self.steps = StepCounter(
             self._guarded,
             before_optimizer=self._before_optimizer,
             after_optimizer=self._after_optimizer,
             ended=self._step_ended,
+        )
+        self._later = LaterPasses(
+            self.settings, self.journal, self.steps, self.roster, guard=self._guarded, give_up=self._end
         )
         self._guarded(self._begin)()
 
@@ -192,6 +198,7 @@ class Session:
     def _take_out(self) -> None:
         if self.window is not None:
             self.window.take_out()
+        self._later.take_out()
         self._watch_calls(None)
         self.steps.remove()
         self._stop_watching_history()
@@ -212,11 +219,12 @@ class Session:
                 self._end()
                 return
             self._close_window(reason)
+            self._later.finish()
             self._end()
             self._close_recorder()
             if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)
-            if reason == "exit" and self.window is not None and isinstance(self.window.recorder, CudaRecorder):
+            if reason == "exit" and self.window is not None and self._on_card:
                 self.window.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
             if self.window is not None or self.journal.part.notes:
                 self.journal.write()
@@ -259,12 +267,16 @@ class Session:
             self._watch_calls(None)
         if self.window is not None and self.window.is_open:
             self.window.before_optimizer(optimizer)
+        else:
+            self._later.before_optimizer()
 
     def _after_optimizer(self, optimizer: Any) -> None:
         if self.window is None and not torch.cuda.is_initialized():
             self._begin_dispatch("a card is there, but the program has not touched it")
         elif self.window is not None and self.window.is_open:
             self.window.after_optimizer(optimizer)
+        else:
+            self._later.after_optimizer()
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
         """Open, drain or close the window where it is time."""
@@ -283,7 +295,9 @@ class Session:
         elif self.window is not None and self.steps.seen + 1 == self.settings.first_step:
             self._watch_calls(None)
             self.window.open()
-        elif self.steps.seen >= self.settings.last_step + TIMED_STEPS:
+        elif self.steps.seen > self.settings.last_step and self._later.end_step(
+            end_ns - start_ns, on_card=self._on_card
+        ):
             self._end()
 
     # -- what can go wrong ----------------------------------------------------------------------------------------

@@ -29,6 +29,25 @@ def parse_steps(text: str) -> tuple[int, int]:
     return pair
 
 
+PASSES = ("memory", "energy", "time")
+"""What steps are recorded for, one quantity after the other."""
+
+
+def parse_passes(text: str) -> frozenset[str]:
+    """Return the passes that a list such as ``memory,time`` names; memory is always one of them.
+
+    Raises:
+        UsageError: there is no such pass, or memory is not among them.
+    """
+    wanted = frozenset(word.strip() for word in text.split(",") if word.strip())
+    unknown = sorted(wanted - set(PASSES))
+    if unknown:
+        raise UsageError(f"passes {text!r}: no pass {unknown[0]!r}", hint=f"any of {','.join(PASSES)}")
+    if "memory" not in wanted:
+        raise UsageError(f"passes {text!r}: the memory pass cannot be left out", hint="such as memory,time")
+    return wanted
+
+
 @dataclass(frozen=True)
 class RecordSettings:
     """One process's orders. ``first_step`` to ``last_step`` are recorded, both included."""
@@ -38,6 +57,7 @@ class RecordSettings:
     last_step: int = DEFAULT_LAST_STEP
     stacks: bool = True
     devices: str = "auto"
+    passes: frozenset[str] = frozenset({"memory"})
 
 
 def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings | None:
@@ -56,4 +76,5 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings
         last_step=last,
         stacks=environment.get("GPULEDGER_STACKS", "").lower() not in NO,
         devices=environment.get("GPULEDGER_DEVICES", "auto"),
+        passes=parse_passes(environment.get("GPULEDGER_PASSES") or ",".join(PASSES)),
     )

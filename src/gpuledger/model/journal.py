@@ -59,6 +59,17 @@ class TagFlag(IntEnum):
     COMMUNICATION = 2
 
 
+class ActivityKind(IntEnum):
+    """What an event of the time pass is."""
+
+    HOST = 0
+    KERNEL = 1
+    COPY = 2
+
+
+MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
+"""Beginnings of the names of our own ranges in the time pass; a module's number or a phase's follows."""
+
 COLUMNS: dict[str, dict[str, str]] = {
     "events": {
         "device_idx": "i4",
@@ -128,11 +139,22 @@ COLUMNS: dict[str, dict[str, str]] = {
     "samples": {"t_ns": "i8", "device_idx": "i4", "used_bytes": "i8", "driver_bytes": "i8", "total_bytes": "i8"},
     "process_samples": {"t_ns": "i8", "device_idx": "i4", "pid": "i8", "bytes": "i8"},
     "steps": {"step": "i4", "kind": "i1", "recorded": "i1", "start_ns": "i8", "end_ns": "i8"},
+    "activities": {
+        "kind": "i1",
+        "device_idx": "i4",
+        "lane": "i8",
+        "name_id": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+        "launch_id": "i8",
+        "sequence": "i8",
+        "backward": "i1",
+    },
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
 }
 """Every journal table: column -> numpy type. -1 stands for "none" in id columns."""
 
-REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan")
+REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time")
 """Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
 
 OWN_ERROR = "an error of gpuledger's own"

@@ -1,0 +1,160 @@
+"""The time pass: a few steps under Kineto, with a range around every module call, backward pass and optimizer step.
+
+What it leaves in the journal are Kineto's own events; whose time each of them is, is found out afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.collect import torch_private
+from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.rank_journal import RankJournal
+from gpuledger.collect.roster import Roster
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind
+
+_KINDS = {
+    "cpu_op": ActivityKind.HOST,
+    "kernel": ActivityKind.KERNEL,
+    "gpu_memcpy": ActivityKind.COPY,
+    "gpu_memset": ActivityKind.COPY,
+}
+
+
+class TimePass:
+    """Records kernels and operators between :meth:`begin` and :meth:`end`.
+
+    Args:
+        journal: Where the events go.
+        roster: Numbers for modules.
+    """
+
+    def __init__(self, journal: RankJournal, roster: Roster) -> None:
+        self.is_open = False
+        self._journal = journal
+        self._roster = roster
+        self._profiler: torch_private.Profiler | None = None
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._optimizer_ranges: list[Any] = []
+
+    def begin(self) -> None:
+        """Start the profiler and put the ranges in; the program waits."""
+        started_ns = time.time_ns()
+        self._profiler = torch_private.Profiler()
+        self._replace(nn.Module, "__call__", self._ranged_call(nn.Module.__call__))
+        for name in ("backward", "grad"):
+            self._replace(torch.autograd, name, self._ranged_backward(getattr(torch.autograd, name)))
+        self.is_open = True
+        self._journal.pause("time", started_ns)
+
+    def end(self, *, keep: bool = True) -> None:
+        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits."""
+        if not self.is_open or self._profiler is None:
+            return
+        self.is_open = False
+        started_ns = time.time_ns()
+        while self._optimizer_ranges:
+            self.leave_optimizer()
+        for place, name, ours, theirs in self._replaced:
+            if getattr(place, name) is ours:
+                setattr(place, name, theirs)
+        self._replaced.clear()
+        profiler, self._profiler = self._profiler, None
+        events = profiler.stop()
+        if keep:
+            self._write(events)
+        self._journal.pause("time", started_ns)
+
+    def enter_optimizer(self) -> None:
+        """An optimizer begins its step."""
+        opened = torch_private.open_range(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")
+        opened.__enter__()
+        self._optimizer_ranges.append(opened)
+
+    def leave_optimizer(self) -> None:
+        """An optimizer has ended its step."""
+        if self._optimizer_ranges:
+            self._optimizer_ranges.pop().__exit__(None, None, None)
+
+    def _replace(self, place: Any, name: str, ours: Any) -> None:
+        self._replaced.append((place, name, ours, getattr(place, name)))
+        setattr(place, name, ours)
+
+    def _ranged_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_compiling, open_range, enroll = torch.compiler.is_compiling, torch_private.open_range, self._roster.enroll
+        known = self._roster.module_ids
+        time_pass = self
+
+        @functools.wraps(original)
+        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
+            if is_compiling() or not time_pass.is_open:
+                return original(self, *args, **kwargs)
+            number = known.get(id(self), -1)
+            with open_range(f"{MODULE_RANGE}{number if number >= 0 else enroll(self)}"):
+                try:
+                    return original(self, *args, **kwargs)
+                except BaseException as error:
+                    forget_frames(error)
+                    raise
+
+        return __call__
+
+    def _ranged_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        time_pass = self
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not time_pass.is_open:
+                return original(*args, **kwargs)
+            with torch_private.open_range(f"{PHASE_RANGE}{int(Phase.BACKWARD)}"):
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    forget_frames(error)
+                    raise
+
+        return backward
+
+    def _write(self, events: list[Any]) -> None:
+        numbers: dict[str, int] = {}
+        rows = []
+        for event in events:
+            kind = _KINDS.get(event.activity_type())
+            if kind is None:
+                continue
+            name = event.name()
+            on_device = kind != ActivityKind.HOST
+            rows.append(
+                (
+                    int(kind),
+                    event.device_index() if on_device else -1,
+                    event.device_resource_id() if on_device else event.start_thread_id(),
+                    numbers.setdefault(name, len(numbers)),
+                    event.start_ns(),
+                    event.duration_ns(),
+                    event.linked_correlation_id() if on_device else event.correlation_id(),
+                    event.sequence_nr(),
+                    bool(event.fwd_thread_id()),
+                )
+            )
+        self._journal.fact(activity_names=list(numbers))
+        if rows:
+            columns = (
+                "kind",
+                "device_idx",
+                "lane",
+                "name_id",
+                "start_ns",
+                "duration_ns",
+                "launch_id",
+                "sequence",
+                "backward",
+            )
+            self._journal.part.add("activities", **dict(zip(columns, zip(*rows, strict=True), strict=True)))

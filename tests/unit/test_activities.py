@@ -1,0 +1,157 @@
+"""Owners of kernels and operators, from journals whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans, own_spans
+from gpuledger.model.accounts import PHASES, Phase
+from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Part, journal_of
+
+NODE = "autograd::engine::evaluate_function: "
+MAIN, ENGINE = 1, 2
+
+
+class Trace:
+    """Builds a journal's activities; times in ns, one launch id for each host event."""
+
+    def __init__(self) -> None:
+        self.part = Part()
+        self.names: dict[str, int] = {}
+        self.launches = 0
+
+    def host(self, name: str, start: int, end: int, *, sequence: int = -1, lane: int = MAIN) -> int:
+        self.launches += 1
+        self._add(ActivityKind.HOST, -1, lane, name, start, end, self.launches, sequence)
+        return self.launches
+
+    def device(self, name: str, start: int, end: int, launch: int, kind: ActivityKind = ActivityKind.KERNEL) -> None:
+        self._add(kind, 0, 7, name, start, end, launch, -1)
+
+    def _add(
+        self, kind: ActivityKind, device: int, lane: int, name: str, start: int, end: int, launch: int, sequence: int
+    ) -> None:
+        self.part.add(
+            "activities",
+            kind=int(kind),
+            device_idx=device,
+            lane=lane,
+            name_id=self.names.setdefault(name, len(self.names)),
+            start_ns=start,
+            duration_ns=end - start,
+            launch_id=launch,
+            sequence=sequence,
+            backward=0,
+        )
+
+    def owned(self) -> OwnedSpans:
+        self.part.facts["activity_names"] = list(self.names)
+        self.part.add("steps", step=4, kind=0, recorded=False, start_ns=0, end_ns=1000)
+        spans = own_spans(journal_of([self.part]))
+        assert spans is not None
+        return spans
+
+
+def places(spans: OwnedSpans) -> list[tuple[str, int, str, int]]:
+    return [
+        (SPAN_KINDS[kind], module, PHASES[phase], step)
+        for kind, module, phase, step in zip(
+            spans.kind.tolist(), spans.module_id.tolist(), spans.phase.tolist(), spans.step.tolist(), strict=True
+        )
+    ]
+
+
+def training() -> Trace:
+    """Module 0 holds module 1; one operator in each, the loss outside, backward in a thread of its own."""
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}0", 0, 100)
+    trace.host(f"{MODULE_RANGE}1", 10, 50)
+    trace.host("aten::linear", 12, 40, sequence=5)
+    inner = trace.host("aten::addmm", 15, 30, sequence=5)
+    outer = trace.host("aten::relu", 60, 70, sequence=6)
+    loss = trace.host("aten::sum", 110, 120, sequence=7)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 130, 300)
+    trace.host(f"{NODE}SumBackward0", 140, 150, sequence=7, lane=ENGINE)
+    of_loss = trace.host("aten::expand", 141, 149, lane=ENGINE)
+    trace.host(f"{NODE}ReluBackward0", 160, 170, sequence=6, lane=ENGINE)
+    of_relu = trace.host("aten::threshold_backward", 161, 169, lane=ENGINE)
+    trace.host(f"{NODE}AddmmBackward0", 180, 200, sequence=5, lane=ENGINE)
+    of_linear = trace.host("aten::mm", 181, 190, lane=ENGINE)
+    trace.host(f"{NODE}torch::autograd::AccumulateGrad", 201, 210, lane=ENGINE)
+    of_gradient = trace.host("aten::add_", 202, 208, lane=ENGINE)
+    trace.host(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}", 310, 400)
+    of_optimizer = trace.host("aten::_foreach_add_", 320, 390)
+    for number, launch in enumerate((inner, outer, loss, of_loss, of_relu, of_linear, of_gradient, of_optimizer, 999)):
+        trace.device("kernel", 500 + 10 * number, 508 + 10 * number, launch)
+    return trace
+
+
+def test_kernels_find_module_phase_and_step() -> None:
+    assert places(training().owned()) == [
+        ("kernel", 1, "forward", 4),
+        ("kernel", 0, "forward", 4),
+        ("kernel", -1, "between", 4),
+        ("kernel", -1, "backward", 4),
+        ("kernel", 0, "backward", 4),
+        ("kernel", 1, "backward", 4),
+        ("kernel", 1, "backward", 4),  # the gradient goes with the node before it
+        ("kernel", -1, "optimizer", 4),
+        ("kernel", -1, "between", 4),  # nobody is known to have launched it
+    ]
+
+
+def test_a_module_that_computes_again_in_backward_wins_over_the_node() -> None:
+    trace = training()
+    trace.host(f"{NODE}CheckpointFunctionBackward", 220, 280, sequence=5, lane=ENGINE)
+    trace.host(f"{MODULE_RANGE}3", 225, 270, lane=ENGINE)
+    launch = trace.host("aten::addmm", 230, 240, sequence=9, lane=ENGINE)
+    trace.device("again", 700, 710, launch)
+    trace.host(f"{NODE}AddmmBackward0", 281, 290, sequence=9, lane=ENGINE)
+    launch = trace.host("aten::mm", 282, 288, lane=ENGINE)
+    trace.device("its gradient", 720, 730, launch)
+    assert places(trace.owned())[-2:] == [("kernel", 3, "backward", 4), ("kernel", 3, "backward", 4)]
+
+
+def test_copies_and_collectives_are_told_apart() -> None:
+    trace = Trace()
+    launch = trace.host("aten::copy_", 10, 20)
+    trace.device("Memcpy HtoD", 30, 40, launch, ActivityKind.COPY)
+    trace.device("ncclDevKernel_AllReduce", 50, 60, launch)
+    trace.device("kernel", 2000, 2010, launch)
+    spans = trace.owned()
+    assert [kind for kind, *_ in places(spans)] == ["copy", "collective", "kernel"]
+    assert spans.stream.tolist() == [7, 7, 7]
+    assert spans.step.tolist() == [4, 4, 4]  # the step of the launch
+
+
+def test_without_a_device_the_outermost_operators_are_the_spans() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}0", 0, 100)
+    trace.host("aten::linear", 10, 50)
+    trace.host("aten::addmm", 20, 40)
+    trace.host("aten::relu", 60, 70)
+    spans = trace.owned()
+    assert places(spans) == [("host", 0, "forward", 4)] * 2
+    assert (spans.end_ns - spans.start_ns).tolist() == [40, 10]
+
+
+def test_without_a_time_pass_there_is_nothing() -> None:
+    assert own_spans(journal_of([Part()])) is None
+
+
+def test_no_kernel_is_lost_or_doubled() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        trace = Trace()
+        at, launches = 0, []
+        for _ in range(50):
+            at += int(random.integers(1, 30))
+            name = random.choice([f"{MODULE_RANGE}2", "aten::mul", f"{NODE}MulBackward0", f"{PHASE_RANGE}3"])
+            launches.append(
+                trace.host(str(name), at, at + int(random.integers(1, 200)), sequence=int(random.integers(-1, 9)))
+            )
+        for number in range(80):
+            trace.device("kernel", 3000 + number, 3004 + number, int(random.choice([*launches, 777])))
+        spans = trace.owned()
+        assert spans.start_ns.tolist() == list(range(3000, 3080))
+        assert set(spans.module_id.tolist()) <= {-1, 2}
