@@ -16,10 +16,12 @@ def why_empty(ranks: Sequence[Rank]) -> str:
     """Return what happened when nothing was recorded, and which steps were not reached."""
     if not ranks:
         return "no process of the program used torch"
-    if any(len(rank.table("samples", ("t_ns",))) for rank in ranks):
-        return "it holds readings of a card: gpuledger plot RUN draws them, gpuledger compare RUN sums them up"
     reasons = [reason for rank in ranks if (reason := steps_not_reached(rank))]
-    return reasons[0] if reasons else "no tensor was allocated while recording"
+    if reasons:
+        return reasons[0]
+    if all("window" not in rank.manifest and len(rank.table("samples", ("t_ns",))) for rank in ranks):
+        return "it holds readings of a card: gpuledger plot RUN draws them, gpuledger compare RUN sums them up"
+    return "no tensor was allocated while recording"
 
 
 def steps_not_reached(rank: Rank) -> str | None:

@@ -174,7 +174,7 @@ def why_empty(ranks: tuple[Rank, ...]) -> str:
 
 def _records(rank: Rank) -> bool:
     """Return whether a rank was to hold allocations; one that was watched or read from a log was not."""
-    return not len(rank.table("samples", ("t_ns",))) or "window" in rank.manifest
+    return "window" in rank.manifest or not len(rank.table("samples", ("t_ns",)))
 
 
 def print_lines(lines: Iterable[str]) -> None:
