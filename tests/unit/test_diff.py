@@ -20,7 +20,8 @@ from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.metrics import KINDS, measure
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
-from gpuledger.model.run import Run, read_json, read_run, write_json
+from gpuledger.model.imported import rows_to_table
+from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +221,36 @@ def test_what_one_run_notes_of_itself_is_said_with_its_name(runs: Path, tmp_path
     new = changed(tmp_path / "new.ledger", notes=["Steps 2 and 3 only."], damaged=["journal/00001.npz"])
     notes = diff_runs(read_run(runs / "one.ledger"), new).notes
     assert notes == ("new: Steps 2 and 3 only.", "new: A part of the recording is damaged: journal/00001.npz")
+
+
+def with_time_pass(place: Path, times_ms: dict[int | None, int]) -> Run:
+    """Return the run with one timed step: a kernel of ``times_ms`` of each module, one after another."""
+    start_ns, rows = 10**15, []
+    for module_id, time_ms in times_ms.items():
+        row = {"device_idx": 0, "kind": "kernel", "start_ns": start_ns, "end_ns": start_ns + time_ms * 1_000_000}
+        rows.append(row | {"module_id": module_id, "phase": "forward", "step": 9, "stream": 7})
+        start_ns = int(row["end_ns"])
+    write_table(place / "rank-0", rows_to_table("spans", rows), "spans", part=1)
+    return changed(place, time_steps=[9, 9])
+
+
+def test_times_of_two_time_passes_are_compared_by_module(tmp_path: Path) -> None:
+    before = with_time_pass(make_run(tmp_path / "a.ledger", blocks=100), {0: 10, 1: 20, None: 5})
+    after = with_time_pass(make_run(tmp_path / "b.ledger", blocks=100), {0: 10, 1: 35, None: 4})
+    place = diff_runs(before, after).main
+    found = {change.key[0]: change for change in place.time_changes()}
+    assert {name: change.delta for name, change in found.items()} == {"attention": 15e6, "(outside modules)": -1e6}
+    step = place.before.metrics["step_time_ns"]
+    assert step.spread
+    assert found["attention"].noise == pytest.approx(step.spread / step.value * 35e6)
+    assert found["attention"].category == "forward"
+    result = ask("diff", before.path, after.path)
+    assert re.search(r"attention +20\.0 +35\.0 +\+15\.0 +\+75\.0 %", result.stdout)
+    assert re.search(r"total change +\+14\.0", result.stdout)
+    assert json.loads(ask("diff", before.path, after.path, "--json").stdout)["times"][0]["delta"] == 15e6
+    assert diff_runs(after, after).is_empty
+
+
+def test_a_time_pass_of_one_run_alone_is_not_compared(runs: Path, tmp_path: Path) -> None:
+    timed = with_time_pass(make_run(tmp_path / "a.ledger", blocks=100), {0: 10})
+    assert diff_runs(read_run(runs / "one.ledger"), timed).main.time_changes() == ()

@@ -13,6 +13,8 @@ from gpuledger.analyze.instant import find_peak, resolve_instant
 from gpuledger.analyze.live import device_indices, pick_device, title
 from gpuledger.analyze.metrics import KINDS, Metric, measure, metric_devices
 from gpuledger.analyze.summary import device_facts
+from gpuledger.analyze.times import TimeAccount, break_down_time
+from gpuledger.analyze.tree import OUTSIDE_PATH
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.shown import Shown
 
@@ -28,8 +30,8 @@ KeyOf = Callable[[Account], Key]
 class Side:
     """One device of one rank of one run. ``books`` is None where no block was recorded.
 
-    ``step_books`` are the accounts at the peaks of the recorded steps after the first, fewest first: how much an
-    account moves there is noise between runs.
+    ``step_books`` are the accounts at the peaks of the recorded steps after the first: how much an account moves there
+    is noise between runs. ``times`` are the time pass's accounts, of one step; none where there was no such pass.
     """
 
     run: str
@@ -39,6 +41,7 @@ class Side:
     metrics: dict[str, Metric]
     books: Breakdown | None
     step_books: tuple[Breakdown, ...]
+    times: tuple[TimeAccount, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Change:
     """One figure or account that differs.
 
     ``key`` is the metric's name, the label of a sum, or an account's category, module, phase and name. ``category`` is
-    the one that changed most; "" for a figure. ``before`` or ``after`` is None where that run does not have the figure;
-    an account that a run lacks is 0. ``noise`` is the runs' own spread; None where it is not known.
+    the one that changed most, of a time the phase, of a figure "". ``before`` or ``after`` is None where that run does
+    not have the figure; an account that a run lacks is 0. ``noise`` is the runs' own spread; None where unknown.
     """
 
     key: tuple[str, ...]
@@ -100,10 +103,29 @@ class PlaceDiff:
                 found.append(Change(key, category, *sizes, None if noise is None else noise(key)))
         return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
 
+    def time_changes(self) -> tuple[Change, ...]:
+        """Return the modules whose time in a step differs, the largest change first, in nanoseconds.
+
+        A module's time is taken to move within a run as the step's does, in proportion. Nothing where a run has no
+        time pass.
+        """
+        if not (self.before.times and self.after.times):
+            return ()
+        before, after = _time_parts(self.before.times), _time_parts(self.after.times)
+        share = _step_spread(self.before, self.after)
+        found = []
+        for key in before.keys() | after.keys():
+            old, new = before.get(key, {}), after.get(key, {})
+            phase = max(old.keys() | new.keys(), key=lambda one: (abs(new.get(one, 0) - old.get(one, 0)), one))
+            sums = sum(old.values()), sum(new.values())
+            if sums[0] != sums[1]:
+                found.append(Change(key, phase, *sums, None if share is None else share * max(sums)))
+        return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
+
     @property
     def is_empty(self) -> bool:
         """Return whether nothing differs."""
-        return not self.figures and not self.changes()
+        return not self.figures and not self.changes() and not self.time_changes()
 
 
 @dataclass(frozen=True)
@@ -206,7 +228,9 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
             step_books = [break_down(rank, peak, by, depth) for peak in peaks]
     name = str(device_facts(rank, device_idx).get("name") or ("CPU" if device_idx < 0 else f"cuda:{device_idx}"))
     metrics = _with_spread(measure(rank, device_idx), step_books)
-    return Side(run.name, rank.number, device_idx, name, metrics, books, tuple(step_books))
+    time = break_down_time(rank, device_idx)
+    times = () if time is None else time.accounts
+    return Side(run.name, rank.number, device_idx, name, metrics, books, tuple(step_books), times)
 
 
 def _with_spread(metrics: dict[str, Metric], step_books: list[Breakdown]) -> dict[str, Metric]:
@@ -264,6 +288,22 @@ def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], int] | No
         return max(max(sizes) - min(sizes) for sizes in seen)
 
     return spread
+
+
+def _time_parts(accounts: tuple[TimeAccount, ...]) -> dict[Key, dict[str, float]]:
+    """Return the time of each module by phase."""
+    parts: dict[Key, dict[str, float]] = {}
+    for account in accounts:
+        part = parts.setdefault((account.module or OUTSIDE_PATH,), {})
+        part[account.phase] = part.get(account.phase, 0.0) + account.time_ns
+    return parts
+
+
+def _step_spread(*sides: Side) -> float | None:
+    """Return how far the step time moves within a run as a share of it, the larger of both; None where none tells."""
+    times = [side.metrics.get("step_time_ns") for side in sides]
+    shares = [one.spread / one.value for one in times if one is not None and one.spread is not None and one.value]
+    return max(shares, default=None)
 
 
 def _peak(side: Side) -> float:

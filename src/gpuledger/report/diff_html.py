@@ -54,7 +54,9 @@ def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> li
         parts += [element("h2", "Figures"), _figures(place)]
     for word in words:
         if place.changes(word):
-            parts += [element("h2", f"Change of allocated bytes by {word}"), _accounts(place, word)]
+            parts += [element("h2", f"Change of allocated bytes by {word}"), _changes(word, place.changes(word), "B")]
+    if place.time_changes():
+        parts += [element("h2", "Change of a step's time by module"), _changes("module", place.time_changes(), "ns")]
     return parts
 
 
@@ -78,15 +80,14 @@ def _figures(place: PlaceDiff) -> str:
     return _table(("", "before", "after", "change", "", ""), rows)
 
 
-def _accounts(place: PlaceDiff, word: str) -> str:
-    changes = place.changes(word)
+def _changes(word: str, changes: tuple[Change, ...], unit: str) -> str:
     largest = max(abs(change.delta or 0) for change in changes)
     rows = [
         _row(
             change,
             element("th", html_text(change.key[0]), scope="row"),
-            *(_number(quantity(value, "B")) for value in (change.before, change.after)),
-            _delta(change, "B"),
+            *(_number(quantity(value, unit)) for value in (change.before, change.after)),
+            _delta(change, unit),
             _number(signed_share(change.delta, change.before)),
             element("td", _bar((change.delta or 0) / largest)),
             _remark(change),
@@ -94,15 +95,15 @@ def _accounts(place: PlaceDiff, word: str) -> str:
         for change in changes[:ROWS]
     ]
     if changes[ROWS:]:
-        rows.append(_sum_row(f"{len(changes) - ROWS:,} more", changes[ROWS:]))
-    rows.append(_sum_row("total change", changes))
+        rows.append(_sum_row(f"{len(changes) - ROWS:,} more", changes[ROWS:], unit))
+    rows.append(_sum_row("total change", changes, unit))
     return _table((word, "before", "after", "change", "", "", ""), rows)
 
 
-def _sum_row(label: str, changes: tuple[Change, ...]) -> str:
+def _sum_row(label: str, changes: tuple[Change, ...], unit: str) -> str:
     delta = sum(change.delta or 0 for change in changes)
     empty = element("td")
-    cells = (empty, empty, _number(signed(delta, "B"), exactly(delta, "B")), empty, empty, empty)
+    cells = (empty, empty, _number(signed(delta, unit), exactly(delta, unit)), empty, empty, empty)
     return element("tr", element("th", label, scope="row"), *cells, class_="total")
 
 

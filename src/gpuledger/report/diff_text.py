@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuledger.report.phrases import MISSING, column_unit, device_label, labelled, place_of
+from gpuledger.report.phrases import MISSING, Unit, column_unit, device_label, labelled, place_of
 from gpuledger.report.quantities import (
     LESS_COLOR,
     MORE_COLOR,
@@ -19,7 +19,6 @@ from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.diff import Change, Diff, PlaceDiff, Side
-    from gpuledger.report.phrases import Unit
     from gpuledger.report.terminal import Terminal
 
 Row = tuple[str | Cell | Bar, ...]
@@ -47,6 +46,8 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
     for word in words:
         if place.changes(word):
             lines += ["", *change_table(place, word, rows).lines(terminal)]
+    if place.time_changes():
+        lines += ["", *time_table(place, rows).lines(terminal)]
     return lines
 
 
@@ -79,15 +80,27 @@ def figure_table(place: PlaceDiff) -> Table:
 def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
     """Return the accounts that differ, summed by ``word``, closed by the change of allocated bytes."""
     changes = place.changes(word)
-    shown, rest = changes[:rows], changes[rows:]
     sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
-    unit, largest = column_unit(int(max(sizes))), max(abs(change.delta or 0) for change in changes)
+    return _change_table(f"by {word}", changes, column_unit(int(max(sizes))), rows)
+
+
+def time_table(place: PlaceDiff, rows: int) -> Table:
+    """Return the modules whose time in a step differs, closed by the change of the sum."""
+    changes = place.time_changes()
+    longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
+    unit = Unit("ms", 1_000_000) if longest >= 10_000_000 else Unit("µs", 1_000)
+    return _change_table("time by module", changes, unit, rows)
+
+
+def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int) -> Table:
+    shown, rest = changes[:rows], changes[rows:]
+    largest = max(abs(change.delta or 0) for change in changes)
     body: list[Row] = [_change_row(change, unit, largest) for change in shown]
     if rest:
         body.append(_sum_row(f"… {len(rest):,} more", rest, unit, DIM))
     body.append(_sum_row("total change", changes, unit, BOLD))
     columns = (
-        Column(f"by {word}", shrinks=True),
+        Column(title, shrinks=True),
         Column(f"before {unit.name}", right=True, optional=2),
         Column(f"after {unit.name}", right=True, optional=3),
         Column(f"change {unit.name}", right=True),
