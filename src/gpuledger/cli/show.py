@@ -97,7 +97,7 @@ def show_command(
     if len(views) > 1:
         print_lines(_side_by_side(views, terminal))
     else:
-        print_lines(_one_view(views[0], by, rows, terminal))
+        print_lines(_one_view(views[0], by, rows, depth, terminal))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
 
 
@@ -120,16 +120,22 @@ def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | 
     from gpuledger.analyze.breakdown import break_down
     from gpuledger.analyze.instant import resolve_instant
     from gpuledger.analyze.summary import summarize
+    from gpuledger.analyze.times import break_down_time
     from gpuledger.report.document import View
 
     words = WORDS[by or "category"]
     return [
-        View(summarize(rank, device), break_down(rank, resolve_instant(rank, at, device, step), words, depth))
+        View(
+            summarize(rank, device),
+            break_down(rank, resolve_instant(rank, at, device, step), words, depth),
+            break_down_time(rank, device),
+        )
         for rank, device in places
     ]
 
 
-def _one_view(view: View, by: str | None, rows: int | None, terminal: Terminal) -> list[str]:
+def _one_view(view: View, by: str | None, rows: int | None, depth: int | None, terminal: Terminal) -> list[str]:
+    from gpuledger.analyze.times import times_by_module
     from gpuledger.report.phrases import head_lines
     from gpuledger.report.tables import group_table, tensor_table
 
@@ -138,7 +144,8 @@ def _one_view(view: View, by: str | None, rows: int | None, terminal: Terminal) 
         return [*lines, "", *tensor_table(view.breakdown, rows or ROWS).lines(terminal)]
     for word in (by,) if by else ("category", "module"):
         count = rows or (ROWS if by else ROWS_OF_TWO)
-        lines += ["", *group_table(view.breakdown, word, count).lines(terminal)]
+        times = times_by_module(view.times, depth) if view.times is not None and word == "module" else None
+        lines += ["", *group_table(view.breakdown, word, count, times).lines(terminal)]
     return lines
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.breakdown import Breakdown
     from gpuledger.analyze.instant import Instant
     from gpuledger.analyze.summary import Summary
+    from gpuledger.analyze.times import TimeBreakdown
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class View:
 
     summary: Summary
     breakdown: Breakdown
+    times: TimeBreakdown | None = None
 
 
 def show_document(views: Sequence[View], words: tuple[str, ...]) -> dict[str, Any]:
@@ -72,8 +74,23 @@ def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
         "requested_bytes": books.requested_bytes,
         "active_bytes": books.active_bytes,
         "reserved_bytes": books.reserved_bytes,
+        "time": None if view.times is None else _time_document(view.times),
         "accounts": [_account_document(account, words) for account in books.accounts],
         "notes": list(summary.notes),
+    }
+
+
+def _time_document(times: TimeBreakdown) -> dict[str, Any]:
+    """Return one step of the time pass; the accounts sum to ``work_ns``."""
+    return {
+        "steps": times.steps,
+        "on_host": times.on_host,
+        "work_ns": times.work_ns,
+        "busy_ns": times.busy_ns,
+        "idle_ns": times.idle_ns,
+        "unplaced_ns": times.unplaced_ns,
+        "by_kind_ns": times.by_kind_ns,
+        "accounts": [{**asdict(account), "module": account.module or None} for account in times.accounts],
     }
 
 
