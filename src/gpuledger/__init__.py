@@ -10,13 +10,25 @@ from gpuledger._version import __version__
 _PUBLIC = {
     "MemoryProfiler": "gpuledger.integrations.memory_profiler",
     "diff": "gpuledger.api",
+    "estimate": "gpuledger.virtual.api",
+    "find_batch": "gpuledger.virtual.api",
     "load": "gpuledger.api",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
     "record": "gpuledger.api",
     "scope": "gpuledger.collect.scopes",
 }
 
-__all__ = ["MemoryProfiler", "__version__", "diff", "load", "memory_profiler", "record", "scope"]
+__all__ = [
+    "MemoryProfiler",
+    "__version__",
+    "diff",
+    "estimate",
+    "find_batch",
+    "load",
+    "memory_profiler",
+    "record",
+    "scope",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -206,10 +206,10 @@ def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[
 def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
     """A fake tensor tells the program that it is on the card, and torch's own code that it is not."""
     plain = vars(FakeTensor)["device"].fget
-    stack_size, disabled = torch._C._len_torch_function_stack, torch._C._is_torch_function_all_disabled
+    disabled = torch._C._is_torch_function_all_disabled
 
     def device_of(tensor: Any) -> torch.device:
-        if stack_size() and not disabled() and functions.device.holds(tensor):
+        if not disabled() and functions.device.holds(tensor):
             return CUDA
         return plain(tensor)  # type: ignore[no-any-return]
 

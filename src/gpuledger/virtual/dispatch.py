@@ -36,6 +36,7 @@ LARGE_CPU_BYTES = 256 << 20
 PLACEHOLDER = 0.5
 """What ``item()`` gives for a tensor that was never computed; integers give 1, booleans False."""
 
+_CPU = torch.device("cpu")
 _LAST_FIRST = frozenset({torch.ops.aten.native_dropout.default})
 """Operators that make their last result first."""
 
@@ -104,6 +105,9 @@ class VirtualMode(TorchDispatchMode):
                     any_card = True
                     break
         asked = self.where.asked
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            asked, kwargs = True, {**kwargs, "device": _CPU}
         on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
             return func(*args, **kwargs)

@@ -191,6 +191,19 @@ def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
+def _deepcopy(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor, memo = args
+    if not isinstance(tensor, FakeTensor):
+        return func(*args, **kwargs)
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch.no_grad():
+        copied = tensor.detach().clone()
+    made = torch.nn.Parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied
+    memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
 _T = torch.Tensor
 _HANDLERS: dict[Any, Handler] = {
     _T.device.__get__: _device_of,
@@ -210,6 +223,7 @@ _HANDLERS: dict[Any, Handler] = {
     _T.record_stream: _record_stream,
     _T.data_ptr: _address,
     _T.new_tensor: _new,
+    _T.__deepcopy__: _deepcopy,
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
 }
