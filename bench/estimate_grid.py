@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -98,11 +99,92 @@ def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: floa
             pass
 
 
+def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
+    """Return what the same script would hold, followed on this machine without a card."""
+    from gpuledger.analyze.breakdown import break_down
+    from gpuledger.analyze.instant import find_peak
+    from gpuledger.errors import GpuLedgerError
+    from gpuledger.virtual.alloc_conf import parse_alloc_conf
+    from gpuledger.virtual.cards import find_card
+    from gpuledger.virtual.run import Order, estimate_program
+
+    program = (str(HERE / "grid_train.py"), combination.name)
+    order = Order(program, find_card("h200"), settings=parse_alloc_conf(combination.allocator))
+    started_s = time.monotonic()
+    try:
+        found = estimate_program(order, directory / f"{combination.name}.ledger")
+    except GpuLedgerError as error:
+        return {"failed": [error.message]}
+    rank = found.run.rank(0)
+    books = break_down(rank, find_peak(rank), by=("category",))
+    return {
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "process_bytes": found.peak_process_bytes,
+        "upper_bytes": found.upper_bytes,
+        "by_category": {account.category: account.bytes for account in books.accounts},
+        "wall_s": round(time.monotonic() - started_s, 1),
+    }
+
+
+FIGURES = ("peak_allocated_bytes", "peak_reserved_bytes", "process_bytes")
+
+
+def errors_of(truth: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return how far an estimate is off, as shares of the truth; by category as shares of the allocated peak."""
+    errors: dict[str, Any] = {
+        name: found[name] / truth[name] - 1 for name in FIGURES if truth.get(name) and found.get(name)
+    }
+    if "by_category" in found and truth.get("by_category"):
+        whole = truth["recorded_peak_bytes"]
+        names = {*truth["by_category"], *found["by_category"]}
+        ours, theirs = found["by_category"], truth["by_category"]
+        errors["by_category"] = {n: (ours.get(n, 0) - theirs.get(n, 0)) / whole for n in sorted(names)}
+        if truth.get("process_bytes"):
+            errors["above_upper"] = truth["process_bytes"] > found["upper_bytes"]
+    return errors
+
+
+def compare(truth_file: Path, out: Path, chosen: list[Combination]) -> None:
+    """Estimate every combination, and write truth, estimate and errors side by side after each."""
+    kept = json.loads(truth_file.read_text(encoding="utf-8"))
+    before = json.loads(out.read_text(encoding="utf-8"))["combinations"] if out.exists() else {}
+    results: dict[str, Any] = {
+        "truth_on": kept["environment"],
+        "estimated_on": describe_environment("cpu"),
+        "combinations": before,
+    }
+    for combination in chosen:
+        with tempfile.TemporaryDirectory() as directory:
+            found = estimate(combination, Path(directory))
+        truth = kept["combinations"].get(combination.name, {})
+        errors = errors_of(truth, found)
+        results["combinations"][combination.name] = {"truth": truth, "estimate": found, "error": errors}
+        results["summary"] = summarize(results["combinations"])
+        write_results(out, results)
+        told = "  ".join(f"{name.removesuffix('_bytes')} {errors[name]:+.2%}" for name in FIGURES if name in errors)
+        print(f"{combination.name:40s} {told or found.get('failed', 'no truth')}", flush=True)
+    print(json.dumps(results["summary"], indent=1))
+
+
+def summarize(combinations: dict[str, Any]) -> dict[str, Any]:
+    """Return median and worst error of each figure, and how many truths lie above their upper end."""
+    summary: dict[str, Any] = {}
+    for name in FIGURES:
+        sizes = sorted(abs(one["error"][name]) for one in combinations.values() if name in one["error"])
+        if sizes:
+            summary[name] = {"count": len(sizes), "median": statistics.median(sizes), "worst": sizes[-1]}
+    told = [one["error"]["above_upper"] for one in combinations.values() if "above_upper" in one["error"]]
+    summary["above_upper_frac"] = sum(told) / len(told) if told else None
+    return summary
+
+
 def main() -> None:
     """Tell the truth or estimate it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--truth", type=Path, metavar="DIR", help="train on the card of this machine")
     parser.add_argument("--estimate", action="store_true", help="estimate on this machine")
+    parser.add_argument("--truth-file", type=Path, default=TRUTH, help="what --truth wrote as truth.json")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "h200" / "estimate.json")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="combinations whose name holds this")
     parser.add_argument("--workers", type=int, default=6)
@@ -111,6 +193,8 @@ def main() -> None:
     chosen = [one for one in COMBINATIONS if not arguments.only or any(word in one.name for word in arguments.only)]
     if arguments.truth:
         tell_truth(arguments.truth, chosen, arguments.workers, arguments.limit_s)
+    if arguments.estimate:
+        compare(arguments.truth_file, arguments.out, chosen)
 
 
 if __name__ == "__main__":
