@@ -254,3 +254,9 @@ def test_times_of_two_time_passes_are_compared_by_module(tmp_path: Path) -> None
 def test_a_time_pass_of_one_run_alone_is_not_compared(runs: Path, tmp_path: Path) -> None:
     timed = with_time_pass(make_run(tmp_path / "a.ledger", blocks=100), {0: 10})
     assert diff_runs(read_run(runs / "one.ledger"), timed).main.time_changes() == ()
+
+
+def test_a_sampled_figure_without_a_known_spread_is_marked(runs: Path) -> None:
+    lines = ask("diff", runs / "one", runs / "other").stdout.splitlines()
+    assert next(line for line in lines if line.startswith("peak of the process")).endswith("noise unknown")
+    assert not next(line for line in lines if line.startswith("peak reserved")).endswith("noise unknown")

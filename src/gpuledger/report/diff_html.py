@@ -13,6 +13,7 @@ from gpuledger.report.quantities import (
     metric_title,
     metric_unit,
     quantity,
+    remark,
     signed,
     signed_share,
 )
@@ -75,7 +76,11 @@ def _figures(place: PlaceDiff) -> str:
     for change in place.figures:
         unit = metric_unit(change.key[0])
         cells = [_number(quantity(value, unit)) for value in (change.before, change.after)]
-        cells += [_delta(change, unit), _number(signed_share(change.delta, change.before)), _remark(change)]
+        cells += [
+            _delta(change, unit),
+            _number(signed_share(change.delta, change.before)),
+            element("td", remark(change), class_="muted"),
+        ]
         rows.append(_row(change, element("th", metric_title(change.key[0]), scope="row"), *cells))
     return _table(("", "before", "after", "change", "", ""), rows)
 
@@ -90,7 +95,7 @@ def _changes(word: str, changes: tuple[Change, ...], unit: str) -> str:
             _delta(change, unit),
             _number(signed_share(change.delta, change.before)),
             element("td", _bar((change.delta or 0) / largest)),
-            _remark(change),
+            element("td", remark(change), class_="muted"),
         )
         for change in changes[:ROWS]
     ]
@@ -142,9 +147,3 @@ def _delta(change: Change, unit: str) -> str:
     kind = "" if not change.delta or change.within_noise else " more" if change.delta > 0 else " less"
     title = "" if change.delta is None else exactly(change.delta, unit)
     return element("td", html_text(signed(change.delta, unit)), class_=f"number{kind}", title=title)
-
-
-def _remark(change: Change) -> str:
-    if change.delta is None:
-        return element("td", "only after" if change.before is None else "only before", class_="muted")
-    return element("td", "within noise" if change.within_noise else "", class_="muted")

@@ -11,6 +11,7 @@ from gpuledger.report.quantities import (
     metric_title,
     metric_unit,
     quantity,
+    remark,
     signed,
     signed_share,
 )
@@ -139,7 +140,7 @@ def _figure_row(change: Change) -> Row:
         Cell(quantity(change.after, unit), style),
         _delta_cell(change, signed(change.delta, unit)),
         Cell(signed_share(change.delta, change.before), style),
-        Cell(_remark(change), DIM),
+        Cell(remark(change), DIM),
     )
 
 
@@ -153,7 +154,7 @@ def _change_row(change: Change, unit: Unit, largest: float) -> Row:
         Cell(unit.amount(int(change.after or 0)), style),
         _delta_cell(change, _signed_amount(delta, unit)),
         Cell(signed_share(change.delta, change.before), style),
-        Cell(_remark(change), DIM),
+        Cell(remark(change), DIM),
         Bar(((abs(delta) / largest, color),)),
     )
 
@@ -174,9 +175,3 @@ def _delta_cell(change: Change, text: str) -> Cell:
 
 def _color(delta: float | None) -> str:
     return "" if not delta else MORE_COLOR if delta > 0 else LESS_COLOR
-
-
-def _remark(change: Change) -> str:
-    if change.delta is None:
-        return "only after" if change.before is None else "only before"
-    return "within noise" if change.within_noise else ""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpuledger.analyze.metrics import KINDS
 from gpuledger.report.phrases import MISSING
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.diff import Change
 
 _FORMATS: dict[str, Callable[[float | None], str]] = {
     "B": format_bytes,
@@ -53,3 +57,13 @@ def metric_title(name: str) -> str:
 def metric_unit(name: str) -> str:
     """Return the unit of a metric: B, ns, J or 1."""
     return KINDS[name].unit
+
+
+def remark(change: Change) -> str:
+    """Return what a reader should know of a change: that one run lacks the figure, or what the runs vary by."""
+    if change.delta is None:
+        return "only after" if change.before is None else "only before"
+    if change.within_noise:
+        return "within noise"
+    sampled = change.key[0] in KINDS and not KINDS[change.key[0]].exact
+    return "noise unknown" if sampled and change.noise is None else ""
