@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpuledger._version import __version__
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.api import load
+from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import UsageError
 from gpuledger.model.run import write_json
-from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.card import in_place
 from gpuledger.virtual.cards import find_card
@@ -42,15 +40,15 @@ class VirtualRecording:
         self._stack = ExitStack()
         self._said: dict[str, None] = {}
         self._session: VirtualSession | None = None
-        self._started_ns = 0
         self.path: Path | None = None
         """Directory of the run, once it has begun."""
 
     def __enter__(self) -> VirtualRecording:
         """Put the card in place and begin to record."""
-        self.path, self._started_ns = self._out, time.time_ns()
+        self.path = self._out
         self._out.mkdir(parents=True)
-        self._write_manifest("running")
+        settings = {"gpu": (self._card.key, "asked for")}
+        write_json(self._out / "manifest.json", new_manifest(self._out.name, (), settings))
         device = VirtualDevice(self._card, CachingAllocator(AllocatorSettings()))
         self._stack.enter_context(in_place(device, self._say))
         self._session = VirtualSession(device, sys.maxsize, self._out, ends_program=False)
@@ -69,7 +67,7 @@ class VirtualRecording:
             session.finish("exception" if error else "end of record")
         finally:
             self._stack.close()
-        self._write_manifest("complete")
+        close_manifest(self._out, (f"Nothing ran: followed on a virtual {self._card.name}.",))
 
     def step(self) -> None:
         """Mark the end of a step."""
@@ -83,17 +81,3 @@ class VirtualRecording:
 
     def _say(self, sentence: str) -> None:
         self._said[sentence] = None
-
-    def _write_manifest(self, status: str) -> None:
-        facts: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "gpuledger_version": __version__,
-            "name": self._out.name,
-            "command": [],
-            "started_ns": self._started_ns,
-            "ended_ns": time.time_ns() if status == "complete" else None,
-            "status": status,
-            "settings": {"card": {"value": self._card.key, "origin": "asked for"}},
-            "notes": [],
-        }
-        write_json(self._out / "manifest.json", facts)
