@@ -137,10 +137,11 @@ class RecordBook:
         return None if size is None else self.data[place : place + size]
 
     def _read(self, prefix: bytes, place: int) -> None:
-        if self.data.count(prefix, place) < MIN_RUN:
-            return
         array = np.frombuffer(self.data, dtype=np.uint8)
-        table = _read_records(array, _find(array, prefix, place))
+        starts = _find(array, prefix, place)
+        if starts.size < MIN_RUN:
+            return
+        table = _read_records(array, starts)
         for run in _runs_of(array, table):
             self._runs[int(table.starts[run.first])] = run
 
