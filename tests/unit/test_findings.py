@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from recordings.load import RECORDINGS, post_recording
@@ -17,7 +18,7 @@ from gpuledger.analyze.families import find_families
 from gpuledger.analyze.findings import MOST, Finding, find_findings
 from gpuledger.analyze.instant import find_peak
 from gpuledger.cli.main import main
-from gpuledger.model.run import Rank, read_json, read_run, write_json
+from gpuledger.model.run import Rank, read_json, read_run, write_json, write_table
 
 
 def named(rank: Rank, start: str) -> Finding | None:
@@ -92,6 +93,18 @@ def test_advice_knows_what_is_on_already(tmp_path: Path) -> None:
         advice[on] = found.advice
     assert "expandable_segments:True" in advice[False]
     assert "on already" in advice[True]
+
+
+def test_a_run_without_modules_names_none(tmp_path: Path) -> None:
+    rank = post_recording("gan", tmp_path)
+    assert named(rank, "Discriminator.7 alone holds")
+    table = rank.table("blocks")
+    place = table.schema.get_field_index("module_id")
+    bare = table.set_column(place, table.schema.field(place), pa.nulls(table.num_rows, pa.int32()))
+    write_table(rank.directory, bare, "blocks")
+    assert not [
+        finding for finding in find_findings(Rank(0, rank.directory, rank.manifest)) if "alone" in finding.title
+    ]
 
 
 def test_another_process_on_the_card_is_named(tmp_path: Path) -> None:

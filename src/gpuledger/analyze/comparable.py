@@ -60,7 +60,7 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
     """Return what two ranks do not share: the card, the recorder, versions, and how many steps were recorded."""
     notes = []
     old, new = (_cards(rank) for rank in (before, after))
-    if old != new:
+    if old and new and old != new:
         notes.append(f"Different devices: {old} before, {new} after. Times, joules and rounding are those of each.")
     for key, title in _SAME_FACTS.items():
         was, now = before.manifest.get(key), after.manifest.get(key)
@@ -71,8 +71,9 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
 
 
 def _cards(rank: Rank) -> str:
-    names = [str(device.get("name") or "unknown") for device in rank.manifest.get("devices") or []]
-    return ", ".join(names) or "unknown"
+    """Return the names of a rank's devices; "" where none is known."""
+    names = (str(device.get("name") or "") for device in rank.manifest.get("devices") or [])
+    return ", ".join(name for name in names if name)
 
 
 def _ranks(count: int) -> str:

@@ -202,7 +202,7 @@ def _one_module(books: _Books) -> Finding | None:
     blocks = books.of("activation", "activation_gradient", "temporary", "workspace") & books.at_peak
     for family in find_families(books.rank):
         blocks &= ~np.isin(books.module_id, family.members)
-    if not blocks.any():
+    if not blocks.any() or not (books.module_id >= 0).any():
         return None
     ids, place = np.unique(books.module_id[blocks], return_inverse=True)
     sizes = np.bincount(place, weights=books.lives.allocated_bytes[blocks])
