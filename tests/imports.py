@@ -53,9 +53,18 @@ def show(path: Path, *more: str) -> dict[str, Any]:
 
 
 def check_views(path: Path, directory: Path) -> None:
-    """Assert that show, balance and report work on a run."""
-    page = directory / "page.html"
-    for command in (["show", str(path)], ["balance", str(path)], ["report", str(path), "-o", str(page), "--force"]):
-        result = CliRunner().invoke(main, command)
-        assert result.exit_code == 0, (command, result.output, result.exception)
+    """Assert that every view works on a run, or on a file of an older format."""
+    page, picture, dump = directory / "page.html", directory / "bars.svg", directory / "dump.json"
+    for words in (
+        ["show", path],
+        ["balance", path],
+        ["group", path],
+        ["diff", path, path],
+        ["plot", path, "--kind", "two-bar", "-o", picture, "--force"],
+        ["report", path, "-o", page, "--force"],
+        ["export", path, "--to", "json", "-o", dump, "--force"],
+    ):
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == 0, (words, result.output, result.exception)
     assert page.stat().st_size > 10_000
+    assert picture.stat().st_size > 1_000
