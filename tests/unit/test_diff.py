@@ -51,9 +51,9 @@ def changed(place: Path, rank: int = 0, **keys: Any) -> Run:
     return read_run(place)
 
 
-@pytest.mark.parametrize("word", [None, "category", "module", "phase", "tensor"])
+@pytest.mark.parametrize("word", [None, "category", "module", "phase", "tensor", "scope"])
 def test_the_changes_sum_to_the_change_of_allocated_bytes(runs: Path, word: str | None) -> None:
-    by = ("category", "module", word) if word in ("phase", "tensor") else ("category", "module")
+    by = ("category", "module", word) if word in ("phase", "tensor", "scope") else ("category", "module")
     place = both(runs, by=by).main
     assert place.before.books
     assert place.after.books

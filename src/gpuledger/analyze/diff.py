@@ -48,9 +48,10 @@ class Side:
 class Change:
     """One figure or account that differs.
 
-    ``key`` is the metric's name, the label of a sum, or an account's category, module, phase and name. ``category`` is
-    the one that changed most, of a time the phase, of a figure "". ``before`` or ``after`` is None where that run does
-    not have the figure; an account that a run lacks is 0. ``noise`` is the runs' own spread; None where unknown.
+    ``key`` is the metric's name, the label of a sum, or an account's category, module, phase, name and scope.
+    ``category`` is the one that changed most, of a time the phase, of a figure "". ``before`` or ``after`` is None
+    where that run does not have the figure; an account that a run lacks is 0. ``noise`` is the runs' own spread; None
+    where it is not known.
     """
 
     key: tuple[str, ...]
@@ -87,7 +88,8 @@ class PlaceDiff:
         """Return the accounts that differ, the largest change first; their deltas sum to that of allocated bytes.
 
         Args:
-            word: ``category``, ``module``, ``phase`` or ``tensor`` sums the accounts under that word; None keeps each.
+            word: ``category``, ``module``, ``phase``, ``tensor`` or ``scope`` sums the accounts under that word; None
+                keeps each.
         """
         if self.before.books is None or self.after.books is None:
             return ()
@@ -264,7 +266,7 @@ def _figure(name: str, before: Metric | None, after: Metric | None) -> Change:
 
 def _key_of(word: str | None) -> KeyOf:
     if word is None:
-        return lambda account: (account.category, account.module, account.phase, account.name)
+        return lambda account: (account.category, account.module, account.phase, account.name, account.scope)
     return lambda account: (label_of(account, word),)
 
 

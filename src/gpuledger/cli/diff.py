@@ -30,6 +30,7 @@ WORDS = {
     "module": ("category", "module"),
     "phase": ("category", "module", "phase"),
     "tensor": ("category", "module", "tensor"),
+    "scope": ("category", "module", "scope"),
 }
 """What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
 ROWS = 15

@@ -64,8 +64,8 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def _account_document(change: Change) -> dict[str, Any]:
-    category, module, phase, name = change.key
-    optional = {"phase": phase, "name": name}
+    category, module, phase, name, scope = change.key
+    optional = {"phase": phase, "name": name, "scope": scope}
     return {
         "category": category,
         "module": module or None,
