@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.model.journal import Action, Journal, read_journal
-from gpuledger.virtual.allocator import CachingAllocator, Limits, OutOfMemoryError
+from gpuledger.virtual.allocator import CachingAllocator
+from gpuledger.virtual.pools import Limits, OutOfMemoryError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recordings"))
 from load import HERE, RECORDINGS

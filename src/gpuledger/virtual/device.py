@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from gpuledger.model.journal import Action
-from gpuledger.virtual.allocator import CachingAllocator, Counters
+from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.cards import Card
+from gpuledger.virtual.pools import Counters
 
 Event = tuple[int, int, int, int, int, str, int]
 """Action, address, bytes, stream, time, token and operator number."""

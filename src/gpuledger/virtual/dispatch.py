@@ -112,7 +112,7 @@ class VirtualMode(TorchDispatchMode):
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
             return func(*args, **kwargs)
         if not on_card:
-            return self._fake(func, args, kwargs)
+            return self.fake(func, args, kwargs)
         kernel = KERNELS.get(func)
         if kernel is not None:
             result = kernel(self, func, args, kwargs)
@@ -125,11 +125,11 @@ class VirtualMode(TorchDispatchMode):
         device = self.device
         spaces = workspaces_of(func, args, kwargs, device)
         if spaces is None:
-            result = self._fake(func, args, kwargs)
+            result = self.fake(func, args, kwargs)
             self.account(func, result)
             return result
         with device.borrow(spaces.before, spaces.label):
-            result = self._fake(func, args, kwargs)
+            result = self.fake(func, args, kwargs)
             self.account(func, result)
             for key, size_bytes in spaces.kept:
                 device.keep(key, size_bytes, spaces.label)
@@ -146,7 +146,12 @@ class VirtualMode(TorchDispatchMode):
         for tensor in reversed(made) if func in _LAST_FIRST else made:
             self.device.adopt(tensor, func)
 
-    def _fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return an operator's result without computing it.
+
+        Raises:
+            NotModelledError: it cannot be had without a card.
+        """
         try:
             with self.fake_mode:
                 return func(*args, **kwargs)
@@ -205,10 +210,22 @@ def _unique(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
     return (values, *others)
 
 
+def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
+    """A mask picks as many entries as it has, at most."""
+    places: list[Any] = []
+    for index in args[1]:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            places.append(index)
+        else:
+            places += [mode.make((index.numel(),), index, torch.int64) for _ in range(index.dim())]
+    return mode.fake(torch.ops.aten.index.Tensor, (args[0], places), kwargs)
+
+
 _LARGEST: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,
+    "index": _index,
 }
 """Operators whose result has as many entries as values say -> the largest it can be."""
 

@@ -93,6 +93,16 @@ class CudaFacade:
         patches.put(torch, "get_device_module", lambda device=None: torch.cuda)
         patches.put(torch, "Generator", _Generator)
         patches.put(torch.backends.cuda, "is_built", lambda: True)
+        patches.put(torch.Tensor, "record_stream", self._record_stream)
+
+    @property
+    def _record_stream(self) -> Callable[[Any, Any], None]:
+        device = self.device
+
+        def record_stream(tensor: Any, stream: Any) -> None:
+            device.record_stream(tensor, getattr(stream, "number", 0))
+
+        return record_stream
 
     def _answers(self) -> dict[str, Any]:
         return {**self._presence(), **self._memory(), **self._seeds(), **self._streams()}

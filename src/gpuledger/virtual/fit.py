@@ -12,8 +12,9 @@ import numpy as np
 
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.model.journal import Action, Journal
-from gpuledger.virtual.allocator import CachingAllocator, Limits, OutOfMemoryError
+from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.cards import Card, catalogue
+from gpuledger.virtual.pools import Limits, OutOfMemoryError
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
 

@@ -159,11 +159,6 @@ def _format(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> str:
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
 
 
-def _record_stream(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> None:
-    if mode.on_card(args[0]):
-        mode.device.record_stream(args[0], getattr(args[1], "number", 0))
-
-
 def _address(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.device.address(args[0]) if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
 
@@ -216,11 +211,9 @@ _HANDLERS: dict[Any, Handler] = {
     _T.pin_memory: _same,
     _T.share_memory_: _same,
     _T.numpy: _values,
-    _T.tolist: _values,
     _T.__array__: _values,
     _T.__format__: _format,
     _T.__repr__: _format,
-    _T.record_stream: _record_stream,
     _T.data_ptr: _address,
     _T.new_tensor: _new,
     _T.__deepcopy__: _deepcopy,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpuledger.virtual.convolutions import backward_bytes
+
 if TYPE_CHECKING:
     from gpuledger.virtual.dispatch import VirtualMode
 
@@ -133,11 +135,23 @@ def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
         return first.detach()
 
 
+def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """The data's gradient first, then the weight's, each with what cuDNN holds for it; then the bias's."""
+    made = mode.fake(func, args, kwargs)
+    for result, space_bytes in zip(made, (*backward_bytes(args, mode.device.card.multiprocessors), 0), strict=True):
+        if result is not None:
+            mode.account(func, result)
+            with mode.device.borrow((space_bytes,), func):
+                pass
+    return made
+
+
 KERNELS: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
     aten._local_scalar_dense.default: _value,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten._cudnn_rnn.default: _rnn,
     aten._cudnn_rnn_backward.default: _rnn_backward,
     aten.add.Tensor: _add,
+    aten.convolution_backward.default: _convolution_backward,
 }
 """Operator -> what stands in for it; ``NotImplemented`` leaves it to torch's own fake kernel."""

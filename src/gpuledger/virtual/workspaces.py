@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gpuledger.virtual.convolutions import forward_bytes
 from gpuledger.virtual.device import VirtualDevice
 
 aten = torch.ops.aten
@@ -151,55 +152,8 @@ def _embedding_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces
     )
 
 
-# -- convolutions -------------------------------------------------------------------------------------------------
-
-_CONV_EXTRA_BYTES = 16
-_POINTWISE_BYTES = 400
-
-
-def _turned(tensors: tuple[Any, ...]) -> int:
-    return sum(_bytes(tensor) for tensor in tensors) + _CONV_EXTRA_BYTES
-
-
-def _is_turned_already(tensor: Any) -> bool:
-    return bool(tensor.is_contiguous(memory_format=torch.channels_last)) and tensor.shape[1] > 1
-
-
-def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """Input, weights and output are copied into cuDNN's own order of channels, where the program's differs.
-
-    Exact for most of ResNet-50's convolutions (some leave the output out); a pointwise one needs 400 bytes.
-    """
-    data, weight, stride = args[0], args[1], args[3]
-    if data.dim() != 4 or _is_turned_already(data):
-        return None
-    if math.prod(weight.shape[2:]) == 1 and all(step == 1 for step in stride):
-        return Spaces("convolution", (), (_POINTWISE_BYTES,))
-    made = _made_by(args)
-    return Spaces("convolution", (), (_turned((data, weight)) + made * data.element_size(),))
-
-
-def _made_by(args: Any) -> int:
-    """Return how many numbers a convolution makes."""
-    data, weight, stride, padding, dilation, transposed = args[0], args[1], args[3], args[4], args[5], args[6]
-    sizes = []
-    for axis, size in enumerate(data.shape[2:]):
-        reach = dilation[axis] * (weight.shape[2 + axis] - 1)
-        if transposed:
-            sizes.append((size - 1) * stride[axis] - 2 * padding[axis] + reach + 1)
-        else:
-            sizes.append((size + 2 * padding[axis] - reach - 1) // stride[axis] + 1)
-    channels = weight.shape[1] * args[8] if transposed else weight.shape[0]
-    return int(data.shape[0] * channels * math.prod(sizes))
-
-
-def _convolution_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """The gradients of data and of weights each copy what they read and write, one after the other."""
-    gradient, data, weight = args[:3]
-    if data.dim() != 4 or _is_turned_already(data):
-        return None
-    pieces = (gradient, data) if math.prod(weight.shape[2:]) == 1 else (gradient, data, weight)
-    return Spaces("convolution backward", (), (_turned(pieces),))
+def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    return Spaces("convolution", (), (forward_bytes(args),))
 
 
 RULES: dict[Any, Rule] = {
@@ -214,7 +168,6 @@ RULES: dict[Any, Rule] = {
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     aten.embedding_dense_backward.default: _embedding_backward,
     aten.convolution.default: _convolution,
-    aten.convolution_backward.default: _convolution_backward,
 }
 """Operator -> what it takes beside its result."""
 

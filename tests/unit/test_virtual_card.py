@@ -1,0 +1,204 @@
+"""What a program finds on a virtual card, and that nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from gpuledger.virtual.allocator import CachingAllocator  # noqa: E402
+from gpuledger.virtual.card import in_place  # noqa: E402
+from gpuledger.virtual.cards import find_card  # noqa: E402
+from gpuledger.virtual.device import VirtualDevice  # noqa: E402
+from gpuledger.virtual.dispatch import NotModelledError  # noqa: E402
+
+pytestmark = pytest.mark.torch
+SAID: list[str] = []
+
+
+@pytest.fixture
+def device() -> Iterator[VirtualDevice]:
+    made = VirtualDevice(find_card("h200"), CachingAllocator())
+    SAID.clear()
+    with in_place(made, SAID.append):
+        yield made
+
+
+def test_everything_is_as_before_afterwards() -> None:
+    names = ("is_available", "device_count", "memory_allocated", "Stream", "manual_seed")
+    before = [getattr(torch.cuda, name) for name in names]
+    parameter, apply, save = nn.Parameter.__new__, nn.Module._apply, torch.save
+    with in_place(VirtualDevice(find_card("t4"), CachingAllocator()), SAID.append):
+        assert torch.cuda.is_available()
+        assert torch.cuda.get_device_name() == "NVIDIA T4"
+    assert [getattr(torch.cuda, name) for name in names] == before
+    assert (nn.Parameter.__new__, nn.Module._apply, torch.save) == (parameter, apply, save)
+    assert type(nn.Linear(2, 2).weight) is nn.Parameter
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.softmax(torch.randn(2, 2).bfloat16(), 0).dtype == torch.bfloat16
+
+
+def test_a_card_is_there(device: VirtualDevice) -> None:
+    assert torch.cuda.device_count() == 1
+    assert torch.cuda.get_device_properties(0).total_memory == device.card.total_bytes
+    free, total = torch.cuda.mem_get_info()
+    assert 0 < free < total == device.card.total_bytes
+    torch.cuda.manual_seed_all(1)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        made = torch.empty(1 << 20, device="cuda")
+    made.record_stream(torch.cuda.current_stream())
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == 4 << 20
+    del made
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == 0
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_tensors_say_where_they_are(device: VirtualDevice) -> None:
+    on_cpu = torch.randn(4, 4)
+    on_card = on_cpu.to("cuda")
+    assert on_card.device == torch.device("cuda", 0)
+    assert on_card.is_cuda
+    assert not on_cpu.is_cuda
+    assert (on_card @ on_card).device.type == "cuda"
+    assert on_card.cpu().device.type == "cpu"
+    assert torch.zeros(3, device=on_card.device).is_cuda
+    assert torch.tensor([1, 2], device="cuda").is_cuda
+    assert torch.zeros_like(on_card).is_cuda
+    assert on_card.to("cuda") is on_card
+    assert on_card.to(torch.float16).is_cuda
+    assert float(on_cpu.sum()) == pytest.approx(float(on_cpu.numpy().sum()), rel=1e-4)
+
+
+def test_a_model_moves_and_keeps_its_parameters(device: VirtualDevice) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    tied = nn.Linear(8, 8)
+    tied.weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = [id(parameter) for parameter in model.parameters()]
+    model.cuda()
+    assert [id(parameter) for parameter in model.parameters()] == before
+    assert tied.weight is model[0].weight
+    assert all(parameter.is_cuda for parameter in model.parameters())
+    model(torch.randn(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    state = optimizer.state[model[0].weight]
+    assert state["exp_avg"].is_cuda
+    assert copy.deepcopy(model)[0].weight.is_cuda
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_has_the_lists_of_cuda(device: VirtualDevice, dtype: torch.dtype) -> None:
+    layer, data = nn.Linear(16, 16).cuda(), torch.randn(4, 16, device="cuda")
+    with torch.autocast("cuda", dtype=dtype):
+        assert torch.is_autocast_enabled()
+        made = layer(data)
+        assert made.dtype == dtype
+        assert made.softmax(-1).dtype == torch.float32
+        assert nn.functional.layer_norm(made, (16,)).dtype == torch.float32
+        assert nn.functional.cross_entropy(made, torch.zeros(4, dtype=torch.long, device="cuda")).dtype == torch.float32
+        assert nn.functional.gelu(made).dtype == dtype
+    assert layer(data).dtype == torch.float32
+
+
+def test_a_mixed_precision_step_with_everything(device: VirtualDevice) -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32)).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            hidden = checkpoint(model, torch.randn(8, 32, device="cuda", requires_grad=True), use_reentrant=False)
+            loss = hidden.float().pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        assert f"{loss.item():.2f} {norm:.2f}"
+    assert optimizer.state[model[0].weight]["exp_avg"].is_cuda
+    assert any("asks for a value" in sentence for sentence in SAID)
+
+
+def test_dropout_keeps_a_mask_of_one_byte_an_entry(device: VirtualDevice) -> None:
+    data = torch.randn(1 << 20, device="cuda")
+    before = torch.cuda.memory_allocated()
+    dropped = nn.functional.dropout(data.requires_grad_(), 0.5)
+    assert torch.cuda.memory_allocated() - before == (4 << 20) + (1 << 20)
+    del dropped
+
+
+def test_a_fresh_gradient_is_kept_and_sums_go_in_place(device: VirtualDevice) -> None:
+    """A leaf takes its gradient over; two branches that meet add into the first, so no third piece is needed."""
+    data = torch.zeros(1 << 20, device="cuda", requires_grad=True)
+    (data * 2 + data * 3).sum().backward()
+    assert data.grad is not None
+    assert torch.cuda.memory_allocated() == 2 * (4 << 20)
+    assert torch.cuda.max_memory_allocated() <= 6 * (4 << 20)
+
+
+def test_recurrent_layers_have_one_weight_buffer(device: VirtualDevice) -> None:
+    layer = nn.LSTM(16, 32, 2, batch_first=True).cuda()
+    assert len({weight.untyped_storage()._cdata for weight in layer.parameters()}) == 1
+    made, (last, cell) = layer(torch.randn(4, 7, 16, device="cuda"))
+    assert made.shape == (4, 7, 32)
+    assert last.shape == cell.shape == (2, 4, 32)
+    made.sum().backward()
+    assert all(weight.grad is not None and weight.grad.shape == weight.shape for weight in layer.parameters())
+    gru = nn.GRU(16, 32, bidirectional=True).cuda()
+    assert gru(torch.randn(7, 4, 16, device="cuda"))[0].shape == (7, 4, 64)
+
+
+def test_data_are_loaded_in_the_process_itself(device: VirtualDevice) -> None:
+    labels = torch.arange(10)
+    loader = DataLoader(TensorDataset(labels), batch_size=5, num_workers=4, pin_memory=True, persistent_workers=True)
+    batches = [batch.to("cuda", non_blocking=True) for (batch,) in loader]
+    assert [batch.shape for batch in batches] == [(5,), (5,)]
+    assert labels.sum().item() == 45
+
+
+def test_a_value_that_was_never_computed_is_told(device: VirtualDevice) -> None:
+    data = torch.randn(3, device="cuda")
+    assert data.sum().item() == 0.5
+    assert not bool((data > 0).any())
+    assert data.cpu().numpy().shape == (3,)
+    assert data.tolist() == [0.5, 0.5, 0.5]
+    assert any(sentence.startswith("test_virtual_card.py:") for sentence in SAID)
+
+
+def test_a_size_that_depends_on_values_is_the_largest(device: VirtualDevice) -> None:
+    data = torch.randn(4, 5, device="cuda")
+    assert torch.nonzero(data).shape == (20, 2)
+    assert data[data > 0].shape == (20,)
+    assert any("largest possible" in sentence for sentence in SAID)
+
+
+def test_an_operator_without_a_fake_kernel_is_named(device: VirtualDevice) -> None:
+    library = torch.library.Library("gpuledger_test", "DEF")
+    library.define("mystery(Tensor x) -> Tensor")
+    library.impl("mystery", lambda x: x.clone(), "CPU")
+    with pytest.raises(NotModelledError, match=r"gpuledger_test\.mystery"):
+        torch.ops.gpuledger_test.mystery(torch.randn(2, device="cuda"))
+    library._destroy()
+
+
+def test_nothing_is_written(device: VirtualDevice, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    torch.save({"a": torch.randn(2, device="cuda")}, tmp_path / "checkpoint.pt")
+    assert not (tmp_path / "checkpoint.pt").exists()
+    assert any("torch.save" in sentence for sentence in SAID)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = torch.compile(nn.Linear(2, 2).cuda())
+        assert model(torch.randn(1, 2, device="cuda")).is_cuda

@@ -1,0 +1,160 @@
+"""The catalogue, settings of the allocator in words, the interval, and the search for the largest batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.errors import UsageError
+from gpuledger.model.journal import Action, Part, journal_of
+from gpuledger.virtual.alloc_conf import parse_alloc_conf
+from gpuledger.virtual.batch import find_argument, set_argument
+from gpuledger.virtual.cards import catalogue, find_card
+from gpuledger.virtual.fit import (
+    EDGE,
+    FITS,
+    TOO_LARGE,
+    Requests,
+    Trial,
+    find_largest,
+    fit_card,
+    fit_catalogue,
+    grid_errors,
+    peaks_on,
+    upper_factor,
+)
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def test_every_figure_says_where_it_comes_from() -> None:
+    for card in catalogue().values():
+        for figure in card.figures().values():
+            assert figure.value > 0
+            assert figure.source in ("measured", "datasheet", "measured on the H200")
+            assert bool(figure.where) == (figure.source != "datasheet")
+        assert card.outside_bytes < card.usable_bytes < card.total_bytes
+
+
+@pytest.mark.parametrize("text", ["h200", "H200", "NVIDIA H200", "nvidia h200"])
+def test_a_card_is_found_by_either_name(text: str) -> None:
+    assert find_card(text).key == "h200"
+
+
+def test_an_unknown_card_is_told_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_card("a100")
+    assert "a100-80gb" in str(caught.value.hint)
+    with pytest.raises(UsageError):
+        find_card("")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", AllocatorSettings()),
+        ("expandable_segments:True", AllocatorSettings(expandable=True)),
+        ("max_split_size_mb:64,expandable_segments:False", AllocatorSettings(max_split_bytes=64 * MIB)),
+        ("garbage_collection_threshold:0.8", AllocatorSettings()),
+    ],
+)
+def test_settings_are_read_as_torch_reads_them(text: str, expected: AllocatorSettings) -> None:
+    assert parse_alloc_conf(text) == expected
+
+
+def test_rounding_by_size_class() -> None:
+    everywhere = parse_alloc_conf("roundup_power2_divisions:4")
+    assert everywhere.round_up(1200 * MIB) == 1280 * MIB
+    some = parse_alloc_conf("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
+    assert some.round_up(600 * MIB) == 768 * MIB
+    assert some.round_up(3000 * MIB) == 3072 * MIB
+
+
+@pytest.mark.parametrize(
+    "text", ["expandable_segments", "expandable_segments:maybe", "max_split_size_mb:x", "nonsense:1", "backend:async"]
+)
+def test_settings_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_alloc_conf(text)
+
+
+@given(st.integers(0, 5000), st.integers(1, 3000))
+def test_the_largest_value_is_found(limit: int, start: int) -> None:
+    """Whatever the limit and the start; beyond 256 to within one part in 256."""
+    found = find_largest(lambda value: Trial(value, value, FITS if value <= limit else TOO_LARGE), start)
+    if limit == 0:
+        assert found.largest is None
+        return
+    assert found.largest is not None
+    assert found.largest <= limit < found.largest + max(2, found.largest // 128)
+    assert [trial.value for trial in found.trials] == sorted({trial.value for trial in found.trials})
+
+
+def test_more_memory_than_any_batch_needs_ends() -> None:
+    found = find_largest(lambda value: Trial(value, 1, FITS), 1, most=1024)
+    assert found.largest == 1024
+
+
+@given(st.floats(0.5, 0.99))
+def test_the_upper_end_covers_the_share_asked_for(level: float) -> None:
+    factor = upper_factor(level)
+    assert factor >= 1
+    assert np.mean(np.array(grid_errors()) <= factor) >= level
+
+
+def requests_of(*sizes_bytes: int) -> Requests:
+    """A program that allocates sizes and frees each before the next."""
+    part = Part()
+    for number, size in enumerate(sizes_bytes):
+        for action in (Action.ALLOC, Action.FREE_REQUESTED):
+            part.add(
+                "events",
+                device_idx=0,
+                action=int(action),
+                address=number + 1,
+                bytes=size,
+                stream=0,
+                time_ns=0,
+                tag_id=-1,
+                stack_id=-1,
+                operator_id=-1,
+            )
+    return Requests(journal_of([part]), AllocatorSettings())
+
+
+def test_three_verdicts() -> None:
+    """Cached segments may fill the card: the allocator gives them back, so such a program is on the edge, not out."""
+    card = find_card("t4")
+    room = card.usable_bytes - card.outside_bytes
+    small, middle = room // 2, int(room * 0.75) // (2 * MIB) * 2 * MIB
+    for sizes, expected in (((small,), FITS), ((small, middle), EDGE), ((room + GIB,), TOO_LARGE)):
+        requests = requests_of(*sizes)
+        plain = requests.replay()
+        assert plain is not None
+        counters = plain.counters
+        peaks = peaks_on(card, counters.peak_allocated_bytes, counters.peak_reserved_bytes, 0.9)
+        assert fit_card(card, peaks, requests, 0.9).verdict == expected
+
+
+def test_a_larger_card_never_does_worse() -> None:
+    requests = requests_of(*(size * GIB for size in (3, 7, 11, 19)))
+    allocator = requests.replay()
+    assert allocator is not None
+    peaks = peaks_on(find_card("h200"), 19 * GIB, allocator.counters.peak_reserved_bytes, 0.95)
+    order = [FITS, EDGE, TOO_LARGE]
+    ranks = [order.index(fit.verdict) for fit in fit_catalogue(peaks, requests, 0.95)]
+    assert ranks == sorted(ranks)
+    assert ranks[0] < ranks[-1]
+
+
+def test_the_argument_is_found_in_both_spellings() -> None:
+    for words in (("t.py", "--batch-size", "8", "--lr", "1"), ("t.py", "--lr", "1", "--batch-size=8")):
+        place, value = find_argument(words, "batch-size")
+        assert value == 8
+        assert find_argument(set_argument(words, place, 64), "--batch-size")[1] == 64
+    for words in (("t.py",), ("t.py", "--batch-size", "0"), ("t.py", "--batch-size=many")):
+        with pytest.raises(UsageError):
+            find_argument(words, "batch-size")
