@@ -9,6 +9,7 @@ from gpuledger.collect.session import Session
 from gpuledger.collect.settings import RecordSettings
 from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.recorder import DEVICE_IDX, VirtualRecorder
+from gpuledger.virtual.workspaces import CUBLASLT_BYTES, cublas_bytes
 
 
 class StepsDone(BaseException):
@@ -30,13 +31,14 @@ class VirtualSession(Session):
         super().__init__(settings, rank_directory=directory)
         self.device = device
         self._ends_program = ends_program
-        self._begins_late = not ends_program
+        self._begins_late = False  # what is alive now is not on the card
 
     def _begin(self) -> None:
         card = self.device.card
         recorder = VirtualRecorder(self.device, self.tags)
         self.journal.fact(
             devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
+            workspace_bytes=sorted({cublas_bytes(self.device), CUBLASLT_BYTES}),
             libraries={
                 "context_bytes": card.context_bytes.value,
                 "library_bytes": card.library_bytes.value,
