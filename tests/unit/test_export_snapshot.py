@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import pickletools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,22 @@ def test_every_function_of_pytorchs_viewer_takes_it(snapshot: dict[str, Any]) ->
         warnings.simplefilter("error")
         assert "Active Memory Timeline" in _memory_viz.trace_plot(snapshot)
         assert "Allocator State History" in _memory_viz.segment_plot(snapshot)
+
+
+VIEWERS_OPCODES = (
+    "PROTO FRAME STOP MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET APPEND APPENDS SETITEM SETITEMS EMPTY_DICT "
+    "EMPTY_LIST EMPTY_TUPLE DICT LIST TUPLE TUPLE1 TUPLE2 TUPLE3 NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 "
+    "BINFLOAT SHORT_BINUNICODE BINUNICODE"
+)
+"""What the unpickler of MemoryViz.js knows; it takes protocols 2 to 4."""
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+def test_the_viewers_own_unpickler_knows_every_opcode(hostile: bool, tmp_path: Path) -> None:
+    exported(make_run(tmp_path / "run.ledger", blocks=500, hostile_names=hostile), tmp_path / "x.pickle")
+    used = [(code.name, argument) for code, argument, _ in pickletools.genops((tmp_path / "x.pickle").read_bytes())]
+    assert {name for name, _ in used} <= set(VIEWERS_OPCODES.split())
+    assert used[0] == ("PROTO", 4)
 
 
 def test_categories_and_modules_are_its_metadata(run: Path, snapshot: dict[str, Any]) -> None:

@@ -280,6 +280,15 @@ def test_negative_and_absurd_sizes_are_refused(size: int, place: str, tmp_path: 
         read("torch-snapshot", write(tmp_path / "snap.pickle", value))
 
 
+def test_a_large_file_of_something_else_is_not_read_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "log.pickle"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    grown_bytes, message = measure("torch-snapshot", path)
+    assert "no pickle of protocol" in message
+    assert grown_bytes < 24 << 20
+
+
 def test_every_cut_of_a_file_is_one_error(tmp_path: Path) -> None:
     whole = dumped(small_snapshot(frames=some_frames(1, 3)[0]))
     for end in range(0, len(whole) - 1, 7):

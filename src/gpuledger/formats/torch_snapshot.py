@@ -66,10 +66,13 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
 
 def _read_rank(number: int, path: Path) -> ImportedRank:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            ours = looks_like(path, file.read(2))
+            file.seek(0)
+            data = file.read() if ours else b""
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    if not looks_like(path, data[:2]):
+    if not data:
         raise InputError(f"{path}: not a snapshot: no pickle of protocol 2 to 5")
     try:
         return _rank_of(number, read_snapshot(data, str(path)))
