@@ -125,6 +125,33 @@ def test_a_real_recording_comes_back_with_the_same_books(name: str, tmp_path: Pa
     assert ours[-1] == theirs[-1]
 
 
+def in_segments_at_every_event(snapshot: dict[str, Any], device: int) -> bool:
+    """Return whether every block lies in a segment whenever it is there: the viewer's state history needs it."""
+    held: dict[int, int] = {}
+    live: dict[int, int] = {}
+    for entry in snapshot["device_traces"][device]:
+        action, address = entry["action"], entry["addr"]
+        if action in ("segment_alloc", "segment_map"):
+            held[address] = address + entry["size"]
+        elif action in ("segment_free", "segment_unmap"):
+            del held[address]
+        elif action == "alloc":
+            live[address] = address + entry["size"]
+        elif action == "free_completed":
+            del live[address]
+        if action in ("alloc", "segment_free") and not all(
+            any(low <= start and end <= high for low, high in held.items()) for start, end in live.items()
+        ):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_every_block_lies_in_a_segment_at_every_event(cuda: bool, tmp_path: Path) -> None:
+    snapshot = exported(make_run(tmp_path / "run.ledger", blocks=120, cuda=cuda), tmp_path / "x.pickle")
+    assert in_segments_at_every_event(snapshot, 0)
+
+
 def test_cpu_tensors_are_the_device_after_the_cards(tmp_path: Path) -> None:
     run = make_run(tmp_path / "cpu.ledger", blocks=100, cuda=False)
     snapshot = exported(run, tmp_path / "x.pickle")
@@ -152,7 +179,7 @@ def test_several_ranks_are_a_file_each(tmp_path: Path) -> None:
 
 def test_imported_files_open_in_the_viewer_too(tmp_path: Path) -> None:
     snapshot = exported(DATA / "mxnet" / "gpu_memory_profile-pid_98.csv", tmp_path / "x.pickle")
-    assert [len(trace) for trace in snapshot["device_traces"]] == [2, 2]
+    assert [len(trace) for trace in snapshot["device_traces"]] == [3, 3]
     assert "TOTAL MEM" in _memory_viz.trace(snapshot)
 
 

@@ -217,12 +217,12 @@ BOMBS = {
     "text8": b"\x80\x04\x8d" + (1 << 62).to_bytes(8, "little") + b".",
     "frame": b"\x80\x04\x95" + (1 << 62).to_bytes(8, "little") + b"].",
     "bytearray": b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",
-    "lists": b"\x80\x04" + b"]" * 3_000_000 + b".",
-    "kept lists": b"\x80\x04(" + b"]\x94" * 3_000_000 + b"l.",
-    "marks": b"\x80\x04" + b"(" * 3_000_000 + b".",
-    "tuples": b"\x80\x04)" + b"\x85" * 3_000_000 + b".",
-    "doubling": b"\x80\x04]\x94" + b"".join(b"(h\x00h\x00e]\x94" for _ in range(300_000)) + b".",
-    "dictionaries": b"\x80\x04" + b"}\x94" * 3_000_000 + b".",
+    "lists": b"\x80\x04" + b"]" * 1_500_000 + b".",
+    "kept lists": b"\x80\x04(" + b"]\x94" * 1_500_000 + b"l.",
+    "marks": b"\x80\x04" + b"(" * 1_500_000 + b".",
+    "tuples": b"\x80\x04)" + b"\x85" * 1_500_000 + b".",
+    "doubling": b"\x80\x04]\x94" + b"".join(b"(h\x00h\x00e]\x94" for _ in range(150_000)) + b".",
+    "dictionaries": b"\x80\x04" + b"}\x94" * 1_500_000 + b".",
 }
 
 

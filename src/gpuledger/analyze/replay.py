@@ -110,10 +110,11 @@ class FreeRanges:
 
     def cut(self, address: int, size_bytes: int) -> None:
         """Take ``[address, address + size_bytes)`` out of the free range that contains it."""
-        for start, length in self.size_at.items():
-            if start <= address and address + size_bytes <= start + length:
-                break
-        else:
+        start, length = address, self.size_at.get(address, 0)
+        if length < size_bytes:
+            inside = ((low, n) for low, n in self.size_at.items() if low <= address and address + size_bytes <= low + n)
+            start, length = next(inside, (0, 0))
+        if not length:
             return
         self.take(start)
         if start < address:

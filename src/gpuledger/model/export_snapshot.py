@@ -185,7 +185,7 @@ class _Device:
             if index is not None:
                 time_us = _us(block[f"{stem}_ns"], first_us)
                 events.append((index, order, {"action": action, **shared, "time_us": time_us, "frames": []}))
-        return events
+        return events if self._pieces else [*events, *_own_segment(block, first_us)]
 
     # -- the state at the end -------------------------------------------------------------------------------------
 
@@ -243,6 +243,16 @@ class _Device:
         if place < start + size:
             rows.append(_free_piece(place, start + size - place))
         return rows
+
+
+def _own_segment(block: dict[str, Any], first_us: int) -> list[Event]:
+    """Return a segment around one block: the viewer looks for one at every event, also where a device has none."""
+    shared = {"addr": block["address"], "size": block["allocated_bytes"], "stream": block["stream"], "frames": []}
+    begin = {"action": "segment_alloc", **shared, "time_us": _us(block["alloc_ns"], first_us)}
+    if block["free_index"] is None:
+        return [(block["alloc_index"], 0, begin)]
+    end = {"action": "segment_free", **shared, "time_us": _us(block["free_ns"], first_us)}
+    return [(block["alloc_index"], 0, begin), (block["free_index"], 4, end)]
 
 
 def _taken(action: str, piece: dict[str, Any], time_ns: int | None, first_us: int) -> dict[str, Any]:
