@@ -254,18 +254,6 @@ def process_bytes() -> int | None:
     return found
 
 
-def let_torchvision_import() -> None:
-    """Declare what torchvision's CUDA wheel misses beside a torch built for the CPU."""
-    if torch.version.cuda is None:
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-
-
-_KEPT: list[Any] = []
-
-
 def main() -> None:
     """Train and print one line of JSON: the peaks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -274,7 +262,6 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    let_torchvision_import()
     train(next(one for one in COMBINATIONS if one.name == arguments.combination), arguments.device, arguments.steps)
     on_card = arguments.device == "cuda"
     printed = {

@@ -140,6 +140,12 @@ def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("raise ValueError('no data here')", 3, "ValueError: no data here"),
         ("print('nothing is trained')", 3, "before a training step was seen"),
+        (
+            "import torch; layer = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(layer.parameters())\n"
+            "for _ in range(9):\n    layer(torch.randn(1, 2)).sum().backward(); optimizer.step()",
+            3,
+            "put nothing on the card",
+        ),
     ],
 )
 def test_scripts_without_an_answer(

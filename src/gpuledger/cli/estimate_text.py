@@ -34,19 +34,21 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
         ),
         "",
     ]
-    return [*lines, *_accounts(found, rows).lines(terminal), "", *_cards(found.others).lines(terminal)]
+    for word in ("category", "module"):
+        lines += [*_accounts(found, word, rows).lines(terminal), ""]
+    return [*lines, *_cards(found.others).lines(terminal)]
 
 
-def _accounts(found: Estimate, rows: int) -> Table:
+def _accounts(found: Estimate, word: str, rows: int) -> Table:
+    """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
     rank = found.run.rank(0)
-    books = break_down(rank, find_peak(rank), by=("category", "module"))
-    shown = books.accounts[:rows]
+    books = break_down(rank, find_peak(rank), by=(word,))
+    entries = [(getattr(account, word) or "–", format_bytes(account.bytes)) for account in books.accounts[:rows]]
     rest = sum(account.bytes for account in books.accounts[rows:])
-    entries = [(account.category, account.module or "–", format_bytes(account.bytes)) for account in shown]
     if rest:
-        entries.append((f"{len(books.accounts) - rows} more", "", format_bytes(rest)))
-    entries.append(("allocated at the peak", "", format_bytes(books.allocated_bytes)))
-    return Table((Column("category"), Column("module", shrinks=True), Column("bytes", right=True)), tuple(entries))
+        entries.append((f"{len(books.accounts) - rows} more", format_bytes(rest)))
+    entries.append(("allocated at the peak", format_bytes(books.allocated_bytes)))
+    return Table((Column(word, shrinks=True), Column("bytes", right=True)), tuple(entries))
 
 
 def _cards(fits: tuple[Fit, ...]) -> Table:

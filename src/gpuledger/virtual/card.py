@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +19,26 @@ from gpuledger.virtual.dispatch import VirtualMode, Where
 from gpuledger.virtual.facade import CudaFacade
 from gpuledger.virtual.functions import VirtualFunctions
 from gpuledger.virtual.patches import Patches
+
+
+def let_torchvision_import() -> None:
+    """Declare the two operators that a torchvision built for CUDA lacks beside a torch built for the CPU.
+
+    Without them ``import torchvision`` fails there, and with it that of much else.
+    """
+    spec = find_spec("torchvision")
+    if torch.version.cuda is not None or spec is None or spec.origin is None or "torchvision" in sys.modules:
+        return
+    version = Path(spec.origin).with_name("version.py")
+    if not version.is_file() or not re.search(r"__version__ = '[^']*\+cu", version.read_text(encoding="utf-8")):
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(library)
+
+
+_KEPT: list[Any] = []
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.virtual.allocator import CachingAllocator
-from gpuledger.virtual.card import in_place
+from gpuledger.virtual.card import in_place, let_torchvision_import
 from gpuledger.virtual.cards import catalogue
 from gpuledger.virtual.child import last_frames
 from gpuledger.virtual.device import VirtualDevice
@@ -19,6 +19,7 @@ from gpuledger.virtual.session import StepsDone, VirtualSession
 
 def follow(order: dict[str, Any], program: Callable[[], None]) -> dict[str, Any]:
     """Return how a program ended on the card an order names; its run is written to the order's directory."""
+    let_torchvision_import()
     device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))
     session = VirtualSession(device, order["steps"], Path(order["run_directory"]))
     said: dict[str, int] = {}
@@ -43,4 +44,4 @@ def follow(order: dict[str, Any], program: Callable[[], None]) -> dict[str, Any]
             session.journal.note(sentence)
         steps = session.steps.seen
         session.finish(outcome["ended"])
-    return {**outcome, "steps": steps, "notes": list(said)}
+    return {**outcome, "steps": steps, "allocations": device.counters.alloc_count, "notes": list(said)}

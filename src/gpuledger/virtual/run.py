@@ -161,6 +161,10 @@ def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
             f"{place}: {outcome['kind']}: {outcome['message'].splitlines()[0] if outcome['message'] else ''}",
             hint="the program raised this on the virtual card; gpuledger -v estimate … shows where",
         )
+    if outcome["steps"] and not outcome["allocations"]:
+        raise InputError(
+            f"{name}: put nothing on the card", hint="its model stays on the CPU: move it with .to('cuda')"
+        )
     if not outcome["steps"]:
         status = outcome.get("status")
         how = f"ended with status {status}" if status else "ended"
