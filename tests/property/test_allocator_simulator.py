@@ -15,9 +15,10 @@ from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.model.journal import Action, Journal, read_journal
 from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.pools import Limits, OutOfMemoryError
+from gpuledger.virtual.what_if import rank_settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recordings"))
-from load import HERE, RECORDINGS
+from load import HERE, RECORDINGS, post_recording
 
 MIB = 1 << 20
 CAPACITY_BYTES = 256 * MIB
@@ -55,6 +56,20 @@ def test_a_recorded_stream_gives_the_recorded_events(name: str, tmp_path: Path) 
     counters = journal.tables["counters"]
     assert allocator.counters.peak_reserved_bytes == counters["peak_reserved_bytes"].max()
     assert allocator.counters.peak_allocated_bytes == counters["peak_allocated_bytes"].max()
+
+
+def test_other_settings_are_ranked_from_a_recorded_run(tmp_path: Path) -> None:
+    """The default's figure is what the card reserved; the others are those of a replay, the least first."""
+    rank = post_recording("gpt2", tmp_path)
+    outcomes = rank_settings(rank, 0)
+    sizes = [outcome.peak_reserved_bytes for outcome in outcomes]
+    assert sizes == sorted(sizes)
+    default = next(outcome for outcome in outcomes if not outcome.alloc_conf)
+    counters = rank.table("counters").to_pydict()
+    assert default.peak_reserved_bytes == max(counters["peak_reserved_bytes"])
+    assert default.peak_allocated_bytes == max(counters["peak_allocated_bytes"])
+    expandable = next(outcome for outcome in outcomes if outcome.alloc_conf == "expandable_segments:True")
+    assert default.peak_allocated_bytes * 0.99 < expandable.peak_reserved_bytes < default.peak_reserved_bytes
 
 
 SIZES = st.one_of(st.integers(1, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 60 * MIB))

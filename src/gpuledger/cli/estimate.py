@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gpuledger.virtual.fit import Search
     from gpuledger.virtual.run import Estimate, Order
 
-_WITH_VALUE = frozenset({"--gpu", "--steps", "--precision-of-interval", "--out", "--alloc-conf", "--find-batch"})
+_WITH_VALUE = frozenset(
+    {"--gpu", "--steps", "--precision-of-interval", "--out", "--alloc-conf", "--find-batch", "--what-if"}
+)
 _ACCOUNTS_SHOWN = 10
 
 
@@ -59,6 +61,7 @@ Examples:
 @click.option("--alloc-conf", default="", metavar="CONF", help="Settings as in PYTORCH_CUDA_ALLOC_CONF.")
 @click.option("--require-fit", is_flag=True, help="End with 5 unless it fits.")
 @click.option("--find-batch", metavar="NAME", help="Find the largest value of the program's argument --NAME that fits.")
+@click.option("--what-if", metavar="RUN", help="Replay a recorded run under other settings of the allocator instead.")
 @click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
 @click.option("--force", is_flag=True, help="Replace a run of that name.")
 @click.option("-q", "--quiet", is_flag=True, help="Drop the program's own output.")
@@ -72,6 +75,9 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     goes to stderr. The result is a run like any other.
     """
     program = ctx.meta["gpuledger.program"]
+    if flags["what_if"]:
+        _what_if(flags["what_if"], program, as_json=flags["as_json"])
+        return
     if not program or program == ("-m",):
         raise UsageError("estimate: nothing to follow", hint="gpuledger estimate train.py")
     from gpuledger.model.run import choose_directory
@@ -121,6 +127,24 @@ def _closing(found: Estimate, terminal: Terminal) -> list[str]:
     path = quoted(found.run.path)
     lines = [line for note in found.notes for line in terminal.paragraph(note, "note   ", 7)]
     return ["", *lines, f"next   gpuledger show {path} --by module   gpuledger balance {path}"]
+
+
+def _what_if(run: str, program: tuple[str, ...], *, as_json: bool) -> None:
+    """Rank settings of the allocator by what a recorded run would have reserved under each."""
+    from gpuledger.analyze.instant import find_peak
+    from gpuledger.cli.common import choose_ranks, open_run
+    from gpuledger.cli.estimate_text import what_if_document, what_if_lines
+    from gpuledger.report.terminal import Terminal
+    from gpuledger.virtual.what_if import rank_settings
+
+    if program:
+        raise UsageError("--what-if: takes no program", hint=f"gpuledger estimate --what-if {run}")
+    rank = choose_ranks(open_run(run), None)[0]
+    outcomes = rank_settings(rank, find_peak(rank).device_idx)
+    if as_json:
+        print_json(what_if_document(outcomes))
+    else:
+        print_lines(what_if_lines(outcomes, Terminal.of(sys.stdout)))
 
 
 def _find_batch(order: Order, name: str, *, as_json: bool) -> None:

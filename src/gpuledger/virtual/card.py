@@ -32,7 +32,7 @@ def let_torchvision_import() -> None:
     version = Path(spec.origin).with_name("version.py")
     if not version.is_file() or not re.search(r"__version__ = '[^']*\+cu", version.read_text(encoding="utf-8")):
         return
-    library = torch.library.Library("torchvision", "DEF")
+    library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _KEPT.append(library)

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
-from gpuledger.virtual.functions import CUDA, VirtualFunctions
+from gpuledger.virtual.functions import CUDA, VirtualFunctions, cast_for_autocast
 from gpuledger.virtual.patches import Patches
 
 aten = torch.ops.aten
@@ -75,14 +75,6 @@ def _patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
 
     patches.put(F, "scaled_dot_product_attention", attention)
     patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
-
-
-def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return tensors as autocast hands them to attention."""
-    if not torch.is_autocast_enabled("cpu"):
-        return tensors
-    dtype = torch.get_autocast_dtype("cpu")
-    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 
 def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:

@@ -186,6 +186,23 @@ def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
+def _linear(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """The bias is added in place to the product of a turned input; for a tensor subclass torch adds it apart."""
+    data, bias = args[0], args[2] if len(args) > 2 else kwargs.get("bias")
+    if bias is None or not mode.on_card(data) or data.dim() <= 2 or data.is_contiguous():
+        return func(*args, **kwargs)
+    data, weight, bias = cast_for_autocast(data, args[1], bias)
+    return torch.matmul(data, weight.t()).add_(bias)
+
+
+def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
+    """Return tensors as autocast hands them to a product."""
+    if not torch.is_autocast_enabled("cuda"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cuda")
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
+
+
 def _deepcopy(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     tensor, memo = args
     if not isinstance(tensor, FakeTensor):
@@ -217,6 +234,7 @@ _HANDLERS: dict[Any, Handler] = {
     _T.data_ptr: _address,
     _T.new_tensor: _new,
     _T.__deepcopy__: _deepcopy,
+    torch._C._nn.linear: _linear,
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
 }
