@@ -67,7 +67,8 @@ def test_other_settings_are_ranked_from_a_recorded_run(tmp_path: Path) -> None:
     default = next(outcome for outcome in outcomes if not outcome.alloc_conf)
     counters = rank.table("counters").to_pydict()
     assert default.peak_reserved_bytes == max(counters["peak_reserved_bytes"])
-    assert default.peak_allocated_bytes == max(counters["peak_allocated_bytes"])
+    # which of two equal free blocks is taken goes by the driver's addresses, and with it a block's unsplit rest
+    assert default.peak_allocated_bytes == pytest.approx(max(counters["peak_allocated_bytes"]), rel=0.002)
     expandable = next(outcome for outcome in outcomes if outcome.alloc_conf == "expandable_segments:True")
     assert default.peak_allocated_bytes * 0.99 < expandable.peak_reserved_bytes < default.peak_reserved_bytes
 
