@@ -70,7 +70,7 @@ def test_other_settings_are_ranked_from_a_recorded_run(tmp_path: Path) -> None:
     # which of two equal free blocks is taken goes by the driver's addresses, and with it a block's unsplit rest
     assert default.peak_allocated_bytes == pytest.approx(max(counters["peak_allocated_bytes"]), rel=0.002)
     expandable = next(outcome for outcome in outcomes if outcome.alloc_conf == "expandable_segments:True")
-    assert default.peak_allocated_bytes * 0.99 < expandable.peak_reserved_bytes < default.peak_reserved_bytes
+    assert expandable.peak_allocated_bytes < expandable.peak_reserved_bytes < 1.1 * expandable.peak_allocated_bytes
 
 
 SIZES = st.one_of(st.integers(1, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 60 * MIB))
