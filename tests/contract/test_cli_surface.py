@@ -16,6 +16,10 @@ from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
     "run": "--steps --passes --out --force --stacks --no-stacks --devices -q --quiet",
+    "estimate": "--gpu --steps --precision-of-interval --alloc-conf --require-fit --find-batch --what-if --out --force"
+    " -q --quiet --json",
+    "cards": "--json",
+    "calibrate": "--json",
     "show": "--by --at --step -n --depth --unknown --rank --device --json",
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",

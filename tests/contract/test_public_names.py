@@ -8,7 +8,17 @@ import pytest
 
 import gpuledger
 
-PUBLIC = {"MemoryProfiler", "__version__", "diff", "load", "memory_profiler", "record", "scope"}
+PUBLIC = {
+    "MemoryProfiler",
+    "__version__",
+    "diff",
+    "estimate",
+    "find_batch",
+    "load",
+    "memory_profiler",
+    "record",
+    "scope",
+}
 
 
 def test_public_names_are_these() -> None:
