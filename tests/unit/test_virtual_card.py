@@ -80,6 +80,18 @@ def test_tensors_say_where_they_are(device: VirtualDevice) -> None:
     assert float(on_cpu.sum()) == pytest.approx(float(on_cpu.numpy().sum()), rel=1e-4)
 
 
+def test_the_card_as_the_default_device(device: VirtualDevice) -> None:
+    torch.set_default_device("cuda")
+    assert torch.get_default_device() == torch.device("cuda", 0)
+    assert torch.tensor([1.0]).is_cuda
+    assert nn.Linear(2, 2)(torch.randn(3, 2)).is_cuda
+    assert not torch.zeros(2, device="cpu").is_cuda
+    torch.set_default_device(None)
+    assert not torch.zeros(2).is_cuda
+    with torch.device("cuda"):
+        assert torch.zeros(2).is_cuda
+
+
 def test_a_model_moves_and_keeps_its_parameters(device: VirtualDevice) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
     tied = nn.Linear(8, 8)

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
-from gpuledger.virtual.functions import CUDA, VirtualFunctions, cast_for_autocast
+from gpuledger.virtual.functions import CUDA, VirtualFunctions, as_device, cast_for_autocast
 from gpuledger.virtual.patches import Patches
 
 aten = torch.ops.aten
@@ -205,7 +205,16 @@ def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
             return CUDA
         return plain(tensor)  # type: ignore[no-any-return]
 
+    def set_default(device: Any) -> None:
+        told = None if device is None else as_device(device)
+        on_card = told is not None and told.type == "cuda"
+        functions.default_device = CUDA if on_card else None
+        plain_set(None if on_card else told)
+
+    plain_set, plain_get = torch.set_default_device, torch.get_default_device
     patches.put(FakeTensor, "device", property(device_of))
+    patches.put(torch, "set_default_device", set_default)
+    patches.put(torch, "get_default_device", lambda: functions.default_device or plain_get())
 
 
 def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:

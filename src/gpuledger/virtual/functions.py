@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from gpuledger.virtual.dispatch import PLACEHOLDER, VirtualMode
 
@@ -26,9 +27,13 @@ class VirtualFunctions(TorchFunctionMode):
         self.mode = mode
         self.device = mode.device
         self.where = mode.where
+        self.default_device: torch.device | None = None
+        """What ``torch.set_default_device`` was told, where that is the card."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.default_device is not None and kwargs.get("device") is None and func in _device_constructors():
+            kwargs = {**kwargs, "device": self.default_device}
         handler = _HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs)
