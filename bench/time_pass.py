@@ -28,11 +28,23 @@ from gpuledger.api import load
 HERE = Path(__file__).parent
 
 
-def record(model: str, steps: int, directory: Path) -> dict[str, Any]:
+def record(model: str, seconds: float, directory: Path) -> dict[str, Any]:
     """Return what one recorded training says of its time."""
     run = directory / f"{model}.ledger"
-    command = [sys.executable, "-m", "gpuledger", "run", "-q", "--force", "--no-stacks", "--out", str(run)]
-    script = [str(HERE / "train_one.py"), model, "--steps", str(steps), "--times"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpuledger",
+        "run",
+        "-q",
+        "--force",
+        "--no-stacks",
+        "--passes",
+        "memory,time",
+        "--out",
+        str(run),
+    ]
+    script = [str(HERE / "train_one.py"), model, "--steps", "20", "--seconds", str(seconds), "--times"]
     started_s = time.monotonic()
     done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
@@ -76,7 +88,7 @@ def main() -> None:
         for model in arguments.models.split(","):
             if time.monotonic() > deadline_s:
                 break
-            runs = [record(model, 400, Path(scratch)) for _ in range(2)]
+            runs = [record(model, 5.0, Path(scratch)) for _ in range(2)]
             kernel_ms = [run["kernel_ms"] for run in runs if "kernel_ms" in run]
             results[model] = {"runs": runs}
             if len(kernel_ms) == 2:

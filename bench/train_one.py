@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 
@@ -19,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=0.0, help="go on until so long after the first step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--small", action="store_true")
@@ -29,12 +31,15 @@ def main() -> None:
     workload = MODELS[arguments.model].build(arguments.device, small=arguments.small, batch_size=arguments.batch_size)
     on_card = arguments.device.startswith("cuda")
     step_times_s = []
-    for _ in range(arguments.steps):
+    until_s = math.inf
+    while len(step_times_s) < arguments.steps or time.perf_counter() < until_s:
         started_s = time.perf_counter()
         workload.train(workload.make_batch())
         if on_card:
             torch.cuda.synchronize()
         step_times_s.append(time.perf_counter() - started_s)
+        if len(step_times_s) == 1:
+            until_s = time.perf_counter() + arguments.seconds
     print(
         json.dumps(
             {

@@ -79,6 +79,8 @@ JOURNAL_ROWS = {
     "process_samples": "one process's bytes on the card",
     "steps": "one step",
     "activities": "one event of the time pass, as Kineto tells it",
+    "sensors": "one reading of a card's slower sensors, at the time of a row of samples",
+    "windows": "one energy window",
     "pauses": "one stretch in which the recorder held the program up",
 }
 

@@ -16,6 +16,7 @@ _PUBLIC = {
     "memory_profiler": "gpuledger.integrations.memory_profiler",
     "record": "gpuledger.api",
     "scope": "gpuledger.collect.scopes",
+    "watch": "gpuledger.watching",
 }
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "memory_profiler",
     "record",
     "scope",
+    "watch",
 ]
 
 

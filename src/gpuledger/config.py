@@ -23,7 +23,7 @@ class Option:
 
 OPTIONS: dict[str, Option] = {
     "steps": Option("1:3", str),
-    "passes": Option("memory,energy,time", str),
+    "passes": Option("memory", str),
     "stacks": Option(True, bool),
     "devices": Option("auto", str, ("auto", "cuda", "cpu")),
     "quiet": Option(False, bool),

@@ -20,6 +20,7 @@ SURFACE = {
     " -q --quiet --json",
     "cards": "--json",
     "calibrate": "--json",
+    "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "show": "--by --at --step -n --depth --unknown --rank --device --json",
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",

@@ -18,6 +18,7 @@ PUBLIC = {
     "memory_profiler",
     "record",
     "scope",
+    "watch",
 }
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import TRAIN, bare, manifest, recorded, write_script
+from programs import TRAIN, Ended, bare, manifest, write_script
+from programs import recorded as recorded_with
 
 from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
 
 pytestmark = pytest.mark.torch
 
+TIMED = ("-q", "--passes", "memory,time")
 STEPS = TRAIN + "for _ in range({count}): step()\n"
 PROFILED = """
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -21,6 +23,11 @@ with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait={wait}, w
         theirs.step()
 print(sum(event.count for event in theirs.key_averages()) > 0)
 """
+
+
+def recorded(words: list[str], directory: Path, options: tuple[str, ...] = TIMED) -> Ended:
+    """Return how the program ends below ``gpuledger run`` with a time pass."""
+    return recorded_with(words, directory, options)
 
 
 def assert_unchanged(directory: Path) -> None:

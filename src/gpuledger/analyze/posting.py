@@ -23,6 +23,7 @@ from gpuledger.analyze.rows import (
     span_table,
     stack_table,
     step_table,
+    window_table,
 )
 from gpuledger.model.journal import OWN_ERROR, REASONS, Journal, read_journal
 from gpuledger.model.run import read_json, write_json, write_table
@@ -83,6 +84,7 @@ def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
         "counters": counter_table(journal, books),
         "samples": sample_table(journal),
         "process_samples": process_sample_table(journal),
+        "windows": window_table(journal),
         "steps": step_table(journal, books),
         "spans": span_table(books, owned, first_name),
         "stacks": stack_table(journal.stacks),

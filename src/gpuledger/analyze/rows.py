@@ -138,17 +138,49 @@ def counter_table(journal: Journal, books: list[DeviceBook]) -> pa.Table:
 
 
 def sample_table(journal: Journal) -> pa.Table:
-    """Return the ``samples`` table; what the recorder does not read is null."""
+    """Return the ``samples`` table: bytes, with the slower sensors where they were read at that time."""
+    table, sensors = journal.tables["samples"], journal.tables["sensors"]
+    place = _place_of(sensors, table)
+    found = place >= 0
+    rows: dict[str, Any] = {"t_ns": table["t_ns"], "device_idx": table["device_idx"]}
+    rows |= {name: _maybe(table[name], table[name] < 0) for name in ("used_bytes", "driver_bytes", "total_bytes")}
+    for name, kind in _SENSOR_COLUMNS.items():
+        values = sensors[name][place] if sensors[name].size else np.full(place.size, -1, dtype=sensors[name].dtype)
+        rows[name] = _maybe(values, ~found | ~(values >= 0), kind)  # NaN is not >= 0
+    return _join("samples", [rows])
+
+
+_SENSOR_COLUMNS = {
+    "power_average_w": "float64",
+    "power_instant_w": "float64",
+    "energy_j": "float64",
+    "utilization_frac": "float64",
+    "sm_clock_mhz": "int32",
+    "temperature_c": "int32",
+    "throttle": "int64",
+}
+
+
+def _place_of(sensors: dict[str, NDArray[Any]], samples: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the row of ``sensors`` with the time and card of each sample; -1 where there is none."""
+    rows = {
+        key: row for row, key in enumerate(zip(sensors["t_ns"].tolist(), sensors["device_idx"].tolist(), strict=True))
+    }
+    keys = zip(samples["t_ns"].tolist(), samples["device_idx"].tolist(), strict=True)
+    return np.array([rows.get(key, -1) for key in keys], dtype=np.int64)
+
+
+def window_table(journal: Journal) -> pa.Table:
+    """Return the ``windows`` table; a window below the counter's resolution has no energy."""
     import pyarrow as pa
 
-    table = journal.tables["samples"]
-    count = table["t_ns"].size
-    rows: dict[str, Any] = {
-        field.name: pa.nulls(count, field.type) for field in TABLES["samples"].arrow_schema() if field.name not in table
-    }
-    rows |= {"t_ns": table["t_ns"], "device_idx": table["device_idx"]}
-    rows |= {name: _maybe(table[name], table[name] < 0) for name in ("used_bytes", "driver_bytes", "total_bytes")}
-    return _join("samples", [rows])
+    table = journal.tables["windows"]
+    names = [journal.names[number] if number >= 0 else None for number in table["name_id"].tolist()]
+    rows: dict[str, Any] = {**table, "name": pa.array(names, pa.string())}
+    for name in ("energy_j", "uncertainty_j"):
+        rows[name] = _maybe(table[name], np.isnan(table[name]), "float64")
+    rows["throttled_ns"] = _maybe(table["throttled_ns"], table["throttled_ns"] < 0)
+    return _join("windows", [rows])
 
 
 def process_sample_table(journal: Journal) -> pa.Table:

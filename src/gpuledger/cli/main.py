@@ -37,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "calibrate": Entry(
         "gpuledger.cli.calibrate:calibrate_command", "Predict", "Measure what context and libraries take on this card."
     ),
+    "watch": Entry("gpuledger.cli.watch:watch_command", "Record", "Watch the cards while any command runs."),
     "show": Entry("gpuledger.cli.show:show_command", "Look", "Show where the bytes are at one instant."),
     "group": Entry("gpuledger.cli.group:group_command", "Look", "Put every byte into a group of keywords."),
     "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),

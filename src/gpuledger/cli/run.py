@@ -78,7 +78,7 @@ Examples:
   gpuledger run --steps 10:12 --out late -- torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
-@click.option("--passes", metavar="LIST", help="What to record, one after the other.  [default: memory,energy,time]")
+@click.option("--passes", metavar="LIST", help="What to record: memory, or memory,time.  [default: memory]")
 @click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
 @click.option("--force", is_flag=True, help="Replace a run of that name.")
 @click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
@@ -156,7 +156,7 @@ def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, S
     environment = os.environ if order is None else child_environment(order)
     try:
         with sampler or nullcontext():
-            status = run_child(command, environment, sampler.start if sampler else lambda: None)
+            status = run_child(command, environment, lambda _: sampler.start() if sampler else None)
     except OSError as error:
         return _refuse(order, f"{command[0]}: {error.strerror or error}", error)
     if order is not None:

@@ -1,4 +1,4 @@
-"""What follows the memory window: undisturbed steps, for step time and energy, and then the time pass."""
+"""What follows the memory window: undisturbed steps, for the step time, and then the time pass."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from gpuledger.collect.user_profiler import UserProfiler
 
 UNDISTURBED_STEPS = 10
 """Steps after the window with nothing of ours but a clock; at least so many."""
-
-UNDISTURBED_NS = 2_500_000_000
-"""How long they last where energy is asked for: many ticks of a card's counter, one every 100 ms."""
 
 TIME_STEPS = 2
 """Steps of the time pass."""
@@ -49,7 +46,6 @@ class LaterPasses:
         self._journal = journal
         self._steps = steps
         self._give_up = give_up
-        self._undisturbed_ns = 0
         self._last_step = 0
         self._time_pass = TimePass(journal, roster)
         wanted = "time" in settings.passes
@@ -60,17 +56,14 @@ class LaterPasses:
         """Return whether the time pass is at work."""
         return self._time_pass.is_open
 
-    def end_step(self, duration_ns: int, *, on_card: bool) -> bool:
+    def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""
         if self._time_pass.is_open:
             if self._steps.seen < self._last_step:
                 return False
             self.finish()
             return True
-        self._undisturbed_ns += duration_ns
-        wanted_ns = UNDISTURBED_NS if on_card and "energy" in self._settings.passes else 0
-        few = self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS
-        if few or self._undisturbed_ns < wanted_ns:
+        if self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
             return False
         return not self._begin_time_pass()
 

@@ -63,7 +63,7 @@ def child_environment(order: Order) -> dict[str, str]:
 
 
 def run_child(
-    command: Sequence[str], environment: Mapping[str, str], started: Callable[[], None] = lambda: None
+    command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None] = lambda _: None
 ) -> int:
     """Return the program's status; negative for the signal that ended it.
 
@@ -73,7 +73,7 @@ def run_child(
     Args:
         command: The program and its arguments.
         environment: All of its environment.
-        started: Called once the program runs.
+        started: Called with its process id once the program runs.
 
     Raises:
         FileNotFoundError: there is no such command.
@@ -83,7 +83,7 @@ def run_child(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with _held_back(PASSED_ON) as mask:
         child = os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_SET_BY_PYTHON)
-        started()
+        started(child)
         while True:
             told = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
             if told.si_signo == signal.SIGCHLD:

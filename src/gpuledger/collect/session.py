@@ -295,9 +295,7 @@ class Session:
         elif self.window is not None and self.steps.seen + 1 == self.settings.first_step:
             self._watch_calls(None)
             self.window.open()
-        elif self.steps.seen > self.settings.last_step and self._later.end_step(
-            end_ns - start_ns, on_card=self._on_card
-        ):
+        elif self.steps.seen > self.settings.last_step and self._later.end_step():
             self._end()
 
     # -- what can go wrong ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     return pair
 
 
-PASSES = ("memory", "energy", "time")
+PASSES = ("memory", "time")
 """What steps are recorded for, one quantity after the other."""
 
 
@@ -76,5 +76,5 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings
         last_step=last,
         stacks=environment.get("GPULEDGER_STACKS", "").lower() not in NO,
         devices=environment.get("GPULEDGER_DEVICES", "auto"),
-        passes=parse_passes(environment.get("GPULEDGER_PASSES") or ",".join(PASSES)),
+        passes=parse_passes(environment.get("GPULEDGER_PASSES") or PASSES[0]),
     )

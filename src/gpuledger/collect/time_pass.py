@@ -20,13 +20,6 @@ from gpuledger.collect.roster import Roster
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind
 
-_KINDS = {
-    "cpu_op": ActivityKind.HOST,
-    "kernel": ActivityKind.KERNEL,
-    "gpu_memcpy": ActivityKind.COPY,
-    "gpu_memset": ActivityKind.COPY,
-}
-
 
 class TimePass:
     """Records kernels and operators between :meth:`begin` and :meth:`end`.
@@ -126,7 +119,7 @@ class TimePass:
         numbers: dict[str, int] = {}
         rows = []
         for event in events:
-            kind = _KINDS.get(event.activity_type())
+            kind = torch_private.kind_of_event(event)
             if kind is None:
                 continue
             name = event.name()

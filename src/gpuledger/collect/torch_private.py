@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from gpuledger.model.journal import ActivityKind
+
 _C = torch._C
 _record_memory_history = torch.cuda.memory._record_memory_history
 """Taken before anybody wraps it: the session wraps it to notice a history of the program's own."""
@@ -198,6 +200,29 @@ def open_range(name: str) -> Any:
 
 def _range_type() -> Any:
     return getattr(_C._profiler, "_RecordFunctionFast", None) or torch.autograd.profiler.record_function
+
+
+_EVENT_KINDS = {
+    "cpu_op": ActivityKind.HOST,
+    "kernel": ActivityKind.KERNEL,
+    "gpu_memcpy": ActivityKind.COPY,
+    "gpu_memset": ActivityKind.COPY,
+}
+_DRIVER_CALLS = ("cuda", "cu", "hip")
+
+
+def kind_of_event(event: Any) -> ActivityKind | None:
+    """Return what an event of Kineto's is; None for what is neither an operator, a kernel nor a copy.
+
+    torch before 2.13 does not say it: there it follows from the device and the name.
+    """
+    if hasattr(event, "activity_type"):
+        return _EVENT_KINDS.get(event.activity_type())
+    name = event.name()
+    if event.device_type() == _C._autograd.DeviceType.CPU:
+        is_call = name.startswith(_DRIVER_CALLS) and name[-1:].isalnum() and "::" not in name and "." not in name
+        return None if is_call else ActivityKind.HOST
+    return ActivityKind.COPY if name.startswith(("Memcpy", "Memset")) else ActivityKind.KERNEL
 
 
 def is_profiling() -> bool:

@@ -137,6 +137,27 @@ COLUMNS: dict[str, dict[str, str]] = {
         "peak_reserved_bytes": "i8",
     },
     "samples": {"t_ns": "i8", "device_idx": "i4", "used_bytes": "i8", "driver_bytes": "i8", "total_bytes": "i8"},
+    "sensors": {
+        "t_ns": "i8",
+        "device_idx": "i4",
+        "power_average_w": "f8",
+        "power_instant_w": "f8",
+        "energy_j": "f8",
+        "utilization_frac": "f8",
+        "sm_clock_mhz": "i4",
+        "temperature_c": "i4",
+        "throttle": "i8",
+    },
+    "windows": {
+        "device_idx": "i4",
+        "name_id": "i4",
+        "start_ns": "i8",
+        "end_ns": "i8",
+        "energy_j": "f8",
+        "uncertainty_j": "f8",
+        "ticks": "i4",
+        "throttled_ns": "i8",
+    },
     "process_samples": {"t_ns": "i8", "device_idx": "i4", "pid": "i8", "bytes": "i8"},
     "steps": {"step": "i4", "kind": "i1", "recorded": "i1", "start_ns": "i8", "end_ns": "i8"},
     "activities": {
@@ -152,7 +173,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
 }
-"""Every journal table: column -> numpy type. -1 stands for "none" in id columns."""
+"""Every journal table: column -> numpy type. -1 stands for "none" in id columns; -1 or NaN for what was not read."""
 
 REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time")
 """Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""

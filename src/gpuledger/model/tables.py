@@ -330,6 +330,7 @@ WINDOWS = Table(
         Column("end_ns", "int64", "ns", "end", "host clock (Unix time)"),
         Column("energy_j", "float64", "J", "energy used", "NVML energy counter from tick to tick", True),
         Column("uncertainty_j", "float64", "J", "plus or minus, from tick jitter and counter step", "derived", True),
+        Column("name", "string", "", "name the program gave it; null for the whole command", "watch", True),
         Column("ticks", "int64", "", "ticks of the counter inside", "NVML energy counter"),
         Column(
             "throttled_ns", "int64", "ns", "time below the asked clock by the power cap", "NVML violation status", True

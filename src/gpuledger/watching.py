@@ -1,0 +1,262 @@
+"""Watching cards: a command, a process or a block of Python, with the sampler beside it and a run at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from gpuledger.analyze.posting import post_rank
+from gpuledger.analyze.watched import Watched, watched
+from gpuledger.collect.launch import end_run, run_child
+from gpuledger.collect.run_manifest import new_manifest
+from gpuledger.collect.watcher import Watcher
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.run import Run, choose_directory, read_json, read_run, write_json
+from gpuledger.units import parse_duration_ns
+
+SHORTEST_NS = 200_000
+DEFAULT_INTERVAL = "5ms"
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What to watch: numbers of the cards (None takes all) and the time between two readings."""
+
+    gpus: tuple[int, ...] | None = None
+    interval_ns: int = 5_000_000
+
+
+def parse_interval_ns(text: str) -> int:
+    """Return the nanoseconds between two readings.
+
+    Raises:
+        UsageError: not a duration, or shorter than a reading can be.
+    """
+    interval_ns = parse_duration_ns(text)
+    if interval_ns < SHORTEST_NS:
+        raise UsageError(f"--interval {text}: shorter than a reading takes", hint="200us and more, such as 5ms")
+    return interval_ns
+
+
+def parse_gpus(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in a list such as ``0,1``; None for None.
+
+    Raises:
+        UsageError: something in it is not a number, or comes twice.
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise UsageError(f"--gpu {text}: not numbers of GPUs", hint="such as 0 or 0,1")
+    return tuple(int(word) for word in words)
+
+
+def watch_command(command: Sequence[str], directory: Path, settings: WatchSettings, say: Callable[[str], None]) -> int:
+    """Return the command's status, negative for the signal that ended it, after watching it into ``directory``.
+
+    Raises:
+        NoDeviceError: no card can be read; the command was not started.
+        FileNotFoundError: there is no such command; nothing is left.
+        OSError: the command cannot be executed, or the run cannot be begun; nothing is left.
+    """
+    with _begun(directory, command, settings) as watcher:
+        window, started_ns = -1, 0
+
+        def started(pid: int) -> None:
+            nonlocal window, started_ns
+            window, started_ns = watcher.begin(), time.time_ns()
+            watcher.follow(pid)
+
+        try:
+            status = run_child(command, os.environ, started)
+        except OSError:
+            watcher.stop()
+            _remove(directory)
+            raise
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the command has ended: what is left is to keep the run
+        try:
+            _close(directory, watcher, window, started_ns, status)
+        except OSError as error:
+            say(f"gpuledger: error: {directory}: the samples end early: {error.strerror or error}")
+    return status
+
+
+def watch_until(directory: Path, settings: WatchSettings, ended: Callable[[], bool], pid: int | None = None) -> None:
+    """Watch the cards into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
+
+    Raises:
+        NoDeviceError: no card can be read.
+        OSError: the run cannot be written.
+    """
+    with _begun(directory, (), settings, pid) as watcher:
+        window, started_ns = watcher.begin(), time.time_ns()
+        if pid is not None:
+            watcher.follow(pid)
+        try:
+            while not ended():
+                time.sleep(0.05)
+        finally:
+            _close(directory, watcher, window, started_ns, 0)
+
+
+@contextmanager
+def _begun(
+    directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None
+) -> Iterator[Watcher]:
+    """Make the run's directory and start the sampler; where it does not start, nothing is left."""
+    directory.mkdir(parents=True)
+    try:
+        kept = {"interval_ns": (settings.interval_ns, "flag"), "gpus": (settings.gpus, "flag")}
+        write_json(directory / "manifest.json", new_manifest(directory.name, command, kept))
+        watcher = Watcher(directory, settings.gpus, settings.interval_ns, pid)
+    except (GpuLedgerError, OSError):
+        _remove(directory)
+        raise
+    yield watcher
+
+
+def _remove(directory: Path) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _close(directory: Path, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
+    """What was watched has just ended: end the sampler, and keep its times, its status and the tables."""
+    ended_ns = time.time_ns()
+    watcher.end(window)
+    watcher.stop()
+    end_run(directory, status, watcher.notes)
+    place = directory / "manifest.json"
+    write_json(place, {**read_json(place), "started_ns": started_ns, "ended_ns": ended_ns})
+    rank = directory / "rank-0"
+    if (rank / "journal").is_dir():
+        post_rank(rank)
+
+
+class Watch:
+    """What the cards do while a ``with`` block runs; see :func:`watch`.
+
+    The figures are those of the first card, and are there when the block has ended.
+    """
+
+    def __init__(self, name: str, settings: WatchSettings, *, out: str | Path | None, force: bool) -> None:
+        self.name = name
+        self._settings = settings
+        self._out = None if out is None else str(out)
+        self._force = force
+        self._watcher: Watcher | None = None
+        self._window, self._started_ns = -1, 0
+        self.path: Path | None = None
+        """Directory of the run, once the block has begun."""
+
+    def __enter__(self) -> Watch:
+        """Begin to sample.
+
+        Raises:
+            NoDeviceError: no card can be read.
+            UsageError: the output exists.
+        """
+        self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
+        with _begun(self.path, sys.argv, self._settings, os.getpid()) as watcher:
+            self._watcher = watcher
+        self._watcher.follow(os.getpid())
+        self._window, self._started_ns = self._watcher.begin(), time.time_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the sampling and keep the run."""
+        assert self._watcher is not None
+        assert self.path is not None
+        watcher, self._watcher = self._watcher, None
+        _close(self.path, watcher, self._window, self._started_ns, 0 if error is None else 1)
+
+    @contextmanager
+    def window(self, name: str) -> Iterator[None]:
+        """Measure a part of the block on its own, under a name; windows can lie inside each other.
+
+        Raises:
+            UsageError: the block has not begun, or has ended.
+        """
+        if self._watcher is None:
+            raise UsageError("watch: a window belongs inside the with block")
+        number = self._watcher.begin(name)
+        try:
+            yield
+        finally:
+            self._watcher.end(number)
+
+    def run(self) -> Run:
+        """Return the finished run.
+
+        Raises:
+            UsageError: the block has not ended.
+        """
+        if self.path is None or self._watcher is not None:
+            raise UsageError("watch: the block has not ended")
+        return read_run(self.path)
+
+    @property
+    def figures(self) -> Watched:
+        """Return all figures of the first card."""
+        found = watched(self.run())
+        if not found:
+            raise UsageError("watch: nothing was sampled")
+        return found[0]
+
+    @property
+    def energy_j(self) -> float | None:
+        """Return the energy of the block in joules; None where the card does not tell."""
+        return self.figures.energy_j
+
+    @property
+    def energy_uncertainty_j(self) -> float | None:
+        """Return what the energy can be off by, in joules."""
+        return self.figures.energy_uncertainty_j
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Return the highest bytes above the first reading."""
+        return self.figures.peak_bytes
+
+    @property
+    def windows(self) -> dict[str, float | None]:
+        """Return ``name -> joules`` of the named windows on the first card; None is below the counter's resolution."""
+        first = self.figures.device_idx
+        rows = self.run().rank().table("windows").to_pylist()
+        return {row["name"]: row["energy_j"] for row in rows if row["name"] and row["device_idx"] == first}
+
+
+def watch(
+    name: str = "watch",
+    *,
+    gpus: Sequence[int] | None = None,
+    interval: str = DEFAULT_INTERVAL,
+    out: str | Path | None = None,
+    force: bool = False,
+) -> Watch:
+    """Return a ``with`` block that watches the cards: bytes, watts and joules while it runs.
+
+    Args:
+        name: What the run is called.
+        gpus: Numbers of the cards; None takes all.
+        interval: Time between two readings, such as ``5ms``.
+        out: Directory of the run; without it ``name.ledger``, numbered.
+        force: Replace a run of that name.
+
+    Raises:
+        UsageError: ``interval`` cannot be kept.
+    """
+    settings = WatchSettings(None if gpus is None else tuple(gpus), parse_interval_ns(interval))
+    return Watch(name, settings, out=out, force=force)

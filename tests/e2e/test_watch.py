@@ -1,0 +1,272 @@
+"""``gpuledger watch`` on a scripted card: the real binding, the real sampler, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import execute, manifest
+from stubbed import GPULEDGER, library_directory, watch, with_stub
+
+from gpuledger.analyze.watched import watched
+from gpuledger.api import load
+
+BUSY = "import time; time.sleep(0.7)"
+
+
+def notes_of(run: Path) -> list[str]:
+    return [*manifest(run)["notes"], *load(run).rank().manifest["notes"]]
+
+
+def test_a_command_is_watched_and_its_figures_are_known(tmp_path: Path) -> None:
+    ended = watch(["--out", "w", "--", sys.executable, "-c", BUSY + "; print('hello')"], tmp_path, watts=250)
+    assert (ended.status, ended.stdout) == (0, b"hello\n")
+    assert b"energy" in ended.stderr
+    run = load(tmp_path / "w.ledger")
+    (figures,) = watched(run)
+    assert figures.energy_j is not None
+    assert figures.duration_s is not None
+    assert figures.energy_j == pytest.approx(250 * figures.duration_s, rel=0.25)
+    assert figures.mean_power_w == pytest.approx(250, rel=0.1)
+    assert figures.peak_power_w == 250
+    assert figures.samples > 20
+    rows = run.table("samples").to_pylist()
+    assert {row["used_bytes"] for row in rows} == {1_000_000_000}
+    assert {row["power_average_w"] for row in rows} == {None, 250.0}
+    assert all(row["energy_j"] is None for row in rows)
+    assert run.rank().manifest["sampler"]["readings"] <= len(rows)
+
+
+def test_bytes_follow_the_card(tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.write_text("1000000000")
+    source = f"""
+import time
+for size in (1, 3, 2):
+    open({str(used)!r}, "w").write(f"{{size}}000000000")
+    time.sleep(0.3)
+"""
+    environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
+    done = execute([*GPULEDGER, "watch", "-q", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment)
+    assert done.stderr == b""
+    (figures,) = watched(load(tmp_path / "w.ledger"))
+    assert figures.peak_bytes == 2_000_000_000
+    assert figures.baseline_bytes == 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM),
+        (["no-such-command"], 127),
+        (["/etc/hosts"], 126),
+    ],
+)
+def test_the_end_is_the_commands_own(command: list[str], status: int, tmp_path: Path) -> None:
+    assert watch(["--out", "w", "--", *command], tmp_path).status == status
+    assert (tmp_path / "w.ledger").exists() == (status not in (126, 127))
+
+
+def test_binary_output_and_children_left_behind(tmp_path: Path) -> None:
+    source = (
+        "import os, sys; sys.stdout.buffer.write(bytes(range(256))); sys.stdout.flush()\nif not os.fork(): os._exit(0)"
+    )
+    ended = watch(["-q", "--", sys.executable, "-c", source], tmp_path)
+    assert (ended.status, ended.stdout, ended.stderr) == (0, bytes(range(256)), b"")
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "message"),
+    [
+        ({"init_error": 9}, [], b"no GPU can be read: Driver Not Loaded"),
+        ({"cards": 0}, [], b"this machine has no GPU"),
+        ({"no_permission": 1}, [], b"Insufficient Permissions"),
+        ({}, ["--gpu", "7"], b"no GPU 7"),
+    ],
+)
+def test_without_a_card_the_command_is_not_started(
+    script: dict[str, float], words: list[str], message: bytes, tmp_path: Path
+) -> None:
+    ended = watch([*words, "--", "touch", "started"], tmp_path, **script)
+    assert ended.status == 4
+    assert message in ended.stderr
+    assert not (tmp_path / "started").exists()
+    assert not list(tmp_path.glob("*.ledger"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--interval", "0ms"],
+        ["--interval", "1us"],
+        ["--interval", "5 parsecs"],
+        ["--gpu", "first"],
+        ["--pid", "999999999"],
+        ["--pid", "1", "--", "true"],
+        ["--variants", "a=1,a=2", "--", "echo", "{variant}"],
+        ["--variants", "a=1", "--", "echo"],
+    ],
+)
+def test_what_cannot_be_asked_is_refused(words: list[str], tmp_path: Path) -> None:
+    words = words if "--" in words or "--pid" in words else [*words, "--", "touch", "started"]
+    ended = watch(words, tmp_path)
+    assert ended.status == 2
+    assert len(ended.stderr.strip().splitlines()) <= 2
+    assert not (tmp_path / "started").exists()
+
+
+def test_what_exists_is_not_overwritten(tmp_path: Path) -> None:
+    assert watch(["--out", "w", "--", "true"], tmp_path).status == 0
+    assert watch(["--out", "w", "--", "true"], tmp_path).status == 2
+    assert watch(["--out", "w", "--force", "--", "true"], tmp_path).status == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "energy", "power"),
+    [({"no_power": 1}, None, None), ({"no_energy": 1}, 300.0, 300.0), ({"old_driver": 1}, 300.0, 300.0)],
+)
+def test_what_a_card_does_not_tell_is_null(
+    script: dict[str, float], energy: float | None, power: float | None, tmp_path: Path
+) -> None:
+    watch(["--out", "w", "--", sys.executable, "-c", BUSY], tmp_path, **script)
+    (figures,) = watched(load(tmp_path / "w.ledger"))
+    assert (figures.energy_j is None) == (energy is None)
+    assert figures.peak_power_w == power
+    assert figures.samples > 10
+
+
+def test_a_card_that_is_lost_ends_its_samples(tmp_path: Path) -> None:
+    ended = watch(
+        ["--out", "w", "--", sys.executable, "-c", "import time; time.sleep(1.2)"], tmp_path, lost_after_s=0.6
+    )
+    assert ended.status == 0
+    assert any("GPU 0 was lost" in note for note in notes_of(tmp_path / "w.ledger"))
+
+
+def test_process_ids_that_are_not_ours_are_noted(tmp_path: Path) -> None:
+    watch(["--out", "w", "--", sys.executable, "-c", BUSY], tmp_path, pid=4_000_000)
+    assert any("process ids are not those" in note for note in notes_of(tmp_path / "w.ledger"))
+
+
+def begin(directory: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Return a watch under way whose command has said ``ready``."""
+    running = subprocess.Popen(
+        [*GPULEDGER, "watch", "--out", "w", *words],
+        cwd=directory,
+        env=with_stub(directory),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == b"ready\n"
+    return running
+
+
+def sampler_of(pid: int) -> int:
+    """Return the sampler's process id."""
+    import psutil
+
+    children = psutil.Process(pid).children()
+    return next(child.pid for child in children if any("watch_process" in word for word in child.cmdline()))
+
+
+READY = "import time; print('ready', flush=True); time.sleep(1.2); print('on')"
+
+
+def test_a_killed_sampler_leaves_the_command_alone(tmp_path: Path) -> None:
+    running = begin(tmp_path, "--", sys.executable, "-c", READY)
+    os.kill(sampler_of(running.pid), signal.SIGKILL)
+    stdout, _ = running.communicate(timeout=60)
+    assert (running.returncode, stdout) == (0, b"on\n")
+    assert any("killed by signal 9" in note for note in notes_of(tmp_path / "w.ledger"))
+
+
+def test_a_killed_watch_keeps_its_parts_and_the_command_goes_on(tmp_path: Path) -> None:
+    source = "import time; print('ready', flush=True); time.sleep(1); open('done', 'w').close()"
+    running = begin(tmp_path, "--", sys.executable, "-c", source)
+    running.kill()
+    running.communicate()
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "done").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (tmp_path / "done").exists()
+    while time.monotonic() < deadline:
+        rank = load(tmp_path / "w.ledger").rank()
+        if any("gpuledger was killed" in note for note in rank.manifest["notes"]):
+            break
+        time.sleep(0.2)
+    assert any("gpuledger was killed" in note for note in rank.manifest["notes"])
+    assert rank.table("samples").num_rows > 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_both_and_keeps_the_run(times: int, tmp_path: Path) -> None:
+    running = begin(tmp_path, "--", sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(30)")
+    for _ in range(times):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGINT
+    run = manifest(tmp_path / "w.ledger")
+    assert (run["status"], run["signal"]) == ("complete", signal.SIGINT)
+    assert load(tmp_path / "w.ledger").rank().table("samples").num_rows > 0
+
+
+def test_a_process_that_runs_already(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as other:
+        assert watch(["--out", "w", "--pid", str(other.pid)], tmp_path).status == 0
+    run = load(tmp_path / "w.ledger")
+    assert other.pid in run.rank().manifest["pids"]
+
+
+def test_variants_are_run_and_compared(tmp_path: Path) -> None:
+    words = ["--out", "v", "--variants", "short=0.3,long=0.6,bad=x", "--", sys.executable, "-c"]
+    ended = watch([*words, "import sys, time; time.sleep(float('{variant}'))"], tmp_path)
+    assert ended.status == 1
+    assert {path.name for path in (tmp_path / "v").iterdir()} == {"short.ledger", "long.ledger", "bad.ledger", "plots"}
+    assert {path.name for path in (tmp_path / "v" / "plots").iterdir()} >= {"compared.md", "compared.csv"}
+    assert manifest(tmp_path / "v" / "bad.ledger")["exit_status"] == 1
+    done = execute([*GPULEDGER, "compare", "--json", "v/short.ledger", "v/long.ledger"], tmp_path)
+    short, long = json.loads(done.stdout)[:2]
+    assert short["duration_s"] < long["duration_s"]
+    assert short["energy_j"] < long["energy_j"]
+
+
+PYTHON = """
+import json, time, gpuledger
+with gpuledger.watch("mine", out="mine") as watch:
+    with watch.window("outer"):
+        time.sleep(0.5)
+        with watch.window("inner"):
+            time.sleep(0.4)
+    with watch.window("short"):
+        pass
+print(json.dumps([watch.energy_j, watch.energy_uncertainty_j, watch.windows]))
+"""
+
+
+def test_from_python_with_named_windows(tmp_path: Path) -> None:
+    done = execute([sys.executable, "-c", PYTHON], tmp_path, with_stub(tmp_path, watts=200))
+    energy_j, uncertainty_j, windows = json.loads(done.stdout)
+    assert windows["short"] is None  # below the counter's resolution, and not 0 J
+    assert windows["outer"] == pytest.approx(200 * 0.9, rel=0.15)
+    assert windows["inner"] == pytest.approx(200 * 0.4, rel=0.25)
+    assert energy_j > windows["outer"]
+    assert 0 < uncertainty_j < 0.1 * energy_j
+
+
+def test_a_full_disk_ends_the_samples_and_not_the_command(tmp_path: Path) -> None:
+    limited = f"ulimit -f 1; exec {' '.join(GPULEDGER)} watch --out w --interval 1ms -- sh -c 'sleep 1; echo on'"
+    environment: dict[str, Any] = {**with_stub(tmp_path), "LD_LIBRARY_PATH": str(library_directory())}
+    done = execute(["bash", "-c", limited], tmp_path, environment)
+    assert done.stdout == b"on\n"
+    assert b"samples end early" in done.stderr
+    assert done.status == 0

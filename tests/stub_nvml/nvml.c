@@ -1,0 +1,174 @@
+/* A stand-in for libnvidia-ml.so.1, scripted by the file that STUB_NVML names: lines "key value", read at nvmlInit.
+
+   keys: cards N | used BYTES | total BYTES | watts W | no_power 1 | no_energy 1 | no_permission 1 | old_driver 1
+         lost_after_s S | pid PID | pid_bytes BYTES | init_error CODE | energy_read_us US
+   Bytes in use follow the file STUB_NVML_BYTES while it is there (a number). The energy counter ticks every 100 ms. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef int nvmlReturn_t;
+typedef void *nvmlDevice_t;
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, DRIVER = 9,
+       FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15 };
+
+static double cards = 1, used = 1e9, total = 150e9, watts = 300, no_power, no_energy, no_permission, old_driver,
+              lost_after_s, pid, pid_bytes = 5e8, init_error, energy_read_us = 3000;
+static struct timespec begun;
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - begun.tv_sec) + (now.tv_nsec - begun.tv_nsec) / 1e9;
+}
+
+static void read_script(void) {
+    const char *path = getenv("STUB_NVML");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char key[64];
+    double value;
+    struct { const char *name; double *place; } keys[] = {
+        {"cards", &cards}, {"used", &used}, {"total", &total}, {"watts", &watts}, {"no_power", &no_power},
+        {"no_energy", &no_energy}, {"no_permission", &no_permission}, {"old_driver", &old_driver},
+        {"lost_after_s", &lost_after_s}, {"pid", &pid}, {"pid_bytes", &pid_bytes}, {"init_error", &init_error},
+        {"energy_read_us", &energy_read_us}};
+    if (!file) return;
+    while (fscanf(file, "%63s %lf", key, &value) == 2)
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+            if (!strcmp(key, keys[i].name)) *keys[i].place = value;
+    fclose(file);
+}
+
+static nvmlReturn_t state(void) { return lost_after_s && seconds() > lost_after_s ? GPU_IS_LOST : OK; }
+
+static unsigned long long used_bytes(void) {
+    const char *path = getenv("STUB_NVML_BYTES");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    double value = used;
+    if (file) {
+        if (fscanf(file, "%lf", &value) != 1) value = used;
+        fclose(file);
+    }
+    return (unsigned long long)value;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    if (!begun.tv_sec) clock_gettime(CLOCK_MONOTONIC, &begun);
+    read_script();
+    return (nvmlReturn_t)init_error;
+}
+nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t nvmlShutdown(void) { return OK; }
+const char *nvmlErrorString(nvmlReturn_t code) {
+    return code == NO_PERMISSION ? "Insufficient Permissions" : code == DRIVER ? "Driver Not Loaded" : "Stub Error";
+}
+nvmlReturn_t nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "999.1"); return OK; }
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)cards; return OK; }
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+    if (index >= cards) return INVALID;
+    *device = (nvmlDevice_t)(size_t)(index + 1);
+    return no_permission ? NO_PERMISSION : OK;
+}
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    *device = (nvmlDevice_t)(size_t)(atoi(uuid + 9) + 1);
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned size) {
+    (void)device;
+    snprintf(text, size, "Stub Card");
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned size) {
+    snprintf(text, size, "GPU-stub-%d", (int)(size_t)device - 1);
+    return OK;
+}
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
+typedef struct { unsigned long long total, free, used; } memory_v1;
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, memory_v2 *memory) {
+    (void)device;
+    if (old_driver) return FUNCTION_NOT_FOUND;
+    memory->total = (unsigned long long)total;
+    memory->reserved = 600000000ULL;
+    memory->used = used_bytes();
+    memory->free = memory->total - memory->used - memory->reserved;
+    return state();
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, memory_v1 *memory) {
+    (void)device;
+    memory->total = (unsigned long long)total;
+    memory->used = used_bytes();
+    memory->free = memory->total - memory->used;
+    return state();
+}
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) {
+    (void)device;
+    *milliwatts = (unsigned)(watts * 1e3);
+    return no_power ? NOT_SUPPORTED : state();
+}
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) {
+    (void)device;
+    if (no_energy || no_power) return NOT_SUPPORTED;
+    usleep((unsigned)energy_read_us);
+    *millijoules = 1000000ULL + (unsigned long long)(watts * 100.1) * (unsigned long long)(seconds() / 0.1001);
+    return state();
+}
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    nvmlReturn_t status;
+    union { double d; unsigned u; unsigned long long ull; } value;
+} field_value;
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, field_value *values) {
+    (void)device;
+    for (int i = 0; i < count; i++) {
+        int power = values[i].field == 185 || values[i].field == 186;
+        values[i].status = power && !no_power && !old_driver ? OK : NOT_SUPPORTED;
+        values[i].value.u = (unsigned)(watts * 1e3);
+    }
+    return state();
+}
+typedef struct { unsigned gpu, memory; } utilization;
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, utilization *rates) {
+    (void)device;
+    rates->gpu = 75;
+    rates->memory = 40;
+    return state();
+}
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsigned *mhz) {
+    (void)device; (void)type;
+    *mhz = 1980;
+    return state();
+}
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *celsius) {
+    (void)device; (void)sensor;
+    *celsius = 55;
+    return state();
+}
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *mask) {
+    (void)device;
+    *mask = 0;
+    return state();
+}
+typedef struct { unsigned long long reference, violation; } violation;
+nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy, violation *time) {
+    (void)device; (void)policy;
+    time->reference = 0;
+    time->violation = 5000000;
+    return state();
+}
+typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu, compute; } process;
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, process *found) {
+    (void)device;
+    if (!pid) { *count = 0; return OK; }
+    if (*count < 1) { *count = 1; return 7; }
+    *count = 1;
+    found[0].pid = (unsigned)pid;
+    found[0].bytes = (unsigned long long)pid_bytes;
+    found[0].gpu = found[0].compute = 0xFFFFFFFF;
+    return OK;
+}

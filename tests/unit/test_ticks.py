@@ -1,0 +1,73 @@
+"""Energy from tick to tick: exact for steady power wherever the edges lie, and None below the counter's resolution."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.collect.ticks import TICK_NS, Edge, find_edge, measure_window
+
+WATTS = 300.0
+MS = 1_000_000
+
+
+class Card:
+    """A counter that ticks every 100.1 ms under steady power; each read takes ``read_ns``."""
+
+    def __init__(self, read_ns: int = 3 * MS) -> None:
+        self.now_ns = 0
+        self._read_ns = read_ns
+
+    def energy_mj(self) -> int:
+        self.now_ns += self._read_ns
+        return round(self.now_ns // TICK_NS * WATTS * TICK_NS / 1e6)
+
+    def edge(self, at_ns: int) -> Edge:
+        self.now_ns = max(self.now_ns, at_ns)
+        found = find_edge(at_ns, self.energy_mj, lambda: 0, lambda: self.now_ns)
+        assert found is not None
+        return found
+
+
+@given(start_ns=st.integers(0, 300 * MS), length_ns=st.integers(400 * MS, 60_000 * MS), read_ns=st.integers(1, 6 * MS))
+def test_steady_power_is_measured_within_what_is_stated(start_ns: int, length_ns: int, read_ns: int) -> None:
+    card = Card(read_ns)
+    start = card.edge(start_ns)
+    window = measure_window(start, card.edge(start_ns + length_ns))
+    expected_j = WATTS * length_ns / 1e9
+    assert window.energy_j is not None
+    assert window.uncertainty_j is not None
+    assert abs(window.energy_j - expected_j) <= WATTS * 2 * read_ns / 1e9 + 0.002
+    assert window.uncertainty_j < WATTS * (2 * 1_900_000 + 2 * read_ns) / 1e9 + 0.01 * expected_j
+    assert window.throttled_ns == 0
+
+
+def test_a_short_window_is_below_the_resolution_and_not_zero() -> None:
+    card = Card()
+    start = card.edge(0)
+    window = measure_window(start, card.edge(start.tick_ns + 10 * MS))
+    assert window.ticks < 2
+    assert window.energy_j is None
+    assert window.uncertainty_j is None
+
+
+def test_a_counter_that_stands_still_or_is_not_there_has_no_edge() -> None:
+    clock = itertools.count(0, 50 * MS)
+    assert find_edge(0, lambda: 5, lambda: None, lambda: next(clock)) is None
+    assert find_edge(0, lambda: None, lambda: None, lambda: next(clock)) is None
+
+
+def test_a_counter_that_was_reset_is_not_negative_energy() -> None:
+    early = Edge(0, 10 * MS, 9_000_000, MS, WATTS, None)
+    late = Edge(1_000 * MS, 1_010 * MS, 5, MS, WATTS, None)
+    assert measure_window(early, late).energy_j is None
+
+
+@pytest.mark.parametrize("throttled", [(None, 5), (5, None)])
+def test_throttling_that_was_not_read_is_unknown(throttled: tuple[int | None, int | None]) -> None:
+    early = Edge(0, 10 * MS, 0, MS, WATTS, throttled[0])
+    late = Edge(1_000 * MS, 1_010 * MS, 300_000, MS, WATTS, throttled[1])
+    assert measure_window(early, late).throttled_ns is None
