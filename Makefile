@@ -1,11 +1,12 @@
 # make demo   record the example training in a fresh environment and write its report
 # make test   check style and types, build the wheel and run every test against it
-# make lint   only the checks; make docs: the generated pages; make clean: back to a fresh clone
+# make lint   only the checks; make coverage: the tests and the lines they reach
+# make docs   the generated pages; make clean: back to a fresh clone
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test lint docs clean
+.PHONY: demo test coverage lint docs clean
 
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -30,6 +31,11 @@ lint:
 
 # The tests run from an environment that holds the wheel, so what is tested is what is installed.
 test: lint
+	@$(PYTHON) tools/prepare.py wheel
+	$(TESTED)/python -m pytest -n 2 --dist worksteal
+
+# Not part of the tests: following every line makes them take half as long again.
+coverage: lint
 	@$(PYTHON) tools/prepare.py wheel
 	$(TESTED)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 

@@ -36,7 +36,7 @@ def test_a_test_may_take_its_limit_to_the_byte(pytester: pytest.Pytester, limit:
     result.assert_outcomes(passed=1 - fails, failed=fails)
     if fails:
         result.stdout.fnmatch_lines(
-            ["*took 64.0 KiB (65,536 B), 1.0 KiB over the limit of 63.0 KiB*", "*pytest --gpuledger-out DIR*"]
+            ["*took 64.0 KiB (65,536 B)*, 1.0 KiB over the limit of 63.0 KiB*", "*pytest --gpuledger-out DIR*"]
         )
 
 

@@ -28,8 +28,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
     epilog="""\b
 Examples:
   gpuledger watch -- ./mem_prof vgg19.pb CUDNN
-  gpuledger watch --variants fft=FFT,cudnn=CUDNN -- ./mem_prof vgg19.pb {variant}
-  gpuledger watch --pid 4711""",
+  gpuledger watch --variants fft=FFT,cudnn=CUDNN -- ./mem_prof vgg19.pb {variant}""",
 )
 @click.option("--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two readings.")
 @click.option("--gpu", "gpu_text", metavar="LIST", help="Numbers of the cards, such as 0,1.  [default: all]")
