@@ -32,7 +32,11 @@ class Card:
         return found
 
 
-@given(start_ns=st.integers(0, 300 * MS), length_ns=st.integers(400 * MS, 60_000 * MS), read_ns=st.integers(MS // 10, 6 * MS))
+@given(
+    start_ns=st.integers(0, 300 * MS),
+    length_ns=st.integers(400 * MS, 60_000 * MS),
+    read_ns=st.integers(MS // 10, 6 * MS),
+)
 def test_steady_power_is_measured_within_what_is_stated(start_ns: int, length_ns: int, read_ns: int) -> None:
     card = Card(read_ns)
     start = card.edge(start_ns)
