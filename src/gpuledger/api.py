@@ -239,6 +239,10 @@ class Recording:
             raise UsageError("recording.run(): the recording has not ended", hint="use it after the with-block")
         return load(self.path)
 
+    def _repr_html_(self) -> str | None:
+        """Return the finished run as a notebook shows it; None until then."""
+        return None if self.path is None or self._session is not None else self.run()._repr_html_()
+
     def _write_manifest(self, status: str) -> None:
         assert self.path is not None
         self.path.mkdir(parents=True, exist_ok=True)
