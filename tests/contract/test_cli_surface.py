@@ -25,6 +25,7 @@ SURFACE = {
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
+    "trace": "-o --output --rank --force",
     "plot": "--kind --metric --align --baseline --per --keywords --expected --min-share --title -o --output --force",
     "compare": "--json --csv --markdown",
     "live": "--pid --once",

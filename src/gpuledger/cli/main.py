@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "group": Entry("gpuledger.cli.group:group_command", "Look", "Put every byte into a group of keywords."),
     "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),
     "report": Entry("gpuledger.cli.report:report_command", "Look", "Write one offline HTML file."),
+    "trace": Entry("gpuledger.cli.trace:trace_command", "Look", "Write a trace for Perfetto: kernels, bytes, watts."),
     "plot": Entry("gpuledger.cli.plot:plot_command", "Look", "Draw runs as one picture."),
     "compare": Entry(
         "gpuledger.cli.compare:compare_command", "Compare", "Compare several runs' peaks, times and joules."
