@@ -13,7 +13,7 @@ from gpuledger.units import format_bytes
     "trace",
     epilog="""\b
 Examples:
-  gpuledger run --passes memory,time train.py && gpuledger trace train.ledger
+  gpuledger trace train.ledger
   gpuledger trace train.ledger --rank 0 -o trace.json""",
 )
 @run_argument()
