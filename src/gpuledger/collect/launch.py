@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from gpuledger.collect.bootstrap import bootstrap_directory
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
@@ -124,8 +124,8 @@ def end_run(run_directory: Path, status: int, notes: Sequence[str] = ()) -> None
 def end_like(status: int) -> NoReturn:
     """End this process as the child ended: with its status, or by the same signal."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or None: nothing of ours is left in it
-            stream.flush()
+        with suppress(ValueError, AttributeError):  # closed, or None
+            _empty(stream)
     if status < 0:
         number = -status
         _no_core_file()
@@ -135,6 +135,16 @@ def end_like(status: int) -> NoReturn:
         os.kill(os.getpid(), number)
         status = 128 + number
     sys.exit(status)
+
+
+def _empty(stream: TextIO) -> None:
+    """Write what a stream holds; where nobody reads it, drop it, or Python would end with a status of its own."""
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _no_core_file() -> None:

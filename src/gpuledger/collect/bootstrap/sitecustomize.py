@@ -23,25 +23,8 @@ def _step_aside():
     """
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
-    if sys.version_info < (3, 5):
-        import imp
-
-        stream, place, kind = imp.find_module("sitecustomize")
-        imp.load_module("sitecustomize", stream, place, kind)
-        return
-    for finder in sys.meta_path:
-        find = getattr(finder, "find_spec", None)
-        spec = find("sitecustomize", None) if find is not None else None
-        if spec is not None and spec.loader is not None:
-            import importlib.util
-
-            module = importlib.util.module_from_spec(spec)
-            sys.modules["sitecustomize"] = module
-            spec.loader.exec_module(module)
-            return
-    missing = ImportError("No module named 'sitecustomize'")
-    missing.name = "sitecustomize"
-    raise missing
+    sys.modules.pop("sitecustomize", None)
+    __import__("sitecustomize")
 
 
 def _leave_note(text):
