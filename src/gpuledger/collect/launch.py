@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -83,15 +84,29 @@ def run_child(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with _held_back(PASSED_ON) as mask:
         child = os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_SET_BY_PYTHON)
+        waker = threading.Thread(target=_wake_when_ended, args=(child, threading.get_ident()), daemon=True)
+        waker.start()
         started(child)
         while True:
             told = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
             if told.si_signo == signal.SIGCHLD:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
+                    waker.join()
                     return os.waitstatus_to_exitcode(status)
             elif told.si_code != _SI_KERNEL:
                 os.kill(child, told.si_signo)
+
+
+def _wake_when_ended(child: int, waiter: int) -> None:
+    """Tell one thread that its child has ended, which stays to be waited for.
+
+    The kernel's own SIGCHLD is for the whole process: while the waiting thread is busy, any other thread that does not
+    block it (a sampler's, a numerical library's) takes it, and it is gone.
+    """
+    with suppress(ChildProcessError):  # it was waited for already: the kernel's signal was heard
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        signal.pthread_kill(waiter, signal.SIGCHLD)
 
 
 @contextmanager

@@ -1,0 +1,36 @@
+"""The parent hears of its child's end, whatever other threads there are and whenever it comes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpuledger.collect.launch import run_child
+
+
+@pytest.fixture
+def other_thread() -> Iterator[None]:
+    """Keep a thread that blocks no signal beside the test, as a numerical library does."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.usefixtures("other_thread")
+@pytest.mark.parametrize("busy_s", [0, 0.2])
+def test_a_child_that_ends_while_the_parent_is_busy_is_waited_for(busy_s: float) -> None:
+    assert run_child(["sh", "-c", "exit 3"], os.environ, lambda _: time.sleep(busy_s)) == 3
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("other_thread")
+def test_many_children_that_end_at_once() -> None:
+    assert {run_child(["true"], os.environ) for _ in range(100)} == {0}
