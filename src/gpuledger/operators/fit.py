@@ -1,0 +1,187 @@
+"""Learns what operators cost from the book's records, as shares of what the card could do at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuledger.errors import EmptyRunError
+from gpuledger.operators.features import features_of, shape_family
+from gpuledger.operators.formulas import family_of, work_of
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.method import Mode
+from gpuledger.operators.records import Record
+from gpuledger.operators.roof import Roof
+from gpuledger.operators.trees import Floats, Forest, learn
+
+LEAST_EXAMPLES = 20
+FOLDS = 5
+QUANTILES = (0.05, 0.95)
+"""Ends of the interval: 90 % of operators should lie inside."""
+RANGE_SLACK = 1.0
+"""Doublings beyond the largest and the smallest operator learned from that still count as within range."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One measured operator. ``power_w`` is the mean power of its call; None where only time was measured."""
+
+    key: OperatorKey
+    is_hot: bool
+    time_ns: float
+    power_w: float | None
+    group: str
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One learned quantity, log2 of its share of the roof: the middle, and an interval widened until it is honest."""
+
+    middle: Forest
+    low: Forest
+    high: Forest
+    widen: float
+
+    def predict(self, features: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return middle, low and high, float64[n] each, as log2 of the share of the roof."""
+        middle = self.middle.predict(features)
+        low = np.minimum(self.low.predict(features) - self.widen, middle)
+        high = np.maximum(self.high.predict(features) + self.widen, middle)
+        return middle, low, high
+
+
+@dataclass(frozen=True)
+class Range:
+    """What operators of one name were learned from: log2 of their least and most FLOPs and bytes."""
+
+    flops: tuple[float, float]
+    bytes: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was learned on one card. ``power`` is None where the book holds no energy."""
+
+    roof: Roof
+    time: Quantity
+    power: Quantity | None
+    ranges: Mapping[str, Range]
+    examples: int
+    book_digest: str
+
+
+def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
+    """Return one example for each operator and mode, from the newest good record."""
+    newest: dict[tuple[str, bool], Example] = {}
+    for record in sorted(records, key=lambda record: record.measured_ns):
+        key = keys.get(record.key_digest)
+        if record.status != "ok" or key is None or not record.time_median_ns:
+            continue
+        is_hot = record.method.get("mode") == Mode.HOT
+        power_w = None
+        if record.energy_median_j is not None:
+            windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
+            span_ns = float(np.mean(windows)) if windows else record.time_median_ns
+            power_w = record.energy_median_j / (span_ns / 1e9)
+        known = newest.get((record.key_digest, is_hot))
+        if power_w is None and known is not None:
+            power_w = known.power_w
+        newest[record.key_digest, is_hot] = Example(key, is_hot, record.time_median_ns, power_w, shape_family(key))
+    return list(newest.values())
+
+
+def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "", folds: int = FOLDS) -> Model:
+    """Return what these examples teach.
+
+    Raises:
+        EmptyRunError: too few of them.
+        UsageError: scikit-learn is not installed.
+    """
+    if len(examples) < LEAST_EXAMPLES:
+        raise EmptyRunError(
+            f"ops: {len(examples)} measured operators, at least {LEAST_EXAMPLES} are needed to learn from",
+            hint="gpuledger ops measure adds some",
+        )
+    powers = [example.power_w for example in examples if example.power_w]
+    if roof.power_limit_w is None and powers:
+        roof = replace(roof, power_limit_w=max(powers))
+    features = features_of([one.key for one in examples], [one.is_hot for one in examples], roof)
+    groups = group_numbers(examples)
+    powered = np.array([bool(one.power_w) for one in examples])
+    power = None
+    if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
+        target = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
+        power = _quantity(features[powered], target, groups[powered], folds)
+    time = _quantity(features, time_target(examples, roof), groups, folds)
+    return Model(roof, time, power, _ranges(examples), len(examples), book_digest)
+
+
+def time_target(examples: Sequence[Example], roof: Roof) -> Floats:
+    """Return log2 of how many times the roof's time each example takes."""
+    return np.log2([one.time_ns / roof.time_ns(one.key, work_of(one.key)) for one in examples])
+
+
+def group_numbers(examples: Sequence[Example]) -> npt.NDArray[np.int64]:
+    """Return a number for each example, the same for those of one shape family: no split parts them."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(one.group for one in examples))}
+    return np.array([names[one.group] for one in examples], dtype=np.int64)
+
+
+def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Return the fold of each row, int64[n]; rows of one group share theirs."""
+    count = int(groups.max(initial=-1)) + 1
+    places = np.random.default_rng(seed).permutation(count) % max(min(folds, count), 1)
+    return np.asarray(places[groups])
+
+
+def _quantity(features: Floats, target: Floats, groups: npt.NDArray[np.int64], folds: int) -> Quantity:
+    """Return a quantity whose interval holds 90 % of the operators it has not learned from.
+
+    The learned quantiles are those of what was seen and are too narrow for what was not; held-out groups tell by how
+    much (conformalized quantile regression).
+    """
+    misses = [np.zeros(0)]
+    places = folds_of(groups, folds)
+    for fold in range(int(places.max()) + 1 if folds > 1 else 0):
+        inside = places != fold
+        if np.count_nonzero(inside) < LEAST_EXAMPLES // 2:
+            continue
+        low, high = (learn(features[inside], target[inside], quantile) for quantile in QUANTILES)
+        rest = features[~inside]
+        misses.append(np.maximum(low.predict(rest) - target[~inside], target[~inside] - high.predict(rest)))
+    joined = np.concatenate(misses)
+    widen = max(float(np.quantile(joined, QUANTILES[1] - QUANTILES[0])), 0.0) if len(joined) else 0.0
+    low, high = (learn(features, target, quantile) for quantile in QUANTILES)
+    return Quantity(learn(features, target, None), low, high, widen)
+
+
+def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
+    sizes: dict[str, list[tuple[float, float]]] = {}
+    for one in examples:
+        work = work_of(one.key)
+        sizes.setdefault(one.key.name, []).append((float(np.log2(work.flops + 1)), float(np.log2(work.bytes + 1))))
+    return {
+        name: Range(
+            (min(flops for flops, _ in found), max(flops for flops, _ in found)),
+            (min(size for _, size in found), max(size for _, size in found)),
+        )
+        for name, found in sizes.items()
+    }
+
+
+def out_of_range(key: OperatorKey, ranges: Mapping[str, Range]) -> str:
+    """Return why an operator lies outside what was learned, in a few words; empty where it does not."""
+    known = ranges.get(key.name)
+    if known is None:
+        return f"no {family_of(key)} operator of this name was measured"
+    work = work_of(key)
+    for what, value, (low, high) in (("FLOPs", work.flops, known.flops), ("bytes", work.bytes, known.bytes)):
+        size = float(np.log2(value + 1))
+        if size > high + RANGE_SLACK:
+            return f"{2 ** (size - high):.1f} times the {what} of the largest measured"
+        if size < low - RANGE_SLACK:
+            return f"{2 ** (low - size):.1f} times fewer {what} than the smallest measured"
+    return ""

@@ -1,0 +1,130 @@
+"""Predicts operators that were never measured, on the card the book is of or on another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from gpuledger.errors import InputError
+from gpuledger.operators.features import NAMES, features_of
+from gpuledger.operators.fit import Model, Quantity, Range, out_of_range
+from gpuledger.operators.formulas import work_of
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.roof import Roof
+from gpuledger.operators.sum import PREDICTED, Cost
+from gpuledger.operators.trees import Forest
+
+VERSION = 1
+"""Version of a model's file."""
+_QUANTITIES = ("time", "power")
+_PARTS = ("middle", "low", "high")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One operator's predicted cost; ``warning`` says why it lies outside what was learned, or is empty."""
+
+    cost: Cost
+    warning: str
+
+
+class FittedPredictor:
+    """Says what operators cost on ``roof``'s card: the learned share of the roof, times that card's own roof."""
+
+    def __init__(self, model: Model, roof: Roof | None = None) -> None:
+        self._model = model
+        self._roof = roof or model.roof
+
+    def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
+        """Return the cost of one call of each operator."""
+        return [prediction.cost for prediction in self.predictions(keys, hot)]
+
+    def predictions(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Prediction]:
+        """Return the cost of one call of each operator, and what is to be said of it."""
+        if not keys:
+            return []
+        features = features_of(keys, hot, self._roof)
+        roofs_ns = np.array([self._roof.time_ns(key, work_of(key)) for key in keys])
+        times = [roofs_ns * np.exp2(share) for share in self._model.time.predict(features)]
+        powers = None
+        limit_w = self._roof.power_limit_w
+        if self._model.power is not None and limit_w:
+            shares = self._model.power.predict(features)
+            powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in shares]
+        return [
+            Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges))
+            for place, key in enumerate(keys)
+        ]
+
+    @staticmethod
+    def _cost(place: int, times: Sequence[Any], powers: Sequence[Any] | None) -> Cost:
+        middle_ns, low_ns, high_ns = (float(values[place]) for values in times)
+        if powers is None:
+            return Cost(middle_ns, low_ns, high_ns, source=PREDICTED)
+        middle_w, low_w, high_w = (float(values[place]) for values in powers)
+        return Cost(
+            middle_ns,
+            low_ns,
+            high_ns,
+            middle_w * middle_ns / 1e9,
+            low_w * low_ns / 1e9,
+            high_w * high_ns / 1e9,
+            source=PREDICTED,
+        )
+
+
+def save_model(model: Model, place: Path) -> None:
+    """Write a model as numpy arrays and JSON text: nothing that could run when it is read."""
+    facts = {
+        "version": VERSION,
+        "features": NAMES,
+        "roof": asdict(model.roof),
+        "ranges": {name: asdict(one) for name, one in model.ranges.items()},
+        "widen": {"time": model.time.widen, "power": None if model.power is None else model.power.widen},
+        "examples": model.examples,
+        "book_digest": model.book_digest,
+    }
+    arrays: dict[str, Any] = {"facts": np.array(json.dumps(facts))}
+    for name in _QUANTITIES:
+        quantity: Quantity | None = getattr(model, name)
+        for part in _PARTS if quantity is not None else ():
+            arrays.update(getattr(quantity, part).arrays(f"{name}.{part}"))
+    beside = place.with_name(place.name + ".part.npz")
+    np.savez_compressed(beside, **arrays)
+    beside.replace(place)
+
+
+def load_model(place: Path) -> Model:
+    """Return the model in a file.
+
+    Raises:
+        InputError: there is none, it is damaged, or it was made for other features.
+    """
+    try:
+        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            facts = json.loads(str(arrays["facts"]))
+            if facts["version"] != VERSION or tuple(facts["features"]) != NAMES:
+                raise InputError(f"{place}: a model of another version", hint="gpuledger ops fit makes it anew")
+            quantities = {name: _quantity(name, facts["widen"][name], arrays) for name in _QUANTITIES}
+    except OSError as error:
+        raise InputError(f"{place}: {error.strerror or 'not a model'}", hint="gpuledger ops fit -o FILE") from error
+    except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        raise InputError(f"{place}: not a model, or damaged", hint="gpuledger ops fit makes it anew") from error
+    ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
+    time = quantities["time"]
+    if time is None:
+        raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")
+    return Model(Roof(**facts["roof"]), time, quantities["power"], ranges, facts["examples"], facts["book_digest"])
+
+
+def _quantity(name: str, widen: float | None, arrays: Any) -> Quantity | None:
+    if widen is None:
+        return None
+    parts = {part: Forest.of_arrays(f"{name}.{part}", arrays) for part in _PARTS}
+    return Quantity(**parts, widen=widen)

@@ -1,0 +1,166 @@
+"""FLOPs and bytes from keys alone, against torch's own counter and against the tensors that operators really make."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpuledger.operators.describe import key_of
+from gpuledger.operators.features import NAMES, features_of, shape_family
+from gpuledger.operators.formulas import family_of, work_of
+from gpuledger.operators.roof import Roof, compute_type, roof_of_measurements
+
+aten = torch.ops.aten
+sizes = st.integers(1, 24)
+ROOF = Roof("card", {"float32": 60.0, "bfloat16": 900.0}, 4.8, 132, 700.0, 50 << 20, "datasheet")
+
+
+def key_for(func, *args, **kwargs):
+    return key_of(func, args, kwargs, lambda _: True, "cpu")
+
+
+def counted(func, *args):
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        made = func(*args)
+    return counter.get_total_flops(), made
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes, sizes, sizes, sizes)
+def test_products_have_the_flops_that_torch_counts(batch, m, n, k):
+    for func, args in (
+        (aten.mm.default, (torch.ones(m, k), torch.ones(k, n))),
+        (aten.addmm.default, (torch.ones(n), torch.ones(m, k), torch.ones(k, n))),
+        (aten.bmm.default, (torch.ones(batch, m, k), torch.ones(batch, k, n))),
+        (aten.baddbmm.default, (torch.ones(batch, m, n), torch.ones(batch, m, k), torch.ones(batch, k, n))),
+    ):
+        flops, made = counted(func, *args)
+        work = work_of(key_for(func, *args))
+        assert work.family == "matmul"
+        assert work.flops == flops
+        assert work.written_bytes == made.nbytes
+        assert work.read_bytes == sum(tensor.nbytes for tensor in args)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(8, 14),
+    st.integers(1, 3),
+    st.booleans(),
+    st.data(),
+)
+def test_convolutions_have_the_flops_and_the_output_that_torch_makes(
+    batch, inner, outer, size, kernel, transposed, data
+):
+    groups = data.draw(st.sampled_from([1, 2, 4]))
+    stride, padding, dilation = (data.draw(st.integers(low, 2)) for low in (1, 0, 1))
+    x = torch.ones(batch, inner * groups, size, size)
+    shape = (inner * groups, outer) if transposed else (outer * groups, inner)
+    args = (
+        x,
+        torch.ones(*shape, kernel, kernel),
+        None,
+        [stride] * 2,
+        [padding] * 2,
+        [dilation] * 2,
+        transposed,
+        [0] * 2,
+        groups,
+    )
+    flops, made = counted(aten.convolution.default, *args)
+    work = work_of(key_for(aten.convolution.default, *args))
+    assert work.flops == flops
+    assert work.written_bytes == made.nbytes
+    assert (work.groups, work.kernel, work.stride) == (groups, kernel * kernel, stride)
+
+
+@pytest.mark.parametrize("mask", [[True, True, False], [False, True, False], [True, False, False]])
+def test_a_convolutions_gradients_have_the_flops_that_torch_counts(mask):
+    x, weight = torch.ones(2, 6, 9, 9), torch.ones(8, 6, 3, 3)
+    args = (torch.ones(2, 8, 9, 9), x, weight, [8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
+    flops, made = counted(aten.convolution_backward.default, *args)
+    work = work_of(key_for(aten.convolution_backward.default, *args))
+    assert work.flops == flops
+    assert work.written_bytes == sum(one.nbytes for one in made[:2] if one is not None)
+
+
+def test_attention_has_two_products_forward_and_five_backward():
+    q, k, v = torch.ones(2, 3, 7, 16), torch.ones(2, 3, 11, 16), torch.ones(2, 3, 11, 16)
+    name = aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, lse = name(q, k, v)
+    work = work_of(key_for(name, q, k, v))
+    assert work.flops == 2 * 2 * 2 * 3 * 7 * 11 * 16
+    assert work.written_bytes == out.nbytes
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    assert work_of(key_for(backward, out, q, k, v, out, lse, 0.0, False)).flops == 5 / 2 * work.flops
+
+
+def test_a_lookup_reads_the_rows_it_takes_and_not_the_whole_table():
+    table, rows = torch.ones(50_000, 64), torch.zeros(3, 5, dtype=torch.int64)
+    work = work_of(key_for(aten.embedding.default, table, rows))
+    assert work.family == "embedding"
+    assert work.written_bytes == 15 * 64 * 4
+    assert work.read_bytes == 15 * 64 * 4 + 15 * 8
+
+
+@pytest.mark.parametrize(
+    ("func", "family"),
+    [
+        (aten.native_layer_norm.default, "normalization"),
+        (aten._softmax.default, "softmax"),
+        (aten.max_pool2d_with_indices.default, "pooling"),
+        (aten.add.Tensor, "elementwise"),
+        (aten.add_.Tensor, "elementwise"),
+        (aten.sum.dim_IntList, "reduction"),
+        (aten.cat.default, "copy"),
+        (aten._foreach_add_.List, "optimizer"),
+        (aten.nonzero.default, "other"),
+    ],
+)
+def test_an_operator_belongs_to_a_family(func, family):
+    assert family_of(key_for(func, torch.ones(2, 2))) == family
+
+
+@settings(max_examples=20, deadline=None)
+@given(sizes, sizes)
+def test_every_operator_has_all_features_and_a_least_time(rows, columns):
+    x = torch.ones(rows, columns)
+    keys = [
+        key_for(aten.relu.default, x),
+        key_for(aten.mm.default, x, torch.ones(columns, 4)),
+        key_for(aten._softmax.default, x, -1, False),
+        key_for(aten.t.default, x),
+        key_for(aten.arange.default, 4),
+    ]
+    rows_of = features_of(keys, [True, False, False, True, False], ROOF)
+    assert rows_of.shape == (len(keys), len(NAMES))
+    assert all(ROOF.time_ns(key, work_of(key)) > 0 for key in keys)
+
+
+def test_features_of_a_product_say_how_full_its_tiles_and_waves_are():
+    (row,) = features_of([key_for(aten.mm.default, torch.ones(128, 64), torch.ones(64, 192))], [False], ROOF)
+    values = dict(zip(NAMES, row, strict=True))
+    assert values["tile_fill"] == 0.75
+    assert values["wave_fill"] == pytest.approx(2 / 132)
+    assert values["is_aligned"] == 1.0
+
+
+def test_the_same_layer_at_another_batch_is_of_the_same_family_of_shapes():
+    def product(m, k, n):
+        return shape_family(key_for(aten.mm.default, torch.ones(m, k), torch.ones(k, n)))
+
+    assert product(8, 16, 32) == product(64, 16, 32) != product(8, 16, 33)
+    relu = [shape_family(key_for(aten.relu.default, torch.ones(n, 5, 5))) for n in (1, 9)]
+    assert relu[0] == relu[1]
+
+
+def test_what_a_card_was_seen_to_do_is_its_roof_where_the_catalogue_has_none():
+    key = key_for(aten.mm.default, torch.ones(64, 64), torch.ones(64, 64))
+    roof = roof_of_measurements("CPU", [(key, work_of(key), 1_000.0), (key, work_of(key), 2_000.0)])
+    assert roof.peak(key) == 2 * 64**3 / 1_000
+    assert roof.source == "book"
+    assert compute_type(key) == "float32"

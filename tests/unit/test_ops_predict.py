@@ -1,0 +1,165 @@
+"""Predictions: they learn a known law, hold outside its range, keep duplicates together, and need no pickle."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.errors import EmptyRunError, InputError
+from gpuledger.operators.features import shape_family
+from gpuledger.operators.fit import Example, examples_of, fit, folds_of, group_numbers, out_of_range
+from gpuledger.operators.formulas import work_of
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.predict import FittedPredictor, load_model, save_model
+from gpuledger.operators.records import Record
+from gpuledger.operators.roof import Roof
+from gpuledger.operators.trees import learn
+
+ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
+
+
+def tensor(*shape):
+    stride = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+    return {"shape": list(shape), "dtype": "float32", "stride": stride}
+
+
+def product(m, k, n):
+    return OperatorKey("aten.mm.default", (tensor(m, k), tensor(k, n)))
+
+
+def law_ns(key):
+    """The time of a card that reaches 70 % of its roof, less where tiles are not full."""
+    work = work_of(key)
+    assert work.gemm is not None
+    filled = work.gemm.m * work.gemm.n / (math.ceil(work.gemm.m / 128) * math.ceil(work.gemm.n / 128) * 128 * 128)
+    return ROOF.time_ns(key, work) / 0.7 / filled
+
+
+@pytest.fixture(scope="module")
+def examples():
+    random = np.random.default_rng(0)
+    keys = [product(*(int(2 ** random.uniform(5, 11)) for _ in range(3))) for _ in range(240)]
+    return [Example(key, False, law_ns(key), 350.0, shape_family(key)) for key in keys]
+
+
+@pytest.fixture(scope="module")
+def model(examples):
+    return fit(examples, ROOF, "digest", folds=2)
+
+
+def errors_of(model, keys):
+    costs = FittedPredictor(model).costs(keys, [False] * len(keys))
+    return np.array([abs(cost.time_ns / law_ns(key) - 1) for cost, key in zip(costs, keys, strict=True)])
+
+
+def test_a_law_is_learned_for_shapes_that_were_not_seen(model):
+    random = np.random.default_rng(1)
+    errors = errors_of(model, [product(*(int(2 ** random.uniform(5.5, 10.5)) for _ in range(3))) for _ in range(60)])
+    assert np.median(errors) < 0.1
+
+
+def test_it_holds_far_outside_the_range_it_was_learned_in(model):
+    random = np.random.default_rng(2)
+    errors = errors_of(model, [product(*(128 * int(2 ** random.uniform(5, 6)) for _ in range(3))) for _ in range(20)])
+    assert np.median(errors) < 0.1  # up to 500 times the FLOPs of the largest it has seen
+
+
+def test_an_interval_lies_around_its_middle_and_energy_is_power_times_time(model):
+    keys = [product(2**n, 256, 512) for n in range(4, 13)]
+    for cost in FittedPredictor(model).costs(keys, [False] * len(keys)):
+        assert 0 < cost.time_low_ns <= cost.time_ns <= cost.time_high_ns
+        assert cost.energy_j == pytest.approx(350.0 * cost.time_ns / 1e9, rel=0.02)
+        assert cost.source == "predicted"
+
+
+def test_another_card_is_predicted_by_its_own_roof(model):
+    twice = Roof("faster", {"float32": 120.0}, 9.6e3, 132, 1000.0, None, "datasheet")
+    key = product(2048, 2048, 2048)
+    here, there = (FittedPredictor(model, roof).costs([key], [False])[0] for roof in (None, twice))
+    assert there.time_ns == pytest.approx(here.time_ns / 2, rel=0.05)
+    assert there.energy_j / there.time_ns == pytest.approx(0.5e3 / 1e9, rel=0.02)  # the same share of its power limit
+
+
+def test_out_of_range_is_said(model):
+    assert out_of_range(product(256, 256, 256), model.ranges) == ""
+    assert "times the FLOPs" in out_of_range(product(2**14, 2**14, 2**14), model.ranges)
+    assert "no elementwise operator" in out_of_range(OperatorKey("aten.relu.default", (tensor(4),)), model.ranges)
+
+
+def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model, tmp_path):
+    place = tmp_path / "operators.model"
+    save_model(model, place)
+    keys = [product(100, 200, 300), product(7, 7, 7)]
+    assert FittedPredictor(load_model(place)).costs(keys, [True, False]) == FittedPredictor(model).costs(
+        keys, [True, False]
+    )
+    with np.load(place, allow_pickle=False) as arrays:
+        assert all(arrays[name].dtype != object for name in arrays.files)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
+def test_a_file_that_is_no_model_is_refused(content, tmp_path):
+    place = tmp_path / "x.model"
+    place.write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.model"):
+        load_model(place)
+
+
+def test_a_pickle_is_refused(tmp_path):
+    place = tmp_path / "x.npz"
+    np.savez(place, facts=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(InputError, match="not a model"):
+        load_model(place)
+
+
+def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
+    place = tmp_path / "x.model"
+    save_model(model, place)
+    monkeypatch.setattr("gpuledger.operators.predict.NAMES", ("other",))
+    with pytest.raises(InputError, match="another version"):
+        load_model(place)
+
+
+def test_few_examples_teach_nothing(examples):
+    with pytest.raises(EmptyRunError, match="at least"):
+        fit(examples[:5], ROOF)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(2, 6))
+def test_no_split_parts_a_family_of_shapes(numbers, folds):
+    examples = [Example(product(4, 4, 4), False, 1.0, None, str(number)) for number in numbers]
+    groups = group_numbers(examples)
+    places = folds_of(groups, folds)
+    for group in set(groups.tolist()):
+        assert len(set(places[groups == group].tolist())) == 1
+    assert places.max() < folds
+
+
+def test_the_newest_record_of_an_operator_and_mode_is_the_example():
+    key = product(8, 8, 8)
+    records = [
+        Record(key.digest, "e", {"mode": mode}, time, time, time, energy, measured_ns=at, status=status)
+        for mode, time, energy, at, status in (
+            ("rotating", 100.0, 2e-5, 1, "ok"),
+            ("rotating", 120.0, None, 2, "ok"),
+            ("hot", 50.0, None, 3, "ok"),
+            ("hot", None, None, 4, "failed"),
+        )
+    ]
+    found = {one.is_hot: one for one in examples_of(records, {key.digest: key})}
+    assert (found[False].time_ns, found[True].time_ns) == (120.0, 50.0)
+    assert found[False].power_w == pytest.approx(200.0)
+    assert found[True].power_w is None
+
+
+def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does():
+    random = np.random.default_rng(5)
+    features = random.normal(size=(300, 3))
+    features[random.random((300, 3)) < 0.3] = np.nan
+    target = np.where(np.isnan(features[:, 0]), 3.0, features[:, 0])
+    forest = learn(features, target, None)  # compares itself with scikit-learn and raises where they differ
+    assert np.abs(forest.predict(features) - target).mean() < 0.2
+    assert forest.predict(features[:0]).shape == (0,)
