@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_keys import key_for
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpuledger.operators.describe import key_of
 from gpuledger.operators.features import NAMES, features_of, shape_family
 from gpuledger.operators.formulas import family_of, work_of
 from gpuledger.operators.roof import Roof, compute_type, roof_of_measurements
@@ -14,10 +14,6 @@ from gpuledger.operators.roof import Roof, compute_type, roof_of_measurements
 aten = torch.ops.aten
 sizes = st.integers(1, 24)
 ROOF = Roof("card", {"float32": 60.0, "bfloat16": 900.0}, 4.8, 132, 700.0, 50 << 20, "datasheet")
-
-
-def key_for(func, *args, **kwargs):
-    return key_of(func, args, kwargs, lambda _: True, "cpu")
 
 
 def counted(func, *args):
