@@ -58,7 +58,11 @@ MANIFESTS = """\
 
 `rank-N/manifest.json`: `schema_version`, `rank`, `pid`, `recorder` (cuda-history or dispatch), `devices` (device_idx,
 name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `python_version`, `allocator_settings`,
-`passes`, `time_steps` (first and last of the time pass; absent without one), `status` (closed, cut off),
+`passes`, `energy_pass` (the edges its process wrote down; absent without one), `energy` (per card: device_idx,
+first_step, last_step, start_ns, end_ns, energy_j, uncertainty_j, ticks, throttled_ns, source, base_before_w and
+base_after_w of the idle card, idle_w before the program, notes), `inputs` (module, shape and tokens of the first input
+tensor of the outermost module), `calls` (runs of steps with one shape: first, last, rows, length),
+`time_steps` (first and last of the time pass; absent without one), `status` (closed, cut off),
 `closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` (posted so far), `stacks`, `notes`,
 `damaged` (parts that could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
 expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
@@ -81,6 +85,7 @@ JOURNAL_ROWS = {
     "activities": "one event of the time pass, as Kineto tells it",
     "sensors": "one reading of a card's slower sensors, at the time of a row of samples",
     "windows": "one energy window",
+    "ticks": "one move of a card's energy counter",
     "pauses": "one stretch in which the recorder held the program up",
 }
 

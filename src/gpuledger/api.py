@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger._version import __version__
 from gpuledger.analyze.card_samples import post_card_samples
+from gpuledger.analyze.energy_posting import post_energy
 from gpuledger.analyze.posting import is_posted, post_rank
 from gpuledger.collect.calibrate import (
     Calibration,
@@ -134,6 +135,7 @@ def post_missing(run_directory: Path) -> None:
             manifest = post_rank(directory)
             _add_libraries(Rank(number, directory, manifest), _kept_profile)
     post_card_samples(run_directory)
+    post_energy(run_directory)
 
 
 def settle(run_directory: Path) -> Run:

@@ -24,14 +24,15 @@ class Option:
 OPTIONS: dict[str, Option] = {
     "steps": Option("1:3", str),
     "passes": Option("memory", str),
+    "until_end": Option(False, bool),
     "stacks": Option(True, bool),
     "devices": Option("auto", str, ("auto", "cuda", "cpu")),
     "quiet": Option(False, bool),
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""
 
-NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG")
-"""Other variables: where the run is, and that an error of gpuledger's own is to be raised."""
+NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG", "GPULEDGER_BOOK")
+"""Other variables: where the run is, that an error of gpuledger's own is to be raised, where the operator book is."""
 
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 """Words of a variable that is yes or no."""

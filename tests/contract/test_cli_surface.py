@@ -15,11 +15,12 @@ from gpuledger import __version__
 from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
-    "run": "--steps --passes --out --force --stacks --no-stacks --devices -q --quiet",
+    "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices -q --quiet",
     "estimate": "--gpu --steps --precision-of-interval --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",
     "cards": "--json",
     "calibrate": "--json",
+    "ops": "",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "show": "--by --at --step -n --depth --unknown --rank --device --json",
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",

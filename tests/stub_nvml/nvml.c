@@ -2,6 +2,7 @@
 
    keys: cards N | used BYTES | total BYTES | watts W | no_power 1 | no_energy 1 | no_permission 1 | old_driver 1
          lost_after_s S | pid PID | pid_bytes BYTES | init_error CODE | energy_read_us US
+         wobble W (power goes up and down by it) | throttled_frac SHARE (of the time, by the power cap)
    Bytes in use follow the file STUB_NVML_BYTES while it is there (a number). The energy counter ticks every 100 ms. */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -16,7 +17,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION 
        FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15 };
 
 static double cards = 1, used = 1e9, total = 150e9, watts = 300, no_power, no_energy, no_permission, old_driver,
-              lost_after_s, pid, pid_bytes = 5e8, init_error, energy_read_us = 3000;
+              lost_after_s, pid, pid_bytes = 5e8, init_error, energy_read_us = 3000, wobble, throttled_frac;
 static struct timespec begun;
 
 static double seconds(void) {
@@ -34,13 +35,15 @@ static void read_script(void) {
         {"cards", &cards}, {"used", &used}, {"total", &total}, {"watts", &watts}, {"no_power", &no_power},
         {"no_energy", &no_energy}, {"no_permission", &no_permission}, {"old_driver", &old_driver},
         {"lost_after_s", &lost_after_s}, {"pid", &pid}, {"pid_bytes", &pid_bytes}, {"init_error", &init_error},
-        {"energy_read_us", &energy_read_us}};
+        {"energy_read_us", &energy_read_us}, {"wobble", &wobble}, {"throttled_frac", &throttled_frac}};
     if (!file) return;
     while (fscanf(file, "%63s %lf", key, &value) == 2)
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
             if (!strcmp(key, keys[i].name)) *keys[i].place = value;
     fclose(file);
 }
+
+static double power_now(void) { return watts + wobble * ((long)(seconds() * 10) % 3 - 1); }
 
 static nvmlReturn_t state(void) { return lost_after_s && seconds() > lost_after_s ? GPU_IS_LOST : OK; }
 
@@ -106,7 +109,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, memory_v1 *memory) {
 }
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) {
     (void)device;
-    *milliwatts = (unsigned)(watts * 1e3);
+    *milliwatts = (unsigned)(power_now() * 1e3);
     return no_power ? NOT_SUPPORTED : state();
 }
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) {
@@ -128,7 +131,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, field_valu
     for (int i = 0; i < count; i++) {
         int power = values[i].field == 185 || values[i].field == 186;
         values[i].status = power && !no_power && !old_driver ? OK : NOT_SUPPORTED;
-        values[i].value.u = (unsigned)(watts * 1e3);
+        values[i].value.u = (unsigned)(power_now() * 1e3);
     }
     return state();
 }
@@ -158,7 +161,7 @@ typedef struct { unsigned long long reference, violation; } violation;
 nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy, violation *time) {
     (void)device; (void)policy;
     time->reference = 0;
-    time->violation = 5000000;
+    time->violation = 5000000 + (unsigned long long)(throttled_frac * seconds() * 1e9);
     return state();
 }
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu, compute; } process;

@@ -26,6 +26,7 @@ def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
     assert settings == {
         "steps": Setting("1:1", "flag"),
         "passes": Setting("memory", "default"),
+        "until_end": Setting(False, "default"),
         "stacks": Setting(True, "environment"),
         "devices": Setting("cpu", "pyproject.toml"),
         "quiet": Setting(False, "default"),

@@ -17,6 +17,9 @@ from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, wr
 _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
 
+_NOBODYS = -2
+"""Stands for a card that the rank does not use."""
+
 
 def post_card_samples(run_directory: Path) -> None:
     """Write into every posted rank the parent's readings of its cards, as further parts of both sample tables.
@@ -46,6 +49,8 @@ def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str
         manifest = read_json(directory / "manifest.json")
         facts = manifest.get("devices") or []
         devices = {str(one["uuid"]): int(one["device_idx"]) for one in facts if one.get("uuid")}
+        metered = (manifest.get("energy_pass") or {}).get("cards") or []
+        devices |= {str(uuid): int(device_idx) for device_idx, uuid in metered}
         if devices:
             yield directory, manifest, devices
 
@@ -53,17 +58,18 @@ def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str
 def _of_rank(journal: Journal, devices: dict[str, int]) -> Journal:
     """Return the rows of a rank's own cards, with torch's index."""
     uuids = journal.facts.get("card_uuids") or []
-    index_of = np.array([devices.get(uuid, -1) for uuid in uuids], dtype=np.int32)
+    index_of = np.array([devices.get(uuid, _NOBODYS) for uuid in uuids], dtype=np.int32)
     return replace(
         journal,
         tables={
             **journal.tables,
-            **{name: _renumbered(journal.tables[name], index_of) for name in ("samples", "process_samples")},
+            **{name: _renumbered(journal.tables[name], index_of) for name in ("samples", "sensors", "process_samples")},
         },
     )
 
 
 def _renumbered(table: dict[str, NDArray[Any]], index_of: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-    device_idx = index_of[table["device_idx"]] if index_of.size else np.full(table["device_idx"].size, -1, np.int32)
-    own = device_idx >= 0
+    nobody = np.full(table["device_idx"].size, _NOBODYS, np.int32)
+    device_idx = index_of[table["device_idx"]] if index_of.size else nobody
+    own = device_idx != _NOBODYS
     return {**{name: column[own] for name, column in table.items()}, "device_idx": device_idx[own]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import click
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
+    from gpuledger.collect.energy_meter import EnergyMeter
     from gpuledger.collect.launch import Order
     from gpuledger.collect.nvml import Nvml
     from gpuledger.collect.sampler import CardSampler
@@ -78,7 +79,8 @@ Examples:
   gpuledger run --steps 10:12 --out late -- torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
-@click.option("--passes", metavar="LIST", help="What to record: memory, or memory,time.  [default: memory]")
+@click.option("--passes", metavar="LIST", help="What to record, of memory,energy,time.  [default: memory]")
+@click.option("--until-end", is_flag=True, default=None, help="Read the cards' watts to the end.")
 @click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
 @click.option("--force", is_flag=True, help="Replace a run of that name.")
 @click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
@@ -154,14 +156,40 @@ def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, S
         _say(f"gpuledger: recording to {order.run_directory}, {_what(devices, nvml)}")
     sampler = None if order is None or nvml is None else _sampler(nvml, order.run_directory)
     environment = os.environ if order is None else child_environment(order)
+    pids: list[int] = []
+    meter = None if order is None or nvml is None else _meter(order.run_directory, settings, pids)
+
+    def started(pid: int) -> None:
+        pids.append(pid)
+        if sampler is not None:
+            sampler.start()
+
     try:
-        with sampler or nullcontext():
-            status = run_child(command, environment, lambda _: sampler.start() if sampler else None)
+        with ExitStack() as readers:
+            for reader in (sampler, meter):
+                if reader is not None:
+                    readers.enter_context(reader)
+            status = run_child(command, environment, started)
     except OSError as error:
         return _refuse(order, f"{command[0]}: {error.strerror or error}", error)
     if order is not None:
-        _close(order.run_directory, status, sampler, speak=speak)
+        _close(order.run_directory, status, _failures(sampler, meter), speak=speak)
     return status
+
+
+def _meter(run_directory: Path, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
+    """Return what reads the energy counters; None where no energy pass is wanted, or no card can be read."""
+    from gpuledger.collect.energy_meter import open_meter
+    from gpuledger.collect.settings import parse_passes
+
+    if "energy" not in parse_passes(settings["passes"].value):
+        return None
+    return open_meter(run_directory, until_end=settings["until_end"].value, pid=lambda: pids[0] if pids else None)
+
+
+def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[str]:
+    notes = [] if meter is None else meter.failures
+    return [*notes, sampler.failure] if sampler is not None and sampler.failure else notes
 
 
 def _sampler(nvml: Nvml, run_directory: Path) -> CardSampler:
@@ -181,12 +209,12 @@ def _refuse(order: Order | None, message: str, error: OSError) -> int:
     return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 
-def _close(run_directory: Path, status: int, sampler: CardSampler | None, *, speak: bool) -> None:
+def _close(run_directory: Path, status: int, notes: list[str], *, speak: bool) -> None:
     """Close and post the run and tell its short form; the program has ended, so nothing may fail any more."""
     from gpuledger.collect.launch import end_run
 
     try:
-        end_run(run_directory, status, [sampler.failure] if sampler and sampler.failure else [])
+        end_run(run_directory, status, notes)
         _settle(run_directory, speak=speak)
     except KeyboardInterrupt:
         _say(f"gpuledger: interrupted: {run_directory} is finished by the next command that reads it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -87,3 +88,9 @@ class OutermostCalls(_Watch):
                 watch._ended(self)
 
         return __call__
+
+
+def in_data_worker() -> bool:
+    """Return whether this process is a DataLoader's worker."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and worker.get_worker_info() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,17 @@ class Guard:
                 self._fail(error)
 
         return guarded
+
+
+def calling(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    """Return a function that calls a method while its owner lives: for who never forgets a function he was given."""
+
+    def call() -> None:
+        alive = method()
+        if alive is not None:
+            alive()
+
+    return call
 
 
 def forget_frames(error: BaseException, *also: str) -> None:

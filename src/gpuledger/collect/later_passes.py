@@ -1,10 +1,12 @@
-"""What follows the memory window: undisturbed steps, for the step time, and then the time pass."""
+"""What follows the memory window: undisturbed steps, for energy and step time, and then the time pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.energy_pass import STEPS as UNDISTURBED_STEPS
+from gpuledger.collect.energy_pass import EnergyPass
 from gpuledger.collect.guard import Guard
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
@@ -12,9 +14,6 @@ from gpuledger.collect.settings import RecordSettings
 from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.time_pass import TimePass
 from gpuledger.collect.user_profiler import UserProfiler
-
-UNDISTURBED_STEPS = 10
-"""Steps after the window with nothing of ours but a clock; at least so many."""
 
 TIME_STEPS = 2
 """Steps of the time pass."""
@@ -30,6 +29,8 @@ class LaterPasses:
         roster: Numbers for modules.
         guard: Wraps what is called from the program.
         give_up: Ends the recording.
+        calls_on_top: Puts the watch on outermost calls above the time pass's (True), or takes it out (False); does
+            nothing where steps are no calls.
     """
 
     def __init__(
@@ -41,20 +42,29 @@ class LaterPasses:
         *,
         guard: Guard,
         give_up: Callable[[], None],
+        calls_on_top: Callable[[bool], None],
     ) -> None:
         self._settings = settings
         self._journal = journal
         self._steps = steps
         self._give_up = give_up
+        self._calls_on_top = calls_on_top
         self._last_step = 0
+        self._wanted = [name for name in ("energy", "time") if name in settings.passes]
+        self._energy_pass = EnergyPass(journal, steps)
         self._time_pass = TimePass(journal, roster)
-        wanted = "time" in settings.passes
-        self._user_profiler = UserProfiler(guard(self._give_way)) if wanted else None
+        self._user_profiler = UserProfiler(guard(self._give_way)) if "time" in self._wanted else None
 
     @property
     def is_timing(self) -> bool:
         """Return whether the time pass is at work."""
         return self._time_pass.is_open
+
+    def begin(self) -> None:
+        """The memory window has closed after the step that has just ended."""
+        if "energy" in self._wanted:
+            self._wanted.remove("energy")
+            self._energy_pass.begin()
 
     def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""
@@ -63,7 +73,10 @@ class LaterPasses:
                 return False
             self.finish()
             return True
-        if self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
+        if self._energy_pass.is_open:
+            if not self._energy_pass.end_step():
+                return False
+        elif self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
             return False
         return not self._begin_time_pass()
 
@@ -78,15 +91,25 @@ class LaterPasses:
             self._time_pass.leave_optimizer()
 
     def finish(self) -> None:
-        """The program ends, or the last step has ended: keep what the time pass saw."""
+        """The program ends, or the last step has ended: keep what the passes saw, and say which were not reached."""
+        self._energy_pass.finish()
         if self._time_pass.is_open:
+            self._calls_on_top(False)
             self._time_pass.end()
             if self._steps.seen < self._last_step:
                 self._journal.note("The time pass ended early: the program ended inside it.")
+        wanted, self._wanted = self._wanted, []
+        if wanted and self._steps.seen:
+            passes = " and no ".join(f"{name} pass" for name in wanted)
+            self._journal.note(f"No {passes}: the program ended after step {self._steps.seen}, before it could begin.")
 
     def take_out(self) -> None:
-        """Leave nothing behind; what the time pass saw so far is not kept."""
-        self._time_pass.end(keep=False)
+        """Leave nothing behind; what the passes saw so far is not kept."""
+        self._wanted = []
+        self._energy_pass.take_out()
+        if self._time_pass.is_open:
+            self._calls_on_top(False)
+            self._time_pass.end(keep=False)
         if self._user_profiler is not None:
             self._user_profiler.remove()
 
@@ -95,6 +118,7 @@ class LaterPasses:
         watch = self._user_profiler
         if watch is None:
             return False
+        self._wanted.clear()
         if watch.seen or torch_private.is_profiling():
             self._journal.note("No time pass: the program uses a profiler of its own, which goes first.")
             return False
@@ -102,13 +126,17 @@ class LaterPasses:
         watch.ours_begins()
         self._time_pass.begin()
         watch.ours_ends()
+        self._calls_on_top(True)
         self._journal.fact(time_steps=[self._steps.seen + 1, self._last_step])
         self._steps.restart_clock()
         return True
 
     def _give_way(self) -> None:
         """The program makes a profiler while ours is at work: ours ends here, and what it saw is not kept."""
+        if self._energy_pass.is_open:
+            self._journal.note("The program made a profiler of its own in the energy pass; its cost is in the joules.")
         if self._time_pass.is_open:
+            self._calls_on_top(False)
             self._time_pass.end(keep=False)
             self._journal.note("No time pass: the program made a profiler of its own, which goes first.")
             self._give_up()

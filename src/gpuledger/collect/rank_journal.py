@@ -58,6 +58,13 @@ class RankJournal:
         part, self.part = self.part, Part()
         for source in self.sources:
             source.drain(part)
+        self._open_writer().write(part)
+
+    def directory(self) -> Path:
+        """Return the rank's directory; it is claimed when first needed."""
+        return self._open_writer().directory.parent
+
+    def _open_writer(self) -> JournalWriter:
         if self._writer is None:
             self._writer = JournalWriter(self._directory() / "journal")
-        self._writer.write(part)
+        return self._writer

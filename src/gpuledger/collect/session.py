@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from gpuledger.collect import out_of_memory, torch_private
-from gpuledger.collect.calls import FirstCall, OutermostCalls
+from gpuledger.collect.calls import FirstCall, OutermostCalls, in_data_worker
 from gpuledger.collect.card import CardReader
-from gpuledger.collect.guard import Guard, describe
+from gpuledger.collect.guard import Guard, calling, describe
 from gpuledger.collect.later_passes import LaterPasses
 from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.rank_journal import RankJournal
@@ -81,7 +81,7 @@ class Session:
     def start(self) -> None:
         """Choose a recorder and wait for the moment it can begin. Called when torch has just been imported."""
         keep_uncompiled()
-        os.register_at_fork(after_in_child=_leaving(weakref.ref(self)))
+        os.register_at_fork(after_in_child=calling(weakref.WeakMethod(self._leave_to_parent)))
         atexit.register(self.finish, "exit")
         last_step = self.settings.last_step
         self.journal.fact(
@@ -98,9 +98,16 @@ class Session:
             before_optimizer=self._before_optimizer,
             after_optimizer=self._after_optimizer,
             ended=self._step_ended,
+            weights_version=self.roster.weights_version,
         )
         self._later = LaterPasses(
-            self.settings, self.journal, self.steps, self.roster, guard=self._guarded, give_up=self._end
+            self.settings,
+            self.journal,
+            self.steps,
+            self.roster,
+            guard=self._guarded,
+            give_up=self._end,
+            calls_on_top=self._put_calls_on_top,
         )
         self._guarded(self._begin)()
 
@@ -153,7 +160,7 @@ class Session:
 
     def _first_call(self) -> None:
         """Begin in a child of multiprocessing that runs a model; a data worker leaves no trace."""
-        if not _in_data_worker():
+        if not in_data_worker():
             self._begin_dispatch(None)
 
     def _adopt(self, recorder: Recorder, card: CardReader | None) -> None:
@@ -173,7 +180,17 @@ class Session:
         if self.steps.seen + 1 >= self.settings.first_step:
             self.window.open()
         elif not self.steps.trained:
-            self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
+            self._watch_outermost_calls()
+
+    def _watch_outermost_calls(self) -> None:
+        self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
+
+    def _put_calls_on_top(self, on_top: bool) -> None:
+        """Have the watch on outermost calls above what has just been put in, or take it out."""
+        if isinstance(self._calls, OutermostCalls):
+            self._watch_calls(None)
+            if on_top:
+                self._watch_outermost_calls()
 
     def _watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
         """Have one light watch at the most."""
@@ -292,11 +309,19 @@ class Session:
         if self._is_recording and self.window is not None:
             if self.window.end_step():
                 self._stop_watching_history()
+                self._begin_later_passes()
         elif self.window is not None and self.steps.seen + 1 == self.settings.first_step:
             self._watch_calls(None)
             self.window.open()
         elif self.steps.seen > self.settings.last_step and self._later.end_step():
             self._end()
+
+    def _begin_later_passes(self) -> None:
+        """The window has closed: go on with other quantities, and see calls where they are the steps."""
+        if len(self.settings.passes) > 1:
+            if not self.steps.trained:
+                self._watch_outermost_calls()
+            self._later.begin()
 
     # -- what can go wrong ----------------------------------------------------------------------------------------
 
@@ -330,23 +355,6 @@ class Session:
             self.journal.note("The program started a memory history of its own; recording ended there.")
             self._close_window("program's own history")
             self._end()
-
-
-def _leaving(session: weakref.ref[Session]) -> Callable[[], None]:
-    """Return what a forked child does first. Python never forgets it, so it must not keep the session."""
-
-    def leave() -> None:
-        left = session()
-        if left is not None:
-            left._leave_to_parent()
-
-    return leave
-
-
-def _in_data_worker() -> bool:
-    """Return whether this process is a DataLoader's worker."""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    return worker is not None and worker.get_worker_info() is not None
 
 
 _session: Session | None = None

@@ -29,7 +29,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     return pair
 
 
-PASSES = ("memory", "time")
+PASSES = ("memory", "energy", "time")
 """What steps are recorded for, one quantity after the other."""
 
 
@@ -44,7 +44,7 @@ def parse_passes(text: str) -> frozenset[str]:
     if unknown:
         raise UsageError(f"passes {text!r}: no pass {unknown[0]!r}", hint=f"any of {','.join(PASSES)}")
     if "memory" not in wanted:
-        raise UsageError(f"passes {text!r}: the memory pass cannot be left out", hint="such as memory,time")
+        raise UsageError(f"passes {text!r}: the memory pass cannot be left out", hint="such as memory,energy,time")
     return wanted
 
 

@@ -9,6 +9,9 @@ from itertools import pairwise
 ENERGY_MARKER = "energy-pass.json"
 """In a rank's directory while its energy pass is open: tells whoever reads the cards that it is time, and which."""
 
+ENERGY_JOURNAL = "energy"
+"""Where the readings of the cards in energy passes go, beside the other readings of the cards."""
+
 ENERGY_PASS = "energy"  # noqa: S105 - a name, not a password
 """Name of the energy pass's window."""
 

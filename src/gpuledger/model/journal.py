@@ -171,11 +171,12 @@ COLUMNS: dict[str, dict[str, str]] = {
         "sequence": "i8",
         "backward": "i1",
     },
+    "ticks": {"t_ns": "i8", "device_idx": "i4", "energy_mj": "i8", "reading_ns": "i8", "throttled_ns": "i8"},
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
 }
 """Every journal table: column -> numpy type. -1 stands for "none" in id columns; -1 or NaN for what was not read."""
 
-REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time")
+REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy")
 """Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
 
 OWN_ERROR = "an error of gpuledger's own"

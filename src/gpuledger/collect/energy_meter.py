@@ -1,0 +1,274 @@
+"""Reads the cards' energy counters and sensors while an energy pass is open, from outside the program's own thread.
+
+The program says that its pass is open by a small file in its rank's directory, which names its cards. What is read goes
+into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from gpuledger.collect.nvml import MemoryReading
+from gpuledger.collect.sensors import SensorReading, children_of
+from gpuledger.collect.tick_follower import TickFollower
+from gpuledger.errors import NoDeviceError
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, Tick
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
+
+LOOK_S = 0.04
+"""How often is looked for an open pass."""
+
+SENSOR_NS = 50_000_000
+"""How often the sensors are read; they move every 100 ms."""
+
+LINGER_NS = 250_000_000
+"""How long a counter is followed after its pass has closed: a tick lies in it."""
+
+
+class MeteredCard(Protocol):
+    """What is asked of one card."""
+
+    uuid: str
+
+    def read_memory(self) -> MemoryReading | None:
+        """Return the card's bytes."""
+
+    def read_sensors(self) -> SensorReading:
+        """Return watts, clock, temperature."""
+
+    def read_energy_mj(self) -> int | None:
+        """Return the energy counter."""
+
+    def read_throttled_ns(self) -> int | None:
+        """Return how long the power cap has held the clock down."""
+
+    def read_processes(self) -> list[tuple[int, int | None]]:
+        """Return ``(pid, bytes)`` of every process on the card."""
+
+
+class CardMeter:
+    """Reads one card in a thread of its own, until it is told to end.
+
+    Args:
+        card: The card.
+        index: Its number in the journal.
+        clock_ns: Unix time.
+    """
+
+    def __init__(self, card: MeteredCard, index: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self.ticks: list[Tick] = []
+        self.samples: list[tuple[Any, ...]] = []
+        self.sensors: list[tuple[Any, ...]] = []
+        self.processes: list[tuple[Any, ...]] = []
+        self.counts = True
+        """Whether its energy counter is to be followed."""
+        self.failure: str | None = None
+        self._card = card
+        self._index = index
+        self._clock = clock_ns
+        self._follower = TickFollower(card.read_energy_mj, card.read_throttled_ns, clock_ns)
+        self._sensors_due_ns = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"gpuledger-meter-{index}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop reading."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self.read()
+                due_ns = self._sensors_due_ns
+                if self.counts and self._follower.readable:
+                    due_ns = min(due_ns, self._follower.due_ns)
+                self._ended.wait(max(due_ns - self._clock(), 0) / 1e9)
+        except Exception as error:
+            self.failure = f"The energy readings stopped: {type(error).__name__}: {error}"
+
+    def read(self) -> None:
+        """Read what is due."""
+        now_ns = self._clock()
+        if now_ns >= self._sensors_due_ns:
+            self._sensors_due_ns = now_ns + SENSOR_NS
+            self._read_sensors(now_ns)
+        if self.counts and self._follower.readable and self._clock() >= self._follower.due_ns:
+            tick = self._follower.ask()
+            if tick is not None:
+                self.ticks.append(tick)
+
+    def _read_sensors(self, t_ns: int) -> None:
+        memory, found = self._card.read_memory(), self._card.read_sensors()
+        if memory is None:
+            return
+        driver_bytes = -1 if memory.driver_bytes is None else memory.driver_bytes
+        self.samples.append((t_ns, self._index, memory.used_bytes, driver_bytes, memory.total_bytes))
+        floats = (found.power_average_w, found.power_instant_w, None, found.utilization_frac)
+        whole = (found.sm_clock_mhz, found.temperature_c, found.throttle)
+        self.sensors.append(
+            (
+                t_ns,
+                self._index,
+                *(float("nan") if value is None else value for value in floats),
+                *(-1 if value is None else value for value in whole),
+            )
+        )
+        for pid, held_bytes in self._card.read_processes():
+            self.processes.append((t_ns, self._index, pid, -1 if held_bytes is None else held_bytes))
+
+    def tick_rows(self) -> list[tuple[int, ...]]:
+        """Return the ticks as rows of the journal."""
+        return [
+            (tick.t_ns, self._index, tick.energy_mj, tick.reading_ns, _known(tick.throttled_ns)) for tick in self.ticks
+        ]
+
+
+def _known(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+class EnergyMeter:
+    """Looks for open energy passes of a run, and reads their cards; a context that ends by writing what was read.
+
+    Args:
+        run_directory: The run.
+        cards: Its cards.
+        until_end: Whether the sensors of a card go on being read once its pass has closed.
+        pid: Returns the recorded program, whose process tree tells its own processes from others'; None before it runs.
+    """
+
+    def __init__(
+        self, run_directory: Path, cards: list[MeteredCard], *, until_end: bool, pid: Callable[[], int | None]
+    ) -> None:
+        self._run_directory = run_directory
+        self._cards = {card.uuid: card for card in cards}
+        self._uuids = list(self._cards)
+        self._until_end = until_end
+        self._pid = pid
+        self._meters: dict[str, CardMeter] = {}
+        self._closed_ns: dict[str, int] = {}
+        self._own_pids: set[int] = set()
+        self._idle_w = {card.uuid: _power_w(card) for card in cards}
+        self._pids_before = {card.uuid: sorted(pid for pid, _ in card.read_processes()) for card in cards}
+        self._failure: str | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpuledger-energy", daemon=True)
+
+    def __enter__(self) -> EnergyMeter:
+        """Begin to look for passes."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End and write what was read."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for meter in self._meters.values():
+            meter.end()
+        try:
+            self.write()
+        except OSError as failure:
+            self._failure = f"The energy readings are lost: {failure.strerror or failure}."
+
+    @property
+    def failures(self) -> list[str]:
+        """Return why readings ended early."""
+        failures = [self._failure, *(meter.failure for meter in self._meters.values())]
+        return [failure for failure in failures if failure]
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            self.look()
+
+    def look(self, now_ns: int | None = None) -> None:
+        """Begin reading the cards of passes that have opened, end those that have closed."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        wanted = self._wanted()
+        for uuid in wanted - set(self._meters):
+            pid = self._pid()
+            if pid is not None:
+                self._own_pids |= children_of(pid)
+            meter = self._meters[uuid] = CardMeter(self._cards[uuid], self._uuids.index(uuid))
+            meter.start()
+        for uuid, meter in self._meters.items():
+            if uuid in wanted:
+                self._closed_ns.pop(uuid, None)
+            elif now_ns > self._closed_ns.setdefault(uuid, now_ns) + LINGER_NS:
+                meter.counts = False
+                if not self._until_end:
+                    meter.end()
+
+    def _wanted(self) -> set[str]:
+        """Return the cards whose pass is open."""
+        found: set[str] = set()
+        for _, directory in rank_directories(self._run_directory):
+            try:
+                marker = json.loads((directory / ENERGY_MARKER).read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # not open, or closed just now
+                continue
+            found |= set(marker["cards"])
+        return found & set(self._cards)
+
+    def write(self) -> None:
+        """Write what was read as one part; nothing where no pass was open.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        from gpuledger.model.journal import COLUMNS, JournalWriter, Part
+
+        if not self._meters:
+            return
+        meters = list(self._meters.values())
+        pid = self._pid()
+        if pid is not None:
+            self._own_pids |= children_of(pid)
+        part = Part(
+            facts={
+                "card_uuids": self._uuids,
+                "idle_w": self._idle_w,
+                "pids_before": self._pids_before,
+                "own_pids": sorted(self._own_pids),
+            }
+        )
+        rows = {
+            "ticks": [row for meter in meters for row in meter.tick_rows()],
+            "samples": [row for meter in meters for row in meter.samples],
+            "sensors": [row for meter in meters for row in meter.sensors],
+            "process_samples": [row for meter in meters for row in meter.processes],
+        }
+        for table, lines in rows.items():
+            if lines:
+                part.add(table, **dict(zip(COLUMNS[table], zip(*lines, strict=True), strict=True)))
+        JournalWriter(self._run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL).write(part)
+
+
+def _power_w(card: MeteredCard) -> float | None:
+    found = card.read_sensors()
+    return found.power_average_w if found.power_instant_w is None else found.power_instant_w
+
+
+def open_meter(run_directory: Path, *, until_end: bool, pid: Callable[[], int | None]) -> EnergyMeter | None:
+    """Return a meter of every card of this machine; None where there is none that can be read."""
+    from gpuledger.collect.sensors import open_cards
+
+    try:
+        cards, _ = open_cards()
+    except NoDeviceError:
+        return None
+    return EnergyMeter(run_directory, list(cards), until_end=until_end, pid=pid)

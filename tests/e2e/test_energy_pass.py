@@ -1,0 +1,85 @@
+"""The energy pass of a recorded program on a scripted card: the real binding, two processes, one counter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from metered import metered
+from programs import TRAIN, write_script
+from programs import recorded as recorded_with
+
+from gpuledger.analyze.steps import step_times
+from gpuledger.analyze.times import break_down_time
+from gpuledger.api import load
+from gpuledger.model.energy_window import ENERGY_MARKER
+from gpuledger.model.run import Rank
+
+pytestmark = pytest.mark.torch
+
+
+def rank_of(directory: Path) -> Rank:
+    return load(directory / "train.ledger").rank(0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Rank:
+    """A training with all three passes on a card of 250 W."""
+    directory = tmp_path_factory.mktemp("whole")
+    ended = metered(directory, watts=250, wobble=5)
+    assert (ended.status, ended.stdout, ended.stderr) == (0, b"", b"")
+    return rank_of(directory)
+
+
+def test_the_passes_follow_each_other_and_none_is_in_another(whole: Rank) -> None:
+    (energy,) = whole.manifest["energy"]
+    assert whole.manifest["window"]["last_step"] == 3
+    assert 3 < energy["first_step"] <= energy["last_step"] - 9
+    assert energy["last_step"] < whole.manifest["time_steps"][0]
+    inside = [p for p in whole.manifest["pauses"] if energy["start_ns"] <= p["start_ns"] < energy["end_ns"] - 10**6]
+    assert inside == []
+    assert whole.manifest["notes"] == []
+    assert not (whole.directory / ENERGY_MARKER).exists()
+
+
+def test_the_joules_are_the_counters(whole: Rank) -> None:
+    (energy,) = whole.manifest["energy"]
+    seconds = (energy["end_ns"] - energy["start_ns"]) / 1e9
+    assert seconds >= 0.6
+    assert energy["energy_j"] == pytest.approx(250 * seconds, abs=max(3 * energy["uncertainty_j"], 5))
+    assert energy["ticks"] >= 5
+    (window,) = whole.table("windows").to_pylist()
+    assert (window["name"], window["energy_j"]) == ("energy", energy["energy_j"])
+    assert {row["device_idx"] for row in whole.table("samples").to_pylist()} == {-1}
+    watts = {row["power_instant_w"] for row in whole.table("samples").to_pylist()}
+    assert {245, 250, 255} <= watts
+
+
+def test_pauses_are_not_in_the_step_time(whole: Rank) -> None:
+    times = step_times(whole)
+    assert times.median_ns is not None
+    assert 20e6 < times.median_ns < 500e6
+    assert break_down_time(whole) is not None
+
+
+def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) -> None:
+    ended = metered(tmp_path, count=24, length_s=60, no_energy=1, wobble=5, pid=1)
+    assert (ended.status, ended.stderr) == (0, b"")
+    rank = rank_of(tmp_path)
+    (energy,) = rank.manifest["energy"]
+    assert energy["source"].startswith("power summed")
+    notes = " ".join(rank.manifest["notes"])
+    for words in ("The energy pass ended early", "No time pass", "summed over the readings"):
+        assert words in notes
+    assert not (rank.directory / ENERGY_MARKER).exists()
+
+
+def test_without_a_card_there_are_host_times_and_no_joules(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + "for _ in range(20): step()\n")
+    assert recorded_with(["train.py"], tmp_path, ("-q", "--passes", "memory,energy,time")).status == 0
+    rank = rank_of(tmp_path)
+    assert rank.manifest["energy"] == []
+    assert [note for note in rank.manifest["notes"] if note.startswith("No joules")]
+    found: Any = break_down_time(rank)
+    assert found.on_host

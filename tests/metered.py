@@ -1,0 +1,46 @@
+"""Trainings on CPU tensors that pretend to use the scripted card, recorded by ``gpuledger run`` with an energy pass."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from programs import TRAIN, Ended, execute, write_script
+from stubbed import with_stub
+
+LAUNCHER = """
+import sys
+from gpuledger.collect import nvml
+nvml.DRIVER_NODES = ("/",)
+from gpuledger.cli.main import main
+main()
+"""
+"""``gpuledger`` on a machine whose driver is the stub."""
+
+PRETEND = """
+from gpuledger.collect import energy_cards, energy_pass
+energy_cards.cards_in_use = lambda: [(-1, "GPU-stub-0")]
+energy_pass.LENGTH_NS = {length_ns}
+"""
+"""Has the program use card 0, as far as its energy goes, for a pass of so many ns."""
+
+STEPS = TRAIN + "import time\nfor _ in range({count}):\n    step()\n    time.sleep({pause_s})\n"
+
+
+def metered(
+    directory: Path,
+    *,
+    count: int = 80,
+    pause_s: float = 0.02,
+    length_s: float = 0.6,
+    passes: str = "memory,energy,time",
+    **script: float,
+) -> Ended:
+    """Return how a recorded training of ``count`` steps ended; its run is ``train.ledger``."""
+    write_script(
+        directory,
+        PRETEND.format(length_ns=round(length_s * 1e9)) + STEPS.format(count=count, pause_s=pause_s),
+    )
+    write_script(directory, LAUNCHER, "launcher.py")
+    words = ["run", "-q", "--devices", "auto", "--no-stacks", "--passes", passes, "train.py"]
+    return execute([sys.executable, "launcher.py", *words], directory, with_stub(directory, **script))

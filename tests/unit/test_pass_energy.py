@@ -1,0 +1,152 @@
+"""Energy of a pass from what a meter read: exact for steady power, and what disturbs it is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.analyze.pass_energy import COUNTER, POWER, CardReadings, measure_pass
+from gpuledger.collect.tick_follower import TickFollower
+from gpuledger.model.energy_window import TICK_NS, Tick
+
+MS = 1_000_000
+WATTS = 400.0
+
+
+class Counter:
+    """A counter under steady power, on a clock that goes on by what each read takes and by what is slept."""
+
+    def __init__(self, tick_ns: int = TICK_NS, read_ns: int = 3 * MS) -> None:
+        self.now_ns = 0
+        self.reads = 0
+        self._tick_ns, self._read_ns = tick_ns, read_ns
+
+    def read_mj(self) -> int:
+        self.now_ns += self._read_ns
+        self.reads += 1
+        return round(self.now_ns // self._tick_ns * WATTS * self._tick_ns / 1e6)
+
+    def follow(self, length_ns: int) -> list[Tick]:
+        follower = TickFollower(self.read_mj, lambda: None, lambda: self.now_ns)
+        ticks = []
+        while self.now_ns < length_ns:
+            self.now_ns = max(self.now_ns, follower.due_ns)
+            tick = follower.ask()
+            ticks += [] if tick is None else [tick]
+        return ticks
+
+
+@given(
+    tick_ns=st.sampled_from([TICK_NS, 20 * MS, 106 * MS]),
+    read_ns=st.integers(MS // 10, 6 * MS),
+)
+def test_every_tick_is_seen_where_it_is_and_between_them_the_driver_is_left_alone(tick_ns: int, read_ns: int) -> None:
+    counter = Counter(tick_ns, read_ns)
+    ticks = counter.follow(20 * tick_ns)
+    off_ns = [abs(tick.t_ns - round(tick.t_ns / tick_ns) * tick_ns) for tick in ticks]
+    assert len(ticks) >= 17
+    assert all(off <= tick.reading_ns for off, tick in zip(off_ns, ticks, strict=True))
+    assert sum(off <= 2 * read_ns for off in off_ns) >= 2 / 3 * len(ticks)
+    assert counter.reads <= 80 + 20 * tick_ns / read_ns / 2
+
+
+def test_a_counter_that_stands_still_is_hardly_asked() -> None:
+    counter = Counter(tick_ns=10**15)
+    assert counter.follow(10_000 * MS) == []
+    assert counter.reads < 450
+
+
+def steady_ticks(throttled_ns: int) -> tuple[Tick, ...]:
+    """Return the ticks of five seconds at WATTS, the power cap at work for so long in each."""
+    return tuple(Tick(n * TICK_NS, round(n * WATTS * TICK_NS / 1e6), 3 * MS, n * throttled_ns) for n in range(50))
+
+
+def readings(**changes: Any) -> CardReadings:
+    """Return five seconds of a card at WATTS: ticks every 100.1 ms, sensors every 50 ms."""
+    t_ns = np.arange(0, 5_000 * MS, 50 * MS, dtype=np.int64)
+    values: dict[str, Any] = {
+        "ticks": steady_ticks(throttled_ns=1000),
+        "t_ns": t_ns,
+        "power_w": WATTS + np.where(np.arange(t_ns.size) % 2, 1.0, -1.0),
+        "temperature_c": np.full(t_ns.size, 50.0),
+        "idle_w": 90.0,
+        "foreign": (),
+    }
+    return CardReadings(**{**values, **changes})
+
+
+def facts(start_ms: int = 1000, end_ms: int = 3000) -> dict[str, Any]:
+    idle_ns = [[0, 500 * MS], [4000 * MS, 4500 * MS]]
+    return {"start_ns": start_ms * MS, "end_ns": end_ms * MS, "first_step": 7, "last_step": 16, "idle_ns": idle_ns}
+
+
+@given(start_ms=st.integers(300, 2000), length_ms=st.integers(350, 2500))
+def test_steady_power_is_counted_wherever_the_edges_lie(start_ms: int, length_ms: int) -> None:
+    found = measure_pass(0, facts(start_ms, start_ms + length_ms), readings())
+    assert found.energy_j == pytest.approx(WATTS * length_ms / 1e3, rel=1e-3)
+    assert found.source == COUNTER
+    assert found.uncertainty_j is not None
+    assert found.uncertainty_j < 3
+    assert found.notes == ()
+    assert (found.base_before_w, found.base_after_w, found.idle_w) == (pytest.approx(WATTS), pytest.approx(WATTS), 90)
+
+
+def test_without_a_counter_the_power_is_summed_and_that_is_said() -> None:
+    found = measure_pass(0, facts(), readings(ticks=()))
+    assert found.energy_j == pytest.approx(WATTS * 2, rel=0.01)
+    assert found.source == POWER
+    assert found.uncertainty_j is not None
+    assert found.uncertainty_j > 0.05 * found.energy_j
+    assert ["summed over the readings" in note for note in found.notes] == [True]
+
+
+NOTHING = np.full(100, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "span_ms", "words"),
+    [
+        ({}, (1010, 1060), "below the resolution"),
+        ({"ticks": (), "power_w": NOTHING}, (1000, 3000), "neither its energy counter nor its power"),
+        ({"ticks": (), "power_w": np.full(100, 300.0)}, (1000, 3000), "stands still at 300.0 W"),
+        ({"ticks": ()}, (1000, 1020), "too short"),
+    ],
+)
+def test_joules_that_cannot_be_known_are_none_with_a_reason(
+    changes: dict[str, Any], span_ms: tuple[int, int], words: str
+) -> None:
+    found = measure_pass(0, facts(*span_ms), readings(**changes))
+    assert (found.energy_j, found.uncertainty_j) == (None, None)
+    assert [words in note for note in found.notes] == [True]
+
+
+def test_readings_that_are_not_there_are_none() -> None:
+    found = measure_pass(1, facts(), None)
+    assert found.energy_j is None
+    assert "could not be read" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"power_w": np.full(100, 90.0)}, "stands still at 90.0 W; its counter says 400.0 W"),
+        ({"foreign": (77,)}, "Another process was on cuda:0 in the energy pass (pid 77)"),
+        ({"temperature_c": np.linspace(40, 60, 100)}, "°C warmer"),
+        (
+            {
+                "ticks": tuple(
+                    Tick(n * TICK_NS, round(n * WATTS * TICK_NS / 1e6), 3 * MS, n * 50 * MS) for n in range(50)
+                )
+            },
+            "The power cap held the clock of cuda:0 down for 1.00 s",
+        ),
+    ],
+)
+def test_what_disturbed_the_pass_is_said(changes: dict[str, Any], words: str) -> None:
+    found = measure_pass(0, facts(), readings(**changes))
+    assert found.energy_j == pytest.approx(WATTS * 2, rel=1e-3)
+    assert [words in note for note in found.notes] == [True]
