@@ -69,13 +69,13 @@ class CardSensors:
         """Return what the slower sensors show."""
         nvml = self._nvml
         busy = self._ask(nvml.nvmlDeviceGetUtilizationRates)
-        average_w = self._power_w(_POWER_AVERAGE)
+        average_w, instant_w = self._powers_w()
         if average_w is None:
             plain_mw = self._ask(nvml.nvmlDeviceGetPowerUsage)
             average_w = None if plain_mw is None else plain_mw / 1e3
         return SensorReading(
             power_average_w=average_w,
-            power_instant_w=self._power_w(_POWER_INSTANT),
+            power_instant_w=instant_w,
             utilization_frac=None if busy is None else busy.gpu / 100,
             sm_clock_mhz=self._ask(lambda card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
             temperature_c=self._ask(lambda card: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
@@ -92,6 +92,11 @@ class CardSensors:
         status = self._ask(lambda card: self._nvml.nvmlDeviceGetViolationStatus(card, _POWER_CAP))
         return None if status is None else int(status.violationTime)
 
+    def read_power_limit_w(self) -> float | None:
+        """Return the power that the card is held below, in W."""
+        limit_mw = self._ask(self._nvml.nvmlDeviceGetEnforcedPowerLimit)
+        return None if limit_mw is None else limit_mw / 1e3
+
     def read_processes(self) -> list[tuple[int, int | None]]:
         """Return ``(pid, bytes)`` of every process on the card; none where the driver does not list them."""
         found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
@@ -107,11 +112,24 @@ class CardSensors:
             return False
         return False
 
-    def _power_w(self, field: int) -> float | None:
-        values = self._ask(lambda card: self._nvml.nvmlDeviceGetFieldValues(card, [field]))
-        if not values or values[0].nvmlReturn:
-            return None
-        return float(values[0].value.uiVal) / 1e3
+    def describe(self, driver_version: str) -> dict[str, Any]:
+        """Return what a run's manifest says of the card."""
+        memory = self.read_memory()
+        return {
+            "device_idx": self.index,
+            "name": self.name,
+            "uuid": self.uuid,
+            "total_bytes": None if memory is None else memory.total_bytes,
+            "driver_version": driver_version,
+            "energy_counter": self.read_energy_mj() is not None,
+        }
+
+    def _powers_w(self) -> tuple[float | None, float | None]:
+        """Return average and instant power."""
+        fields = [_POWER_AVERAGE, _POWER_INSTANT]
+        values = self._ask(lambda card: self._nvml.nvmlDeviceGetFieldValues(card, fields)) or ()
+        watts = [None if value.nvmlReturn else float(value.value.uiVal) / 1e3 for value in values]
+        return (watts[0], watts[1]) if watts else (None, None)
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         """Return the answer; None where card, driver or permission give none."""

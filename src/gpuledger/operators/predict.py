@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuledger.errors import InputError
 from gpuledger.operators.features import NAMES, features_of
-from gpuledger.operators.fit import Model, Quantity, Range, out_of_range
+from gpuledger.operators.fit import Example, Model, Quantity, Range, out_of_range, time_target
 from gpuledger.operators.formulas import work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.roof import Roof
@@ -22,6 +22,8 @@ from gpuledger.operators.trees import Forest
 
 VERSION = 1
 """Version of a model's file."""
+GUESS = 4.0
+"""How many times more or less an operator may take that is only known by its roof."""
 _QUANTITIES = ("time", "power")
 _PARTS = ("middle", "low", "high")
 
@@ -77,6 +79,34 @@ class FittedPredictor:
             high_w * high_ns / 1e9,
             source=PREDICTED,
         )
+
+
+class RoofPredictor:
+    """Says what operators may cost where too little is measured to learn from: as far from the roof as the measured.
+
+    Args:
+        roof: The card's.
+        examples: What is measured of it.
+    """
+
+    def __init__(self, roof: Roof, examples: Sequence[Example]) -> None:
+        self._roof = roof
+        self._times = float(np.exp2(np.median(time_target(examples, roof)))) if examples else 1.0
+        powers = [example.power_w for example in examples if example.power_w]
+        self._power_w = float(np.median(powers)) if powers else None
+
+    def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
+        """Return the cost of one call of each operator; nobody knows how far off it is, so its interval is wide."""
+        return [self._cost(key) for key in keys]
+
+    def _cost(self, key: OperatorKey) -> Cost:
+        time_ns = self._times * self._roof.time_ns(key, work_of(key))
+        cost = Cost(time_ns, time_ns / GUESS, time_ns * GUESS, source=PREDICTED)
+        if self._power_w is None:
+            return cost
+        energies = (self._power_w * value / 1e9 for value in (time_ns, time_ns / GUESS, time_ns * GUESS))
+        middle, low, high = energies
+        return replace(cost, energy_j=middle, energy_low_j=low, energy_high_j=high)
 
 
 def save_model(model: Model, place: Path) -> None:
