@@ -23,6 +23,8 @@ class StepCounter:
         before_optimizer: Called with each optimizer before its step.
         after_optimizer: Called with each optimizer after its step, before the step is counted.
         ended: Called with ``(kind, start_ns, end_ns)`` when a step has ended.
+        weights_version: Returns a number that changes with every update of the weights. It tells of an optimizer whose
+            step is compiled: there torch calls no hooks.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class StepCounter:
         before_optimizer: Callable[[Any], None],
         after_optimizer: Callable[[Any], None],
         ended: Callable[[str, int, int], None],
+        weights_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self.seen = 0
         self.trained = False
@@ -39,6 +42,8 @@ class StepCounter:
         self._marked = False
         self._first_called = -1
         self._call_under_way = -1
+        self._weights_version = weights_version
+        self._version: int | None = None
         self._first: weakref.ref[Any] | None = None
         self._started_ns = time.time_ns()
         self._before = before_optimizer
@@ -70,11 +75,15 @@ class StepCounter:
             self._end("marked")
 
     def call_began(self, module_id: int, expects_training: Callable[[], bool]) -> None:
-        """An outermost module is entered: where nothing is trained, all since its call before was a step."""
-        if self._call_under_way == module_id:
-            self._call_under_way = -1
-            if not (self._marked or self.trained or expects_training()):
-                self._end("call")
+        """An outermost module is entered: all since its call before was a step, unless an optimizer is yet to step."""
+        if self._marked or self.trained or self._first_called not in (-1, module_id):
+            return
+        before, self._version = self._version, self._weights_version()
+        was_updated = before is not None and before != self._version
+        used_graph = self._call_under_way == module_id
+        self._call_under_way = -1
+        if used_graph and (was_updated or not expects_training()):
+            self._end("call")
 
     def call_ended(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         """An outermost module was left: a step, unless something is trained or its graph is yet to be used."""

@@ -152,6 +152,11 @@ def never_compile(code: CodeType) -> None:
         frames.skip_code(code)
 
 
+def is_compilers_own(module: Any) -> bool:
+    """Return whether a module is a graph that torch.compile made: what it holds is the program's, under other names."""
+    return "compile_subgraph_reason" in module.__dict__
+
+
 def without_torch_function() -> Any:
     """Return a context in which attributes of tensor subclasses run no code of the subclass."""
     return _C.DisableTorchFunctionSubclass()

@@ -1,0 +1,53 @@
+"""An optimizer whose step is compiled calls no hooks: its updates are noticed by the weights they change."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from recorded import record_run  # noqa: E402
+from torch import nn  # noqa: E402
+
+from gpuledger.collect.torch_private import is_compilers_own  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def train(*, accumulated: int) -> object:
+    """Return a recording of an Adam without hooks that steps once in ``accumulated`` calls of its model."""
+
+    def program(_: object) -> object:
+        net = nn.Linear(64, 64)
+        optimizer = torch.optim.Adam(net.parameters())
+        step_without_hooks = type(optimizer).step.__wrapped__  # what torch.compile leaves of it
+        for number in range(4 * accumulated):
+            net(torch.randn(8, 64)).sum().backward()
+            if number % accumulated == accumulated - 1:
+                step_without_hooks(optimizer)
+                optimizer.zero_grad()
+        return net, optimizer
+
+    return record_run(program, steps=(1, 2))
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_an_update_that_no_hook_tells_of_ends_a_step(accumulated: int) -> None:
+    run = train(accumulated=accumulated)
+    assert [step for step in run.steps if step[2]] == [(1, "call", True), (2, "call", True)]
+    assert run.bytes_of("optimizer_state") == 2 * (64 * 64 + 64) * 4 + 2 * 4
+    starts = [row["start_ns"] for row in run.tables["steps"]]
+    assert starts == sorted(starts)
+
+
+def test_a_graph_of_the_compiler_is_no_module_of_the_program() -> None:
+    seen: list[nn.Module] = []
+
+    def keep(graph: nn.Module, _inputs: object) -> nn.Module:
+        seen.append(graph)
+        return graph
+
+    net = nn.Linear(4, 4)
+    torch.compile(net, backend=keep)(torch.ones(1, 4))
+    assert [is_compilers_own(graph) for graph in seen] == [True]
+    assert not is_compilers_own(net)
+    assert not is_compilers_own(torch.fx.symbolic_trace(net))
