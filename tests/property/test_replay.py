@@ -145,7 +145,14 @@ def test_an_event_that_does_not_fit_is_counted_not_hidden() -> None:
 
 @pytest.mark.parametrize(
     ("requested", "divisions", "rounded"),
-    [(1, 0, 512), (513, 0, 1024), (1200 << 10, 4, 1280 << 10), (1 << 20, 4, 1 << 20), (1025 << 10, 4, 1280 << 10)],
+    [
+        (1, 0, 512),
+        (513, 0, 1024),
+        (1200 << 10, 4, 1280 << 10),
+        (1 << 20, 4, 1 << 20),
+        (1025 << 10, 4, 1280 << 10),
+        (122_088, 8, 122_880),
+    ],
 )
 def test_rounding_with_power_of_two_divisions(requested: int, divisions: int, rounded: int) -> None:
     table = tuple((1 << number, divisions) for number in range(20, 30)) if divisions else ()

@@ -61,7 +61,8 @@ class AllocatorSettings:
         return -(-requested_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
 
     def _divisions_for(self, requested_bytes: int) -> int:
-        chosen = 0
+        """Return the divisions of a request's size class; the first class holds for all that is smaller, too."""
+        chosen = self.power2_divisions[0][1] if self.power2_divisions else 0
         for size_class_bytes, divisions in self.power2_divisions:
             if requested_bytes < size_class_bytes:
                 break

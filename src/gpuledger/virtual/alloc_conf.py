@@ -63,20 +63,27 @@ def _apply(settings: AllocatorSettings, name: str, value: str) -> AllocatorSetti
 
 
 def _divisions(name: str, value: str) -> tuple[tuple[int, int], ...]:
-    """Return ``(size class, divisions)``: one number for all, or ``[256:1,512:2,>:4]`` in MiB."""
+    """Return ``(size class, divisions)``: one number for all, or ``[256:1,512:2,>:4]`` in MiB.
+
+    Source: torch's ``AcceleratorAllocatorConfig::parseRoundUpPower2Divisions``: the first class given holds for all
+    smaller ones, ``>`` for all after the last; one between two that were given is not divided.
+    """
     classes = [1 << power for power in range(20, 36)]
     if not value.startswith("["):
         return tuple((size, _number(name, value, 1)) for size in classes)
-    given: dict[int, int] = {}
-    rest = 0
+    numbers = [0] * len(classes)
+    last = -1
     for pair in value.strip("[]").split(","):
-        size, _, number = pair.partition(":")
+        size, _, text = pair.partition(":")
+        number = _number(name, text, 1)
         if size == ">":
-            rest = _number(name, number, 1)
-        else:
-            given[_number(name, size, 1) << 20] = _number(name, number, 1)
-    largest = max(given, default=0)
-    return tuple((size, given.get(size, rest if size > largest else 0)) for size in classes)
+            numbers[last + 1 :] = [number] * (len(classes) - last - 1)
+            continue
+        place = min(_number(name, size, 1).bit_length() - 1, len(classes) - 1)
+        if last < 0:
+            numbers[:place] = [number] * place
+        numbers[place], last = number, place
+    return tuple(zip(classes, numbers, strict=True))
 
 
 def _number(name: str, text: str, least: int) -> int:

@@ -20,12 +20,13 @@ def main() -> int:
     program = sys.argv[2:]
     from gpuledger.virtual.follow import follow
 
-    outcome = follow(order, lambda: _run(program))
+    outcome = follow(order, lambda: run_as_main(program))
     (place.parent / "outcome.json").write_text(json.dumps(outcome))
     return 0
 
 
-def _run(program: list[str]) -> None:
+def run_as_main(program: list[str]) -> None:
+    """Run a script, or ``-m`` and a module, with its arguments, as Python itself would."""
     if program[0] == "-m":
         sys.argv = program[1:]
         sys.path[0] = ""

@@ -11,18 +11,18 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
+from gpuledger.virtual.attention import HALVES, patch_attention
 from gpuledger.virtual.functions import CUDA, VirtualFunctions, as_device, cast_for_autocast
 from gpuledger.virtual.patches import Patches
 
 aten = torch.ops.aten
-_HALF = (torch.float16, torch.bfloat16)
 _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
 def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable[[str], None]) -> None:
     """Put CUDA's choices in."""
     _patch_dropout(patches, functions)
-    _patch_attention(patches, functions)
+    patch_attention(patches, functions)
     _patch_recurrent(patches, functions)
     _patch_softmax(patches, functions)
     _patch_optimizers(patches)
@@ -46,55 +46,6 @@ def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
 
     patches.put(F, "dropout", dropout)
     patches.put(torch, "dropout", short)
-
-
-def _patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
-    """Flash attention for halves without a mask, memory-efficient attention else, as a card's default order has it."""
-    plain = F.scaled_dot_product_attention
-
-    def attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        if not functions.on_card(query) or query.dim() != 4:
-            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        query, key, value = cast_for_autocast(query, key, value)
-        flash = query.dtype in _HALF and attn_mask is None and query.shape[-1] <= 256
-        if flash and functions.device.card.compute_capability >= (8, 0):
-            return _flash(query, key, value, dropout_p, is_causal, scale)
-        if enable_gqa:
-            key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
-            value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-
-    patches.put(F, "scaled_dot_product_attention", attention)
-    patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
-
-
-def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
-    width = query.shape[-1]
-    if width % 8:
-        query, key, value = (F.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
-        scale = scale or width**-0.5
-    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
-    return out[..., :width] if width % 8 else out
-
-
-def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None) -> Any:
-    if mask is not None:
-        if mask.dtype == torch.bool:
-            mask = torch.where(mask, 0.0, float("-inf")).to(query.dtype) if mask.dtype == torch.bool else mask
-        mask = mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, trained, dropout_p, causal, scale=scale
-    )[0]
 
 
 def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
@@ -127,7 +78,7 @@ def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
         plain = getattr(torch, name)
 
         def fused(input: Any, dim: Any = None, dtype: Any = None, *, plain: Any = plain, op: Any = operator) -> Any:  # noqa: A002
-            if dtype == torch.float32 and functions.on_card(input) and input.dtype in _HALF:
+            if dtype == torch.float32 and functions.on_card(input) and input.dtype in HALVES:
                 return op(input, dim, True)
             return plain(input, dim, dtype=dtype)
 

@@ -129,12 +129,15 @@ class VirtualMode(TorchDispatchMode):
             self.account(func, result)
             return result
         with device.borrow(spaces.before, spaces.label):
+            with device.borrow(spaces.first, spaces.label):
+                pass
             result = self.fake(func, args, kwargs)
             self.account(func, result)
             for key, size_bytes in spaces.kept:
                 device.keep(key, size_bytes, spaces.label)
-            with device.borrow(spaces.after, spaces.label):
-                pass
+            for sizes in (spaces.after, spaces.later):
+                with device.borrow(sizes, spaces.label):
+                    pass
         return result
 
     def account(self, func: Any, result: Any) -> None:

@@ -26,12 +26,15 @@ CUBLASLT_BYTES = MIB
 class Spaces:
     """Bytes an operator takes before its result is made and holds until it ends, and after its result is made.
 
-    ``kept`` are workspaces that a library takes once, under a key, and never gives back.
+    ``first`` are given back before the result is made; ``later`` are taken when those of ``after`` have been given
+    back. ``kept`` are workspaces that a library takes once, under a key, and never gives back.
     """
 
     label: str
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
     kept: tuple[tuple[object, int], ...] = ()
 
 
@@ -119,39 +122,74 @@ def _flash_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
     return Spaces("flash attention backward", (), (rows * 4 * (-(-width // 32) * 32 + 1) + 256,))
 
 
+def _safe_softmax(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    """Looks for rows that are masked whole: a boolean a score, one a row, and a zero. Exact for T5's attention."""
+    scores = args[0]
+    rows = scores.numel() // scores.shape[args[1]] if scores.numel() else 0
+    return Spaces("softmax", (), (scores.numel(), rows, scores.element_size()))
+
+
+_TILE, _WIDE_TILE, _TILE_HEADER_BYTES, _MOST_SPLIT_HEADS = 64, 128, 16, 200
+
+
 def _efficient_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """Float accumulators of key and value gradients for halves, and one float a row."""
-    query, key = args[1], args[2]
-    batch, heads, length, _ = query.shape
-    rows = batch * heads * length * 4
-    if query.element_size() == 4:
-        return Spaces("efficient attention backward", (), (rows,))
-    return Spaces("efficient attention backward", (), (rows, 2 * key.numel() * 4))
+    """One float a row, and the query gradient's tiles in floats, each with a lock.
+
+    Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu and mem_eff_attention/kernel_backward.h. Equal
+    to the byte for five shapes of floats with heads 64 wide; halves and wider heads follow the source unseen.
+    """
+    gradient, query, key, out = args[0], args[1], args[2], args[5]
+    batch, heads, length, width = query.shape
+    half = query.element_size() == 2
+    rows_bytes = batch * heads * length * 4
+    tile = _WIDE_TILE if half and _TILE < width <= _WIDE_TILE else _TILE
+    tiles = -(-length // tile) * -(-width // tile)
+    floats = tiles * (_TILE_HEADER_BYTES // 4 + tile * tile)
+    if half and width > _WIDE_TILE:
+        splits = max(min(-(-key.shape[2] // tile), _MOST_SPLIT_HEADS // (batch * heads)), 1)
+        floats += 2 * splits * (-(-key.shape[2] // tile) * tile) * (-(-width // tile) * tile)
+    space_bytes = batch * heads * floats * 4
+    copied = () if gradient.transpose(1, 2).is_contiguous() else (_bytes(gradient),)
+    if half:
+        return Spaces("efficient attention backward", copied, (rows_bytes, space_bytes))
+    product_bytes = out.numel() * 4
+    return Spaces(
+        "efficient attention backward", copied, (product_bytes, rows_bytes, rows_bytes), (rows_bytes, space_bytes)
+    )
 
 
-_ROWS_A_THREAD = 10
-_SMALL_EMBEDDING = 3072
+_SMALL_EMBEDDING, _ROWS_A_PART, _FEW_ROWS = 3072, 10, 32
+_SORT_TILE, _SORT_TILE_BYTES, _SORT_FIXED_BYTES, _SCAN_BYTES = 4608, 1024, 16_895, 1279
 
 
 def _embedding_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """Sorts the indices, then adds segments of rows in a buffer of floats.
+    """Sorts the indices, then adds parts of at most ten rows in a buffer of floats, and the parts of each row.
 
-    Source: aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu; equal to the byte for 4,096 indices of width 768,
-    where the segments' buffer is (4,096 // 10 + 4,096) rows of floats. Up to 3,072 indices need no sorting.
+    Source: aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu. Equal to the byte for 4,096 to 65,536 indices in
+    seven trainings; the sort's buffer was fitted to five of its sizes (keys and places twice, 1 KiB a tile). A table
+    of 2 and one of 32 rows had places where the larger ones had floats. Up to 3,072 indices need no sorting.
     """
     gradient, indices, weights = args[0], args[1], args[2]
     count = indices.numel()
     if count <= _SMALL_EMBEDDING:
         return None
     index_bytes = count * indices.element_size()
-    segments = min(count, weights)
-    width = -(-gradient.shape[-1] // 32) * 32
-    rows = count // _ROWS_A_THREAD + segments
+    rows = min(count, weights)
+    parts = count // _ROWS_A_PART + rows
+    sort_bytes = 2 * index_bytes + _SORT_TILE_BYTES * -(-count // _SORT_TILE) + _SORT_FIXED_BYTES
+    sums_bytes = parts * (8 if weights <= _FEW_ROWS else gradient.shape[-1] * 4)
     return Spaces(
         "embedding backward",
-        (index_bytes, index_bytes, index_bytes, int(2.55 * index_bytes) if count > 4096 else 83_455),
-        (index_bytes, index_bytes, index_bytes, rows * 8, rows * width * 4),
+        before=(index_bytes, index_bytes),
+        first=(index_bytes, sort_bytes),
+        after=(index_bytes, 8, index_bytes, _SCAN_BYTES),
+        later=(index_bytes, 8, rows * 8, rows * 8, 8, parts * 8, sums_bytes),
     )
+
+
+def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    """The gradient times the result. Source: aten/src/ATen/native/cuda/SoftMax.cu; exact for T5's attention."""
+    return Spaces("softmax backward", (), (_bytes(args[0]),))
 
 
 def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
@@ -167,7 +205,9 @@ RULES: dict[Any, Rule] = {
     aten.addmm.default: _product_with_bias,
     aten.sum.dim_IntList: _sum,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    aten._safe_softmax.default: _safe_softmax,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+    aten._softmax_backward_data.default: _softmax_backward,
     aten.embedding_dense_backward.default: _embedding_backward,
     aten.convolution.default: _convolution,
 }
