@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from gpuledger.collect import torch_private
 from gpuledger.collect.alive import alive
 from gpuledger.model.journal import Part
 
@@ -59,6 +60,10 @@ class Roster:
     def holds_tensors(self, module_id: int) -> bool:
         """Return whether a module's outermost one held parameters or buffers when it was met."""
         return self._places[module_id][1] in self._roots_with_tensors
+
+    def path_of(self, module_id: int) -> str:
+        """Return a module's path below its outermost one."""
+        return self._places[module_id][0]
 
     def enroll(self, module: nn.Module, *, inside: int = -1) -> int:
         """Return a module's number, numbering everything below it that has none yet.
@@ -158,13 +163,20 @@ class Roster:
         found = [
             thing
             for thing in modules
-            if isinstance(thing, nn.Module) and id(thing) not in self.module_ids and "_parameters" in thing.__dict__
+            if isinstance(thing, nn.Module)
+            and id(thing) not in self.module_ids
+            and "_parameters" in thing.__dict__
+            and not torch_private.is_compilers_own(thing)
         ]
         inner = {id(child) for module in found for child in module.children()}
         for module in found:
             if id(module) not in inner and any(True for _ in (*module.parameters(), *module.buffers())):
                 self.enroll(module)
         return optimizers
+
+    def weights_version(self) -> int:
+        """Return a number that changes with every update of a parameter in place."""
+        return sum(weight._version for reference, _, _ in self.parameters if (weight := reference()) is not None)
 
     def drain(self, part: Part) -> None:
         """Move what is new since the last drain into ``part``."""
