@@ -55,7 +55,7 @@ def click_timeline(opened: Opened, frac: float) -> None:
 
 def table_bytes(opened: Opened) -> list[int]:
     """Return the exact bytes of the rows, as their tips tell them."""
-    tips = opened.page.locator("#table-body .column-bytes .number")
+    tips = opened.page.locator("#table-body .column-amount .number")
     return [
         int(tip.split()[0].replace(",", ""))
         for tip in (tips.nth(row).get_attribute("data-tip") for row in range(tips.count()))
@@ -177,7 +177,7 @@ def test_search_filters_table_and_picture_alike(opened: Opened, run: Run) -> Non
 def test_heads_sort_up_and_down(opened: Opened) -> None:
     opened.page.select_option("#group", "module")
     assert table_bytes(opened) == sorted(table_bytes(opened), reverse=True)
-    opened.page.click("#table-head .column-bytes button")
+    opened.page.click("#table-head .column-amount button")
     rising = table_bytes(opened)
     assert rising == sorted(rising)
     opened.page.click("#table-head .column-name button")

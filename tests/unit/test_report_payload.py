@@ -26,7 +26,7 @@ from gpuledger.report.colors import CATEGORY_COLORS, UNKNOWN_COLOR, category_col
 from gpuledger.report.data import Module, gather
 from gpuledger.report.definitions import definitions
 from gpuledger.report.payload import build_payload, differences, encode
-from gpuledger.report.tree import build_tree
+from gpuledger.report.tree import IDLE_PATH, build_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,8 +150,9 @@ MODULES = (Module(0, None, "Net", "Net"), Module(1, 0, "a", "A"), Module(2, 1, "
 
 def test_the_tree_holds_owners_and_what_is_above_them() -> None:
     tree = build_tree(MODULES, [2, OUTSIDE])
-    assert tree.path == ("", "Net", "a", "a.b", OUTSIDE_PATH, ROUNDING_PATH)
-    assert tree.parent == (-1, 0, 1, 2, 0, 0)
+    assert tree.path == ("", "Net", "a", "a.b", OUTSIDE_PATH, IDLE_PATH, ROUNDING_PATH)
+    assert tree.parent == (-1, 0, 1, 2, 0, 0, 0)
+    assert [tree.path[node] for node in (tree.outside, tree.idle, tree.rounding)] == list(tree.path[-3:])
     assert tree.path[tree.node_of[2]] == "a.b"
     assert tree.path[tree.node_of[OUTSIDE]] == OUTSIDE_PATH
 

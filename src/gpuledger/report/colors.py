@@ -23,6 +23,22 @@ CATEGORY_COLORS = {
 The order is that of a stack, from what stays to what comes and goes, so that the lower edges of a picture are calm.
 """
 
+PHASE_COLORS = {
+    "forward": "#4e79a7",
+    "backward": "#f28e2b",
+    "optimizer": "#59a14f",
+    "evaluation": "#76b7b2",
+    "data": "#edc948",
+    "setup": "#b07aa1",
+    "between": "#9c755f",
+    "kernel": "#4e79a7",
+    "copy": "#edc948",
+    "collective": "#e15759",
+    "host": "#4e79a7",
+    "idle": "#c5c5c9",
+}
+"""Phase of a step, or kind of work -> colour, in the order in which they are stacked."""
+
 UNKNOWN_COLOR = "#79706e"
 """The colour of a category this version does not know."""
 
@@ -31,6 +47,17 @@ def stack_order(categories: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``categories`` in the order in which they are stacked; unknown ones come last."""
     known = tuple(CATEGORY_COLORS)
     return tuple(sorted(categories, key=lambda name: (known.index(name) if name in known else len(known), name)))
+
+
+def phase_order(phases: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``phases`` in the order in which they are stacked; unknown ones before idle."""
+    known = tuple(PHASE_COLORS)
+    return tuple(sorted(phases, key=lambda name: (known.index(name) if name in known else len(known) - 1.5, name)))
+
+
+def phase_color(phase: str) -> str:
+    """Return the colour of a phase or a kind of work, ``#rrggbb``."""
+    return PHASE_COLORS.get(phase, UNKNOWN_COLOR)
 
 
 def category_color(category: str) -> str:

@@ -10,8 +10,10 @@ from gpuledger.analyze.balance import Balance, build_balance
 from gpuledger.analyze.breakdown import Account, break_down
 from gpuledger.analyze.findings import Finding, find_findings
 from gpuledger.analyze.live import device_indices
+from gpuledger.analyze.series import Line, read_lines
 from gpuledger.analyze.summary import Summary, summarize
 from gpuledger.analyze.timeline import Band, Timeline, bands, build_timeline
+from gpuledger.analyze.times import TimeBreakdown, break_down_time
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 
@@ -53,6 +55,8 @@ class View:
     tensors_left_out: int
     balance: Balance
     findings: tuple[Finding, ...]
+    times: TimeBreakdown | None = None
+    power: Line | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,13 @@ def gather(run: Run, ranks: tuple[Rank, ...]) -> ReportData:
             f"{run.path.name}: no allocation was recorded, there is nothing to report",
             hint="gpuledger doctor says what can be recorded here",
         )
+    power = {(line.rank, line.device_idx): line for line in read_lines([run], "power")[0]}
     views = []
     for rank in ranks:
         fresh = replace(rank)  # keeps its own columns, so that they go when the next rank's come
-        views += [_view(fresh, device_idx, len(places)) for place, device_idx in places if place is rank]
+        for device_idx in [device for place, device in places if place is rank]:
+            view = _view(fresh, device_idx, len(places))
+            views.append(replace(view, power=power.get((rank.number, device_idx))))
     return ReportData(run.name, run.manifest, tuple(views))
 
 
@@ -106,6 +113,7 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         tensors_left_out=max(0, len(tensors) - MAX_TENSORS),
         balance=build_balance(rank, device_idx),
         findings=find_findings(rank, device_idx),
+        times=break_down_time(rank, device_idx),
     )
 
 
@@ -127,10 +135,14 @@ def _tensors(rank: Rank, summary: Summary) -> list[Account]:
 
 
 def _bands(rank: Rank, device_idx: int, timeline: Timeline) -> tuple[Band, ...]:
-    """Return the steps and phases that touch the timeline, the first :data:`MAX_BANDS` of them."""
+    """Return the steps, and the phases that touch the timeline, the first :data:`MAX_BANDS` of them."""
     start_ns, end_ns = int(timeline.t_ns[0]), int(timeline.t_ns[-1])
-    touching = [band for band in bands(rank, device_idx) if band.end_ns >= start_ns and band.start_ns <= end_ns]
-    return tuple(touching[:MAX_BANDS])
+    shown = [
+        band
+        for band in bands(rank, device_idx)
+        if band.end_ns >= start_ns and (band.kind == "step" or band.start_ns <= end_ns)
+    ]
+    return tuple(shown[:MAX_BANDS])
 
 
 def _modules(rank: Rank) -> tuple[Module, ...]:

@@ -25,6 +25,8 @@ _COLUMNS = {
     "used": ("Used", "samples", "used_bytes", ""),
     "driver": ("Driver", "samples", "driver_bytes", ""),
     "capacity": ("Capacity", "samples", "total_bytes", ""),
+    "power": ("Power", "samples", "power_instant_w", ""),
+    "power_average": ("Power", "samples", "power_average_w", ""),
     "other_processes": ("Other processes", "process_samples", "bytes", "what other processes hold on this card"),
 }
 """Term -> title, table, column, and a meaning where the column's own does not do."""
@@ -39,6 +41,27 @@ _OWN = {
         "Step time",
         "host time from one step's beginning to its end, the recorder's pauses taken off",
         "host clock; a step ends when the host returns from it, not when the card has done its work",
+    ),
+    "work_ns": Definition(
+        "Work of a step",
+        "all kernels and copies of one step summed, or on the host its outermost operators; more than busy where "
+        "streams overlap; the accounts sum to it",
+        "Kineto (CUPTI on a card), mean over the steps of the time pass",
+    ),
+    "busy_ns": Definition(
+        "Busy",
+        "time of a step in which at least one kernel or copy was at work on the card",
+        "Kineto (CUPTI), mean over the steps of the time pass",
+    ),
+    "phase.idle": Definition(
+        "Idle",
+        "the undisturbed step less the busy time: no kernel was at work; derived, not measured",
+        "host clock of steps without a recorder, less CUPTI's busy time",
+    ),
+    "step_energy_j": Definition(
+        "Energy of a step",
+        "joules the card used in one step, idle ones included; plus or minus from the counter's ticks",
+        "NVML total energy from tick to tick, shared among the steps between",
     ),
     "largest_category": Definition(
         "Largest category", "the category with most bytes at the peak", "sum over live blocks"

@@ -20,6 +20,7 @@ VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js":
 VENDORED_STYLES = ("uPlot.min.css",)
 SCRIPTS = (
     "format.js",
+    "currency.js",
     "decode.js",
     "ledger.js",
     "state.js",
@@ -28,6 +29,7 @@ SCRIPTS = (
     "theme.js",
     "bands.js",
     "timeline.js",
+    "power.js",
     "legend.js",
     "icicle.js",
     "treemap.js",
@@ -35,6 +37,7 @@ SCRIPTS = (
     "rows.js",
     "table.js",
     "cards.js",
+    "bars.js",
     "balance.js",
     "findings.js",
     "ranks.js",

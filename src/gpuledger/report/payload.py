@@ -18,9 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuledger.analyze.account_series import AccountSeries
+from gpuledger.analyze.timeline import thin
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.run import SUFFIX
-from gpuledger.report.colors import category_color, stack_order
+from gpuledger.report.colors import (
+    PHASE_COLORS,
+    UNKNOWN_COLOR,
+    category_color,
+    phase_color,
+    phase_order,
+    stack_order,
+)
+from gpuledger.report.currencies import amount_columns, owners_of, phases_of, time_amounts, time_bars
 from gpuledger.report.definitions import definitions
 from gpuledger.report.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
 from gpuledger.report.tree import Tree, build_tree
@@ -28,9 +37,12 @@ from gpuledger.report.tree import Tree, build_tree
 if TYPE_CHECKING:
     from gpuledger.analyze.findings import Finding
     from gpuledger.analyze.live import I64
+    from gpuledger.analyze.series import Line
+    from gpuledger.analyze.times import TimeBreakdown
     from gpuledger.report.data import ReportData, View
 
 FORMAT = 1
+POWER_POINTS = 2000
 
 
 def encode(payload: dict[str, Any]) -> str:
@@ -43,6 +55,8 @@ def build_payload(data: ReportData) -> dict[str, Any]:
     """Return the object the page works on."""
     categories = _categories(data)
     numbers = {name: number for number, name in enumerate(categories)}
+    phases = phase_order(phases_of(time_amounts(view.times) for view in data.views if view.times))
+    phase_numbers = {name: number for number, name in enumerate(phases)}
     return {
         "format": FORMAT,
         "name": data.name,
@@ -50,7 +64,9 @@ def build_payload(data: ReportData) -> dict[str, Any]:
         "run_notes": [str(note) for note in data.manifest.get("notes") or []],
         "categories": [{"key": name, "color": category_color(name)} for name in categories],
         "definitions": {key: asdict(definition) for key, definition in definitions().items()},
-        "views": [_view(view, numbers, data.name) for view in data.views],
+        "phases": [{"key": name, "color": phase_color(name)} for name in phases],
+        "part_colors": {**PHASE_COLORS, "other": UNKNOWN_COLOR},
+        "views": [_view(view, numbers, phase_numbers, data.name) for view in data.views],
     }
 
 
@@ -69,9 +85,11 @@ def _categories(data: ReportData) -> tuple[str, ...]:
     return stack_order(tuple(found))
 
 
-def _view(view: View, numbers: dict[str, int], name: str) -> dict[str, Any]:
+def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str) -> dict[str, Any]:
     origin_ns = int(view.timeline.t_ns[0])
-    owners = [*np.unique(view.accounts.module_id).tolist()]
+    owners = set(np.unique(view.accounts.module_id).tolist())
+    if view.times is not None:
+        owners |= owners_of(time_amounts(view.times), view.modules)
     tree = build_tree(view.modules, owners)
     peak = next(k for k, instant in enumerate(view.accounts.instants) if instant.index == view.summary.instant.index)
     return {
@@ -88,11 +106,40 @@ def _view(view: View, numbers: dict[str, int], name: str) -> dict[str, Any]:
         "tree": _tree(tree),
         "accounts": _accounts(view.accounts, tree, numbers),
         "tensors": _tensors(view, numbers),
+        "time": None if view.times is None else _time(view.times, view, tree, phases),
+        "power": None if view.power is None else _power(view.power, origin_ns),
         "balance": asdict(view.balance) | {"instant": None},
         "findings": [_finding(finding, name) for finding in view.findings],
         "facts": facts_of_rank(view.manifest, view.device_idx),
         "checks": check_rows(view.manifest, view.device_idx),
         "oom": oom_rows(view.manifest, view.device_idx),
+    }
+
+
+def _time(times: TimeBreakdown, view: View, tree: Tree, phases: dict[str, int]) -> dict[str, Any]:
+    """Return one step of the time pass, in nanoseconds."""
+    amounts = time_amounts(times)
+    return {
+        "accounts": amount_columns(amounts, tree, view.modules, phases, 0),
+        "bars": [asdict(bar) for bar in time_bars(times)],
+        "steps": times.steps,
+        "on_host": times.on_host,
+        "work_ns": round(times.work_ns),
+        "busy_ns": round(times.busy_ns),
+        "idle_ns": None if times.idle_ns is None else round(times.idle_ns),
+        "by_kind_ns": {kind: round(ns) for kind, ns in times.by_kind_ns.items()},
+        "unplaced_ns": round(times.unplaced_ns),
+        "undisturbed": asdict(times.undisturbed),
+    }
+
+
+def _power(line: Line, origin_ns: int) -> dict[str, Any]:
+    """Return the readings of power: time, and watts in tenths."""
+    kept = thin(line.values, line.t_ns, POWER_POINTS)
+    return {
+        "t": differences(line.t_ns[kept] - origin_ns),
+        "tenths_w": differences(np.rint(line.values[kept] * 10).astype(np.int64)),
+        "source": line.source,
     }
 
 

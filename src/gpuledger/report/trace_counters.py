@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.live import device_indices, to_numbers
+from gpuledger.analyze.series import known_values
 from gpuledger.analyze.timeline import build_timeline, thin
 from gpuledger.report.trace_text import device_title, shown
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 POINTS = 8000
 """Moments of one counter; a longer one is thinned, its highest and lowest points kept."""
 READINGS = {
@@ -60,17 +60,12 @@ def _memory(rank: Rank, device_idx: int) -> list[Counter]:
 
 def _readings(rank: Rank) -> list[Counter]:
     table = rank.table("samples", ("t_ns", "device_idx", *READINGS))
-    times, devices = to_numbers(table["t_ns"]), to_numbers(table["device_idx"])
-    order = np.argsort(times, kind="stable")
-    times, devices = times[order], devices[order]
+    devices = to_numbers(table["device_idx"])
     found = []
     for column, name in READINGS.items():
-        values = np.array([np.nan if one is None else one for one in table[column].to_pylist()], dtype=np.float64)[
-            order
-        ]
         for device in np.unique(devices).tolist():
-            mine = np.flatnonzero((devices == device) & np.isfinite(values))
-            if mine.size:
-                kept = mine[thin(values[mine], times[mine], POINTS)]
+            times, values = known_values(table, column, devices == device)
+            if values.size:
+                kept = thin(values, times, POINTS)
                 found.append(Counter(f"{device_title(device)} {name}", times[kept], {"value": values[kept].tolist()}))
     return found

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from gpuledger.report.data import Module
 
 ROOT = 0
+IDLE_PATH = "(idle)"
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Nodes in an order in which parents come first. Node 0 is the device; the last two are outside and rounding.
+    """Nodes in an order in which parents come first. Node 0 is the device; the last three stand for no module.
 
     ``node_of`` is ``module_id -> node``; :data:`~gpuledger.analyze.account_series.OUTSIDE` is in it.
     """
@@ -27,6 +28,16 @@ class Tree:
     class_name: tuple[str, ...]
     parent: tuple[int, ...]
     node_of: dict[int, int]
+
+    @property
+    def outside(self) -> int:
+        """Return the node of what is outside modules."""
+        return len(self.path) - 3
+
+    @property
+    def idle(self) -> int:
+        """Return the node of what a step spends idle."""
+        return len(self.path) - 2
 
     @property
     def rounding(self) -> int:
@@ -55,9 +66,9 @@ def build_tree(modules: tuple[Module, ...], owners: Iterable[int]) -> Tree:
             above = node_of[module_id]
     node_of[OUTSIDE] = len(path)
     return Tree(
-        path=(*path, OUTSIDE_PATH, ROUNDING_PATH),
-        class_name=(*class_name, "", ""),
-        parent=(*parent, ROOT, ROOT),
+        path=(*path, OUTSIDE_PATH, IDLE_PATH, ROUNDING_PATH),
+        class_name=(*class_name, "", "", ""),
+        parent=(*parent, ROOT, ROOT, ROOT),
         node_of=node_of,
     )
 

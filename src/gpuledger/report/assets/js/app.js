@@ -26,10 +26,10 @@ class App {
     store.listen(["view"], () => this.showView());
     store.listen(["hide"], () => { this.legend.show(this.view); this.timeline.draw(); });
     store.listen(["scale", "axis"], () => { this.drawControls(); this.timeline.draw(); });
-    store.listen(["zoom"], () => { this.drawControls(); this.timeline.zoom(); });
+    store.listen(["zoom", "span"], () => { this.drawControls(); this.timeline.zoom(); });
     store.listen(["at"], () => { this.legend.read(null); this.timeline.plot.redraw(false); });
-    store.listen(["at", "q", "node", "shape", "group", "sort", "rows"], () => this.showInstant());
-    store.listen(["at", "q", "hide", "axis", "scale", "node", "shape", "group", "sort", "rows"], () => drawCards(this.view, store.state));
+    store.listen(["at", "q", "node", "shape", "metric", "group", "sort", "rows"], () => this.showInstant());
+    store.listen(["at", "q", "hide", "axis", "scale", "span", "node", "shape", "metric", "group", "sort", "rows"], () => drawCards(this.view, store.state));
   }
 
   listen() {
@@ -39,6 +39,8 @@ class App {
     on("scale", "click", () => store.set({ scale: store.state.scale === "capacity" ? "data" : "capacity" }));
     on("axis", "click", () => store.set({ axis: store.state.axis === "event" ? "time" : "event", zoom: "" }));
     on("reset-zoom", "click", () => store.set({ zoom: "" }));
+    on("span", "click", () => store.set({ span: store.state.span === "run" ? "recording" : "run", zoom: "", axis: "time" }));
+    for (const key of Object.keys(CURRENCIES)) on(`metric-${key}`, "click", () => store.set({ metric: key, sort: "" }));
     on("to-peak", "click", () => store.set({ at: "peak" }));
     on("to-end", "click", () => store.set({ at: "end" }));
     on("earlier", "click", () => this.move(-1));
@@ -80,6 +82,7 @@ class App {
     drawRanks(this.store);
     drawCards(view, this.store.state);
     drawFindings(view, this.store.state);
+    drawBars(view);
     drawBalance(view);
     drawAbout(view);
     this.legend.show(view);
@@ -90,16 +93,30 @@ class App {
   showInstant() {
     const { view } = this;
     const { state } = this.store;
-    const k = chosenInstant(view, state);
-    const ledger = ledgerAt(view, k);
+    const ledger = chosenLedger(view, state);
     const matches = matchQuery(view, ledger, state.q);
     this.structure.show(view, ledger, matches);
     this.table.show(view, ledger, matches);
-    this.drawInstant(view, k, matches);
+    byId("matched").textContent = matches ? this.matchSentence(ledger, matches) : "";
+    if (ledger.instant) this.drawInstant(view, ledger.instant.k);
+    else this.drawStep(view, ledger.currency.key);
     this.drawControls();
   }
 
-  drawInstant(view, k, matches) {
+  matchSentence({ currency, total }, matches) {
+    return `${groupDigits(matches.count)} accounts match: ${currency.format(matches.amount)}, ${formatShare(matches.amount, total[0]) || "0.0 %"}`;
+  }
+
+  /** Say which step the books of time or energy are of. */
+  drawStep(view, currency) {
+    const [sum, source] = stepSummary(view, currency);
+    byId("instant-name").textContent = "In one step";
+    byId("instant-bytes").textContent = sum;
+    byId("instant-bytes").dataset.tip = CURRENCIES[currency].exact(stepLedger(view, currency).total[0]);
+    byId("instant-where").textContent = byId("instant-where").dataset.tip = source;
+  }
+
+  drawInstant(view, k) {
     const instant = view.instants[k];
     byId("instant-name").textContent = `At ${k === view.peak ? "the peak" : instant.label ? `the ${instant.label}` : formatNs(instant.t)}`;
     const module = instant.module ? printable(instant.module) : "";
@@ -108,7 +125,6 @@ class App {
     byId("instant-bytes").dataset.tip = formatExact(instant.allocated);
     byId("earlier").disabled = k === 0;
     byId("later").disabled = k === view.instants.length - 1;
-    byId("matched").textContent = matches ? `${groupDigits(matches.count)} accounts match: ${formatBytes(matches.bytes)}, ${formatShare(matches.bytes, instant.allocated) || "0.0 %"}` : "";
   }
 
   drawControls() {
@@ -118,6 +134,17 @@ class App {
     byId("scale").setAttribute("aria-pressed", String(state.scale === "capacity"));
     byId("axis").setAttribute("aria-pressed", String(state.axis === "event"));
     byId("reset-zoom").disabled = !state.zoom;
+    const shown = chosenCurrency(this.view, state);
+    byId("instant-tools").hidden = shown !== "bytes";
+    for (const [key, { missing }] of Object.entries(CURRENCIES)) {
+      const button = byId(`metric-${key}`);
+      button.setAttribute("aria-pressed", String(key === shown));
+      button.disabled = key !== "bytes" && !this.view[key];
+      if (button.disabled) button.dataset.tip = missing;
+      else delete button.dataset.tip;
+    }
+    byId("span").hidden = !hasMoreThanRecorded(this.view);
+    byId("span").setAttribute("aria-pressed", String(state.span === "run"));
     byId("shape-icicle").setAttribute("aria-pressed", String(state.shape !== "treemap"));
     byId("shape-treemap").setAttribute("aria-pressed", String(state.shape === "treemap"));
     if (byId("search").value !== state.q) byId("search").value = state.q;
@@ -135,7 +162,6 @@ class App {
 async function start() {
   const payload = await readPayload();
   REPORT = { ...payload, views: payload.views.map(decodeView) };
-  byId("group").replaceChildren(...Object.entries(GROUPS).map(([key, { label }]) => element("option", { value: key }, label)));
   drawDefinitions();
   const app = new App();
   app.showView();

@@ -2,9 +2,11 @@
 
 /** Fill the cards of `view`. */
 function drawCards(view, state) {
-  const base = { ...state, zoom: "", node: "0", hide: "" };
-  const cards = [peakCard(view, base), reservedCard(view, base), holderCard(view, base), stepCard(view, base), balanceCard(view, base), notesCard(view, base)];
-  byId("cards").replaceChildren(...cards.filter(Boolean));
+  const base = { ...state, zoom: "", node: "0", hide: "", sort: "" };
+  const makers = [peakCard, reservedCard, holderCard, stepCard, busyCard, energyCard, balanceCard, notesCard];
+  const cards = makers.map((make) => make(view, base)).filter(Boolean);
+  byId("cards").dataset.count = String(cards.length);
+  byId("cards").replaceChildren(...cards);
 }
 
 function card({ key, title, value, exact, lines, href, jump, definition }) {
@@ -31,7 +33,7 @@ function peakCard(view, base) {
       placeOf(view.instants[view.peak]),
       view.instants[view.peak].module ? printable(view.instants[view.peak].module) : "outside modules",
     ],
-    href: formatState({ ...base, at: "peak", scale: "data" }),
+    href: formatState({ ...base, metric: "bytes", at: "peak", scale: "data" }),
     definition: "peak_allocated_bytes",
   });
 }
@@ -68,7 +70,7 @@ function holderCard(view, base) {
     value: formatName(category.key),
     exact: formatExact(sums[largest]),
     lines: [formatBytes(sums[largest]), `${formatShare(sums[largest], view.summary.peak_allocated_bytes)} of the peak`],
-    href: formatState({ ...base, at: "peak", q: category.key, group: "folded" }),
+    href: formatState({ ...base, metric: "bytes", at: "peak", q: category.key, group: "folded" }),
     definition: `category.${category.key}`,
   });
 }
@@ -90,6 +92,45 @@ function stepCard(view, base) {
   });
 }
 
+/** Return the card of the time pass: how busy the card is, or what the host's operators take. */
+function busyCard(view, base) {
+  const { time } = view;
+  if (!time) return null;
+  const { median_ns: step } = time.undisturbed;
+  const share = time.on_host ? "" : formatShare(time.busy_ns, step);
+  const copies = time.by_kind_ns.copy ? `copies ${formatNs(time.by_kind_ns.copy)}` : null;
+  const collectives = time.by_kind_ns.collective ? `collectives ${formatNs(time.by_kind_ns.collective)}` : null;
+  return card({
+    key: "busy",
+    title: time.on_host ? "Operators, a step" : "Card busy",
+    value: share || formatNs(time.on_host ? time.work_ns : time.busy_ns),
+    exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns a step`,
+    lines: [
+      time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : formatNs(step)}`,
+      [copies, collectives].filter(Boolean).join(", ") || null,
+      time.idle_ns === null ? null : `${formatNs(time.idle_ns)} idle`,
+    ],
+    href: formatState({ ...base, metric: "time", q: "" }),
+    jump: "instant-section",
+    definition: time.on_host ? "work_ns" : "busy_ns",
+  });
+}
+
+function energyCard(view, base) {
+  const { energy } = view;
+  if (!energy) return null;
+  return card({
+    key: "step_energy_j",
+    title: "Energy, a step",
+    value: formatJoules(energy.step_energy_j),
+    exact: `${energy.step_energy_j} J a step`,
+    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, energy.base_w === null ? null : `base ${formatWatts(energy.base_w)}`, printable(energy.method)],
+    href: formatState({ ...base, metric: "energy", q: "" }),
+    jump: "instant-section",
+    definition: "step_energy_j",
+  });
+}
+
 function balanceCard(view, base) {
   const { balance } = view;
   const measured = balance.used_bytes !== null;
@@ -107,12 +148,13 @@ function balanceCard(view, base) {
 
 function notesCard(view, base) {
   const count = view.notes.length;
+  if (!count) return null;
   return card({
     key: "notes",
     title: "Notes",
     value: String(count),
-    exact: count ? `${count} ${count === 1 ? "note" : "notes"}` : "nothing to note",
-    lines: [count ? printable(view.notes[0]) : "nothing to note"],
+    exact: `${count} ${count === 1 ? "note" : "notes"}`,
+    lines: [printable(view.notes[0])],
     href: formatState(base),
     jump: "notes-section",
     definition: "notes",

@@ -35,6 +35,9 @@ function decodeView(view) {
     },
     instants: decodeInstants(view.instants),
     tree: decodeTree(view.tree),
+    time: decodeStep(view.time, view.tree.path.length),
+    energy: decodeStep(view.energy, view.tree.path.length),
+    power: view.power && { ...view.power, t: undoDifferences(view.power.t), watts: undoDifferences(view.power.tenths_w).map((tenths) => tenths / 10) },
     accounts: decodeAccounts(view.accounts, view.tree.path.length),
     ledgers: new Map(),
   };
@@ -80,7 +83,7 @@ function decodeTree(tree) {
     children,
     parent: tree.parent,
     className: tree.class_id.map((id) => printable(tree.classes[id])),
-    outside: count - 2,
+    outside: count - 3,
     rounding: count - 1,
   };
 }
@@ -88,8 +91,19 @@ function decodeTree(tree) {
 /** Return the accounts, sorted by node, with the place of each node's first one in `start`. */
 function decodeAccounts(accounts, nodes) {
   const node = undoDifferences(accounts.node);
+  return { ...accounts, node, start: startsOf(node, nodes) };
+}
+
+/** Return what one step takes in time or energy, its accounts sorted by node; null where there was no such pass. */
+function decodeStep(step, nodes) {
+  if (!step) return null;
+  return { ...step, accounts: { ...step.accounts, start: startsOf(step.accounts.node, nodes) } };
+}
+
+/** Return for each node the place of its first account among accounts sorted by node. */
+function startsOf(node, nodes) {
   const start = new Uint32Array(nodes + 1);
   for (const owner of node) start[owner + 1] += 1;
   for (let i = 0; i < nodes; i++) start[i + 1] += start[i];
-  return { node, start, category: accounts.category, runs: accounts.runs, first: accounts.first, last: accounts.last, bytes: accounts.bytes };
+  return start;
 }

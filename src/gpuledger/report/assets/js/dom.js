@@ -25,13 +25,13 @@ function swatch(color) {
   return mark;
 }
 
-/** Return a bar made of `parts` ({bytes, color}) over `whole`. */
+/** Return a bar made of `parts` ({amount, color}) over `whole`. */
 function splitBar(parts, whole) {
   const bar = element("span", { className: "split", "aria-hidden": "true" });
-  for (const { bytes, color } of parts) {
-    if (!(bytes > 0) || !whole) continue;
+  for (const { amount, color } of parts) {
+    if (!(amount > 0) || !whole) continue;
     const piece = element("span");
-    piece.style.width = `${(100 * bytes) / whole}%`;
+    piece.style.width = `${(100 * amount) / whole}%`;
     piece.style.background = color;
     bar.append(piece);
   }
@@ -40,7 +40,12 @@ function splitBar(parts, whole) {
 
 /** Return a number of bytes as an element whose tip shows it exactly. */
 function bytesElement(bytes) {
-  return element("span", { className: "number", "data-tip": formatExact(bytes) }, formatBytes(bytes));
+  return amountElement(bytes, CURRENCIES.bytes);
+}
+
+/** Return an amount of a currency as an element whose tip shows it exactly. */
+function amountElement(amount, currency) {
+  return element("span", { className: "number", "data-tip": currency.exact(amount) }, currency.format(amount));
 }
 
 /** Return `text` as a term whose tip is the definition `key`, or plain text where there is none. */

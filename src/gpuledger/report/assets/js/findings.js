@@ -7,7 +7,7 @@ function drawFindings(view, state) {
 }
 
 function findingItem(finding, state) {
-  const href = formatState({ ...state, at: "peak", zoom: "", node: "0", hide: "", q: finding.search });
+  const href = formatState({ ...state, metric: "bytes", at: "peak", zoom: "", node: "0", hide: "", q: finding.search });
   return element(
     "li",
     {},

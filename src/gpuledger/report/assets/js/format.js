@@ -58,6 +58,21 @@ function formatNs(ns) {
   return `${sign}${fixed(size / unitNs, unit === "ns" ? 0 : 2)} ${unit}`;
 }
 
+const JOULE_UNITS = [["mJ", 1e-3], ["J", 1], ["kJ", 1e3], ["MJ", 1e6]];
+
+/** Return joules as "251.30 J". */
+function formatJoules(joules) {
+  if (joules === null || joules === undefined) return MISSING;
+  const [unit, factor] = JOULE_UNITS.find(([, one]) => Number(fixed(Math.abs(joules) / one, 2)) < 1000) || JOULE_UNITS[JOULE_UNITS.length - 1];
+  return `${fixed(joules / factor, 2)} ${unit}`;
+}
+
+/** Return watts as "412 W". */
+function formatWatts(watts) {
+  if (watts === null || watts === undefined) return MISSING;
+  return `${fixed(watts, watts < 100 ? 1 : 0)} W`;
+}
+
 /** Return a category's key as a reader's words: "activation_gradient" as "activation gradient". */
 function formatName(key) {
   return key.replace(/_/g, " ");

@@ -1,4 +1,4 @@
-// Boxes of the icicle: a row for each level of the module tree, widths are bytes, model order from left to right.
+// Boxes of the icicle: a row for each level of the module tree, widths are amounts, model order from left to right.
 
 const ICICLE_ROW = 24;
 const SMALLEST_PX = 0.5;
@@ -36,24 +36,24 @@ function partsOf(view, ledger, node, width) {
   const parts = childParts(view, ledger, node);
   const whole = ledger.total[node];
   if (!(whole > 0)) return [];
-  const kept = parts.map((part) => isAlwaysDrawn(view, part) && (part.bytes / whole) * width < ALWAYS_PX);
+  const kept = parts.map((part) => isAlwaysDrawn(view, part) && (part.amount / whole) * width < ALWAYS_PX);
   const reserved = kept.filter(Boolean).length * ALWAYS_PX;
-  const scalable = parts.reduce((sum, part, i) => sum + (kept[i] ? 0 : part.bytes), 0);
-  return parts.map((part, i) => ({ part, w: kept[i] ? ALWAYS_PX : scalable ? (part.bytes / scalable) * (width - reserved) : 0 }));
+  const scalable = parts.reduce((sum, part, i) => sum + (kept[i] ? 0 : part.amount), 0);
+  return parts.map((part, i) => ({ part, w: kept[i] ? ALWAYS_PX : scalable ? (part.amount / scalable) * (width - reserved) : 0 }));
 }
 
 function isAlwaysDrawn(view, part) {
   return part.account < 0 && part.node >= view.tree.outside;
 }
 
-/** Return {node, account, bytes} for each child module and each own account of `node` that holds bytes. */
+/** Return {node, account, amount} for each child module and each own account of `node` that holds something. */
 function childParts(view, ledger, node) {
   const parts = [];
   for (const child of view.tree.children[node]) {
-    if (ledger.total[child] > 0) parts.push({ node: child, account: -1, bytes: ledger.total[child] });
+    if (ledger.total[child] > 0) parts.push({ node: child, account: -1, amount: ledger.total[child] });
   }
-  for (let account = view.accounts.start[node]; account < view.accounts.start[node + 1]; account++) {
-    if (ledger.bytes[account] > 0) parts.push({ node, account, bytes: ledger.bytes[account] });
+  for (let account = ledger.accounts.start[node]; account < ledger.accounts.start[node + 1]; account++) {
+    if (ledger.amounts[account] > 0) parts.push({ node, account, amount: ledger.amounts[account] });
   }
   return parts;
 }

@@ -15,32 +15,44 @@ function accountBytesAt(accounts, k) {
 
 const LEDGERS_KEPT = 4;
 
-/** Return the books at instant `k`; the last few, and the peak's, are kept with the view. */
+/** Return the books of bytes at instant `k`; the last few, and the peak's, are kept with the view. */
 function ledgerAt(view, k) {
   if (!view.ledgers.has(k)) {
-    if (view.ledgers.size > LEDGERS_KEPT) view.ledgers.delete([...view.ledgers.keys()].find((kept) => kept !== view.peak));
+    const others = [...view.ledgers.keys()].filter((kept) => typeof kept === "number" && kept !== view.peak);
+    if (others.length >= LEDGERS_KEPT) view.ledgers.delete(others[0]);
     view.ledgers.set(k, sumLedger(view, k));
   }
   return view.ledgers.get(k);
 }
 
-/** Return the books at instant `k`: bytes of each account, and `self` and `total` of each node of the tree. */
 function sumLedger(view, k) {
-  const { tree, accounts } = view;
-  const bytes = accountBytesAt(accounts, k);
-  const self = new Float64Array(tree.count);
-  for (let account = 0; account < bytes.length; account++) self[accounts.node[account]] += bytes[account];
-  const total = Float64Array.from(self);
-  for (let node = tree.count - 1; node > 0; node--) total[tree.parent[node]] += total[node];
-  return { instant: view.instants[k], bytes, self, total, below: sumCategories(view, bytes) };
+  const books = sumUp(view.tree, view.accounts, accountBytesAt(view.accounts, k), REPORT.categories, CURRENCIES.bytes);
+  return { ...books, instant: view.instants[k] };
 }
 
-/** Return bytes by category of each node and everything below it, one row of categories after another. */
-function sumCategories(view, bytes) {
-  const { tree, accounts } = view;
-  const width = REPORT.categories.length;
+/** Return the books of one step in time or energy; they are kept with the view. */
+function stepLedger(view, currency) {
+  if (!view.ledgers.has(currency)) {
+    const { accounts } = view[currency];
+    view.ledgers.set(currency, { ...sumUp(view.tree, accounts, accounts.amount, REPORT.phases, CURRENCIES[currency]), uncertainty: accounts.uncertainty });
+  }
+  return view.ledgers.get(currency);
+}
+
+/** Return books: the amount of each account, and of each node its own (`self`), with those below (`total`), and by category. */
+function sumUp(tree, accounts, amounts, categories, currency) {
+  const self = new Float64Array(tree.count);
+  for (let account = 0; account < amounts.length; account++) self[accounts.node[account]] += amounts[account];
+  const total = Float64Array.from(self);
+  for (let node = tree.count - 1; node > 0; node--) total[tree.parent[node]] += total[node];
+  const below = sumCategories(tree, accounts, amounts, categories.length);
+  return { currency, categories, accounts, amounts, self, total, below };
+}
+
+/** Return amounts by category of each node and everything below it, one row of categories after another. */
+function sumCategories(tree, accounts, amounts, width) {
   const sums = new Float64Array(tree.count * width);
-  for (let account = 0; account < bytes.length; account++) sums[accounts.node[account] * width + accounts.category[account]] += bytes[account];
+  for (let account = 0; account < amounts.length; account++) sums[accounts.node[account] * width + accounts.category[account]] += amounts[account];
   for (let node = tree.count - 1; node > 0; node--) {
     const parent = tree.parent[node];
     for (let category = 0; category < width; category++) sums[parent * width + category] += sums[node * width + category];
@@ -48,19 +60,20 @@ function sumCategories(view, bytes) {
   return sums;
 }
 
-/** Return bytes by category of `node` and everything below it. */
+/** Return amounts by category of `node` and everything below it. */
 function categoriesBelow(ledger, node) {
-  const width = REPORT.categories.length;
+  const width = ledger.categories.length;
   return ledger.below.subarray(node * width, (node + 1) * width);
 }
 
 /** Return a test for accounts: every word of `query` is in the module's path, its class or the category. */
-function accountFilter(view, query) {
+function accountFilter(view, ledger, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return null;
-  const { tree, accounts } = view;
+  const { tree } = view;
+  const { accounts, categories } = ledger;
   const nodeText = tree.path.map((path, node) => `${path} ${tree.className[node]}`.toLowerCase());
-  const categoryText = REPORT.categories.map((category) => `${category.key} ${formatName(category.key)}`);
+  const categoryText = categories.map((category) => `${category.key} ${formatName(category.key)}`);
   return (account) => {
     const text = nodeText[accounts.node[account]];
     const category = categoryText[accounts.category[account]];
@@ -70,23 +83,23 @@ function accountFilter(view, query) {
 
 /** Return which accounts and nodes a query matches: a node matches when an account at or below it does. */
 function matchQuery(view, ledger, query) {
-  const accepts = accountFilter(view, query);
+  const accepts = accountFilter(view, ledger, query);
   if (!accepts) return null;
-  const accounts = new Uint8Array(ledger.bytes.length);
+  const accounts = new Uint8Array(ledger.amounts.length);
   const nodes = new Uint8Array(view.tree.count);
-  let bytes = 0;
+  let amount = 0;
   let count = 0;
   for (let account = 0; account < accounts.length; account++) {
-    if (ledger.bytes[account] === 0 || !accepts(account)) continue;
+    if (ledger.amounts[account] === 0 || !accepts(account)) continue;
     accounts[account] = 1;
-    bytes += ledger.bytes[account];
+    amount += ledger.amounts[account];
     count += 1;
-    for (let node = view.accounts.node[account]; !nodes[node]; node = view.tree.parent[node]) {
+    for (let node = ledger.accounts.node[account]; !nodes[node]; node = view.tree.parent[node]) {
       nodes[node] = 1;
       if (node === 0) break;
     }
   }
-  return { accounts, nodes, bytes, count };
+  return { accounts, nodes, amount, count };
 }
 
 /** Return the position of the instant whose `key` ("t" or "event") is nearest to `value`. */

@@ -25,7 +25,7 @@ function rankRow(store, view, number, most) {
     { "aria-current": String(number) === store.state.view ? "true" : null },
     element("th", { scope: "row" }, element("button", { type: "button", className: "link", onclick: () => store.set({ view: String(number) }) }, viewLabel(view))),
     element("td", { className: "column-bytes" }, bytesElement(summary.peak_allocated_bytes)),
-    element("td", { className: "column-bar" }, splitBar([{ bytes: summary.peak_allocated_bytes, color: "var(--accent)" }], most)),
+    element("td", { className: "column-bar" }, splitBar([{ amount: summary.peak_allocated_bytes, color: "var(--accent)" }], most)),
     element("td", { className: "column-bytes" }, bytesElement(summary.peak_reserved_bytes)),
     element("td", { className: "column-bytes" }, element("span", { className: "number" }, formatNs(summary.step_time.median_ns))),
     element("td", {}, `${placeOf(view.instants[view.peak])}`),

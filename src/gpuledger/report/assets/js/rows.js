@@ -1,26 +1,32 @@
 // Rows of the table: the accounts that match the search, grouped one way or another.
 
 const GROUPS = {
-  folded: { label: "modules, repeated layers folded", columns: ["name", "class", "count", "bytes", "share", "split"] },
-  module: { label: "modules", columns: ["name", "class", "bytes", "total", "share", "split"] },
-  account: { label: "category × module", columns: ["category", "name", "class", "bytes", "share"] },
-  category: { label: "categories", columns: ["category", "count", "bytes", "share"] },
-  tensor: { label: "tensors (at the peak)", columns: ["name", "category", "module", "count", "bytes", "share"] },
+  folded: { label: () => "modules, repeated layers folded", columns: ["name", "class", "count", "amount", "share", "split"] },
+  module: { label: () => "modules", columns: ["name", "class", "amount", "total", "share", "split"] },
+  account: { label: ({ part }) => `${part} × module`, columns: ["category", "name", "class", "amount", "share"] },
+  category: { label: ({ parts }) => parts, columns: ["category", "count", "amount", "share"] },
+  tensor: { label: () => "tensors (at the peak)", columns: ["name", "category", "module", "count", "amount", "share"] },
 };
 
-/** Return the rows of `group`: {key, name, class, category, count, bytes, total, sums, node}. */
+/** Return the groups that make sense in a currency: tensors hold bytes, and nothing else. */
+function groupsOf(currency) {
+  return Object.keys(GROUPS).filter((key) => key !== "tensor" || currency.key === "bytes");
+}
+
+/** Return the rows of `group`: {key, name, class, category, count, amount, total, sums, node}. */
 function tableRows(view, ledger, matches, group) {
   if (group === "tensor") return tensorRows(view);
   const rows = new Map();
-  for (let account = 0; account < ledger.bytes.length; account++) {
-    const bytes = ledger.bytes[account];
-    if (bytes === 0 || (matches && !matches.accounts[account])) continue;
-    const node = view.accounts.node[account];
-    const category = view.accounts.category[account];
+  const { accounts, amounts } = ledger;
+  for (let account = 0; account < amounts.length; account++) {
+    const amount = amounts[account];
+    if (amount === 0 || (matches && !matches.accounts[account])) continue;
+    const node = accounts.node[account];
+    const category = accounts.category[account];
     const { key, row } = rowFor(view, ledger, group, node, category);
     const known = rows.get(key) || rows.set(key, row).get(key);
-    known.bytes += bytes;
-    known.sums[category] = (known.sums[category] || 0) + bytes;
+    known.amount += amount;
+    known.sums[category] = (known.sums[category] || 0) + amount;
     known.nodes.add(node);
   }
   return [...rows.values()].map((row) => ({ ...row, count: row.nodes.size }));
@@ -29,7 +35,7 @@ function tableRows(view, ledger, matches, group) {
 function rowFor(view, ledger, group, node, category) {
   const { tree } = view;
   const name = group === "folded" ? foldPath(tree.path[node]) : tree.path[node];
-  const blank = { name, class: tree.className[node], category: -1, bytes: 0, total: ledger.total[node], sums: {}, nodes: new Set(), node };
+  const blank = { name, class: tree.className[node], category: -1, amount: 0, total: ledger.total[node], sums: {}, nodes: new Set(), node };
   if (group === "category") return { key: category, row: { ...blank, name: "", class: "", category } };
   if (group === "account") return { key: `${node} ${category}`, row: { ...blank, category } };
   if (group === "module") return { key: node, row: blank };
@@ -45,41 +51,49 @@ function tensorRows(view) {
       module: printable(tensors.module[i]),
       category: tensors.category[i],
       count: tensors.blocks[i],
-      bytes,
+      amount: bytes,
       sums: {},
       node: null,
     }))
     .filter((row) => words.every((word) => `${row.name} ${row.module} ${REPORT.categories[row.category].key}`.toLowerCase().includes(word)));
 }
 
-/** Return `rows` in the order `sort` asks for ("bytes", "-name", …); the largest first without a wish. */
-function sortRows(rows, sort) {
-  const key = sort.replace(/^-/, "") || "bytes";
+/** Return `rows` in the order `sort` asks for ("amount", "-name", …); the largest first without a wish. */
+function sortRows(rows, sort, categories) {
+  const key = sort.replace(/^-/, "") || "amount";
   const textual = ["name", "class", "category", "module"].includes(key);
   const descending = sort ? sort.startsWith("-") : true;
-  const value = (row) => (key === "category" && row.category >= 0 ? REPORT.categories[row.category].key : key === "share" || key === "split" ? row.bytes : row[key] ?? "");
+  const value = (row) => (key === "category" && row.category >= 0 ? categories[row.category].key : key === "share" || key === "split" ? row.amount : row[key] ?? "");
   const compare = textual ? (a, b) => String(value(a)).localeCompare(String(value(b)), "en", { numeric: true }) : (a, b) => value(a) - value(b);
-  return [...rows].sort((a, b) => (descending ? -compare(a, b) : compare(a, b)) || b.bytes - a.bytes);
+  return [...rows].sort((a, b) => (descending ? -compare(a, b) : compare(a, b)) || b.amount - a.amount);
 }
 
-const COLUMN_TITLES = { name: "Module", class: "Class", bytes: "Bytes", total: "With children", share: "Share", split: "Categories", category: "Category", module: "Module" };
+const COLUMN_TITLES = { name: "Module", class: "Class", total: "With children", share: "Share", module: "Module" };
 
-/** Return the heads and the cells of `rows` as text; bytes are exact. */
-function textTable(rows, group, whole) {
+/** Return the heads and the cells of `rows` as text; amounts are exact, in the currency's unit. */
+function textTable(rows, group, whole, { currency, categories }) {
   const columns = GROUPS[group].columns.filter((column) => column !== "split");
   const cell = (row, column) => {
-    if (column === "category") return REPORT.categories[row.category].key;
-    if (column === "share") return formatShare(row.bytes, whole);
+    if (column === "category") return categories[row.category].key;
+    if (column === "share") return formatShare(row.amount, whole);
+    if (column === "amount" || column === "total") return currency.number(row[column]);
     return String(row[column] ?? "");
   };
-  return { heads: columns.map((column) => columnTitle(column, group)), cells: rows.map((row) => columns.map((column) => cell(row, column))) };
+  const head = (column) => (column === "amount" && currency.key !== "bytes" ? `${columnTitle(column, group, currency)} (${currency.unit})` : columnTitle(column, group, currency));
+  return { heads: columns.map(head), cells: rows.map((row) => columns.map((column) => cell(row, column))) };
 }
 
-function columnTitle(column, group) {
+function columnTitle(column, group, currency) {
   if (column === "name" && group === "tensor") return "Tensor";
-  if (column === "bytes" && group === "module") return "Own";
+  if (column === "amount") return group === "module" ? "Own" : currency.title;
+  if (column === "category") return capital(currency.part);
+  if (column === "split") return capital(currency.parts);
   if (column === "count") return group === "tensor" ? "Blocks" : "Modules";
   return COLUMN_TITLES[column];
+}
+
+function capital(word) {
+  return `${word.charAt(0).toUpperCase()}${word.slice(1)}`;
 }
 
 /** Return a table as Markdown; a bar inside a name is escaped. */

@@ -12,6 +12,8 @@ const DEFAULT_STATE = {
   axis: "time",
   scale: "data",
   shape: "icicle",
+  metric: "bytes",
+  span: "recording",
   hide: "",
   theme: "",
 };

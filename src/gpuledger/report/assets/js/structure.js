@@ -52,7 +52,7 @@ class Structure {
 
   paintBox(context, box, style) {
     const treemap = this.store.state.shape === "treemap";
-    const color = box.account >= 0 ? REPORT.categories[this.view.accounts.category[box.account]].color : null;
+    const color = box.account >= 0 ? this.categoryOf(box).color : null;
     context.globalAlpha = this.isMatched(box) ? 1 : 0.15;
     context.fillStyle = color || style.frame;
     const gap = box.w > 3 && !treemap ? 1 : 0;
@@ -73,11 +73,11 @@ class Structure {
     const sums = categoriesBelow(this.ledger, box.node);
     let x = box.x;
     if (box.w < 4) {
-      context.fillStyle = REPORT.categories[sums.indexOf(Math.max(...sums))].color;
+      context.fillStyle = this.ledger.categories[sums.indexOf(Math.max(...sums))].color;
       context.fillRect(x, box.y + box.h - 4, box.w, 3);
       return;
     }
-    REPORT.categories.forEach((category, id) => {
+    this.ledger.categories.forEach((category, id) => {
       const width = (sums[id] / this.ledger.total[box.node]) * (box.w - 1);
       context.fillStyle = category.color;
       if (width > 0) context.fillRect(x, box.y + box.h - 4, width, 3);
@@ -90,14 +90,19 @@ class Structure {
     return box.account >= 0 ? this.matches.accounts[box.account] === 1 : this.matches.nodes[box.node] === 1;
   }
 
-  bytesOf(box) {
-    return box.account >= 0 ? this.ledger.bytes[box.account] : this.ledger.total[box.node];
+  amountOf(box) {
+    return box.account >= 0 ? this.ledger.amounts[box.account] : this.ledger.total[box.node];
   }
 
-  /** Return name and bytes of a box, the name alone where there is no room for both. */
+  /** Return the category (or phase) of an account's box. */
+  categoryOf(box) {
+    return this.ledger.categories[this.ledger.accounts.category[box.account]];
+  }
+
+  /** Return name and amount of a box, the name alone where there is no room for both. */
   label(context, box, room) {
-    const name = box.account >= 0 ? formatName(REPORT.categories[this.view.accounts.category[box.account]].key) : this.view.tree.name[box.node];
-    const whole = `${name}  ${formatBytes(this.bytesOf(box))}`;
+    const name = box.account >= 0 ? formatName(this.categoryOf(box).key) : this.view.tree.name[box.node];
+    const whole = `${name}  ${this.ledger.currency.format(this.amountOf(box))}`;
     return context.measureText(whole).width <= room ? whole : fitText(context, name, room);
   }
 
@@ -132,19 +137,21 @@ class Structure {
 
   describe(box) {
     const { tree } = this.view;
-    const bytes = this.bytesOf(box);
-    const shares = `${formatBytes(bytes)} · ${formatShare(bytes, this.ledger.total[0])} of allocated`;
-    const title = box.node === 0 ? "everything allocated on this device" : tree.path[box.node];
+    const { currency, categories, uncertainty, total } = this.ledger;
+    const amount = this.amountOf(box);
+    const shares = `${currency.format(amount)} · ${formatShare(amount, total[0])} ${currency.whole}`;
+    const title = box.node === 0 ? currency.everything : tree.path[box.node];
     const lines = [{ text: title, className: "tip-title path" }];
     if (tree.className[box.node]) lines.push({ text: tree.className[box.node], className: "tip-source" });
     if (box.account >= 0) {
-      const category = REPORT.categories[this.view.accounts.category[box.account]];
-      return [...lines, { text: formatName(category.key), color: category.color, value: shares }, { text: formatExact(bytes), className: "tip-source" }];
+      const category = this.categoryOf(box);
+      const around = uncertainty && uncertainty[box.account] !== null ? ` ± ${currency.format(uncertainty[box.account])}` : "";
+      return [...lines, { text: formatName(category.key), color: category.color, value: shares }, { text: `${currency.exact(amount)}${around}`, className: "tip-source" }];
     }
     lines.push({ text: shares });
-    const sums = [...categoriesBelow(this.ledger, box.node)].map((sum, id) => ({ sum, category: REPORT.categories[id] })).filter(({ sum }) => sum > 0);
+    const sums = [...categoriesBelow(this.ledger, box.node)].map((sum, id) => ({ sum, category: categories[id] })).filter(({ sum }) => sum > 0);
     sums.sort((a, b) => b.sum - a.sum);
-    lines.push(...sums.map(({ sum, category }) => ({ text: formatName(category.key), color: category.color, value: formatBytes(sum) })));
+    lines.push(...sums.map(({ sum, category }) => ({ text: formatName(category.key), color: category.color, value: currency.format(sum) })));
     return lines;
   }
 
@@ -204,7 +211,8 @@ class Structure {
     for (let node = focus; node > 0; node = this.view.tree.parent[node]) nodes.unshift(node);
     const step = (node) => element("button", { type: "button", className: "link", onclick: () => this.zoomTo(node), disabled: node === focus }, this.view.tree.name[node]);
     byId("trail").replaceChildren(...[0, ...nodes].flatMap((node, i) => (i ? [element("span", { className: "muted", "aria-hidden": "true" }, "›"), step(node)] : [step(node)])));
-    byId("trail-bytes").textContent = `${formatBytes(this.ledger.total[focus])}${focus ? ` · ${formatShare(this.ledger.total[focus], this.ledger.total[0])} of allocated` : " allocated"}`;
+    const { currency, total } = this.ledger;
+    byId("trail-bytes").textContent = `${currency.format(total[focus])} ${focus ? `· ${formatShare(total[focus], total[0])} ${currency.whole}` : currency.whole.replace(/^of /, "")}`;
   }
 }
 

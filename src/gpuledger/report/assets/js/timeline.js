@@ -37,6 +37,7 @@ class Timeline {
     this.store = store;
     this.onHover = onHover;
     this.host = byId("timeline");
+    this.power = new PowerStrip(this);
     new ResizeObserver(() => this.resize()).observe(this.host);
   }
 
@@ -51,17 +52,34 @@ class Timeline {
     if (this.plot) this.plot.destroy();
     this.hidden = new Set(this.store.state.hide.split(",").filter(Boolean));
     this.axis = AXES[this.store.state.axis] || AXES.time;
-    const { timeline } = this.view;
-    const place = (t) => this.axis.place(timeline, t) / this.axis.perUnit;
-    this.bands = this.view.bands.map((band) => ({ ...band, from: place(band.start), to: place(band.end) }));
+    this.bands = this.view.bands.map((band) => ({ ...band, from: this.axisPlace(band.start), to: this.axisPlace(band.end) }));
     this.plot = new uPlot(this.options(), this.stack(), this.host);
-    this.listen();
+    this.listenTo(this.plot);
+    this.power.draw();
+  }
+
+  /** Return where time `t` (ns) stands on the x axis, whatever it counts. */
+  axisPlace(t) {
+    return this.axis.place(this.view.timeline, t) / this.axis.perUnit;
+  }
+
+  axisStyle() {
+    return { stroke: cssColor("muted"), font: `12px ${cssColor("sans")}`, grid: { stroke: cssColor("grid"), width: 1 }, ticks: { stroke: cssColor("grid"), width: 1, size: 4 } };
+  }
+
+  /** Return a cursor that both plots share: one line through both, a drag selects. */
+  cursor() {
+    return { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, sync: { key: "timeline" } };
+  }
+
+  hooks(onCursor) {
+    return { setSelect: [(plot) => this.zoomToSelection(plot)], setCursor: [onCursor] };
   }
 
   options() {
     const { categories } = this.view.timeline;
     const ink = cssColor("ink");
-    const axis = { stroke: cssColor("muted"), font: `12px ${cssColor("sans")}`, grid: { stroke: cssColor("grid"), width: 1 }, ticks: { stroke: cssColor("grid"), width: 1, size: 4 } };
+    const axis = this.axisStyle();
     const stepped = uPlot.paths.stepped({ align: 1 });
     const areas = categories.map((_, position) => {
       const category = REPORT.categories[categories[categories.length - 1 - position]];
@@ -73,7 +91,7 @@ class Timeline {
       height: this.host.clientHeight,
       padding: [BANDS_HEIGHT, 28, 0, 0],
       legend: { show: false },
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
+      cursor: this.cursor(),
       scales: {
         x: { time: false, min: this.range()[0], max: this.range()[1] },
         y: { range: (plot, low, high) => [0, this.top(high)] },
@@ -83,7 +101,7 @@ class Timeline {
         { ...axis, size: 76, incrs: byteIncrements(), values: (plot, ticks) => byteLabels(ticks) },
       ],
       series: [{}, ...areas, reserved],
-      hooks: { draw: [(plot) => this.decorate(plot)], setSelect: [(plot) => this.zoomToSelection(plot)], setCursor: [(plot) => this.hover(plot)] },
+      hooks: { ...this.hooks((plot) => this.hover(plot)), draw: [(plot) => this.decorate(plot)] },
     };
   }
 
@@ -103,7 +121,8 @@ class Timeline {
 
   range() {
     const values = this.axis.values(this.view.timeline);
-    const whole = [values[0], Math.max(values[values.length - 1], values[0] + 1)];
+    const recorded = [values[0], Math.max(values[values.length - 1], values[0] + 1)];
+    const whole = this.axis === AXES.time && this.store.state.span === "run" ? runSpan(this.view, recorded) : recorded;
     return (parseZoom(this.store.state.zoom) || whole).map((value) => value / this.axis.perUnit);
   }
 
@@ -114,8 +133,9 @@ class Timeline {
     return Math.max(high, 1) * 1.12;
   }
 
-  listen() {
-    const { over } = this.plot;
+  /** Let a click on `plot` choose an instant, and a double click show everything. */
+  listenTo(plot) {
+    const { over } = plot;
     let from = null;
     over.addEventListener("mousedown", (event) => { from = event.clientX; });
     over.addEventListener("mouseup", (event) => {
@@ -149,10 +169,12 @@ class Timeline {
   zoom() {
     const [min, max] = this.range();
     this.plot.setScale("x", { min, max });
+    this.power.zoom();
   }
 
   resize() {
     if (this.plot && this.host.clientWidth > 0) this.plot.setSize({ width: this.host.clientWidth, height: this.host.clientHeight });
+    this.power.resize();
   }
 
   decorate(plot) {
@@ -170,6 +192,21 @@ class Timeline {
   place(instant) {
     return instant[this.axis.key] / this.axis.perUnit;
   }
+}
+
+/** Return [start, end] in ns of everything that has a time: the recorded allocations, all steps, all readings. */
+function runSpan(view, recorded) {
+  const times = [...recorded, ...view.bands.flatMap((band) => [band.start, band.end])];
+  if (view.power) times.push(view.power.t[0], view.power.t[view.power.t.length - 1]);
+  return [Math.min(...times), Math.max(...times)];
+}
+
+/** Return whether there is more to see than the recorded allocations. */
+function hasMoreThanRecorded(view) {
+  const { t } = view.timeline;
+  const recorded = [t[0], t[t.length - 1]];
+  const [start, end] = runSpan(view, recorded);
+  return end - start > 1.05 * (recorded[1] - recorded[0]);
 }
 
 /** Return increments of the byte axis: 1, 2, 5, 10, … 500 of each unit. */

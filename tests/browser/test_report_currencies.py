@@ -1,0 +1,119 @@
+"""Time beside bytes in the report: the switch, the bars, the cards and the strip of watts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from opened import Opened
+from synthetic_work import load_timed
+
+from gpuledger.analyze.times import TimeBreakdown, break_down_time
+from gpuledger.units import format_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuledger.model.run import Run
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load_timed(tmp_path_factory.mktemp("timed") / "run.ledger", blocks=800)
+
+
+@pytest.fixture(scope="module")
+def times(run: Run) -> TimeBreakdown:
+    found = break_down_time(run.ranks[0], 0)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def opened(open_report: Callable[..., Opened], run: Run) -> Opened:
+    return open_report(ledger=run.path)
+
+
+def amounts(opened: Opened) -> list[int]:
+    """Return the exact amounts of the rows."""
+    tips = opened.page.locator("#table-body .column-amount .number")
+    return [
+        int((tips.nth(row).get_attribute("data-tip") or "").split()[0].replace(",", "")) for row in range(tips.count())
+    ]
+
+
+def test_the_switch_shows_a_steps_time_by_module(opened: Opened, times: TimeBreakdown) -> None:
+    before = opened.page.evaluate("document.getElementById('structure').toDataURL()")
+    opened.page.click("#metric-time")
+    assert opened.page.evaluate("document.getElementById('structure').toDataURL()") != before
+    assert opened.text("#instant-name") == "In one step"
+    assert format_ns(times.work_ns) in opened.text("#instant-bytes")
+    assert format_ns(times.busy_ns) in opened.text("#instant-where")
+    assert not opened.page.locator("#instant-tools").is_visible()
+    opened.page.select_option("#group", "category")
+    assert opened.page.locator("#group option").count() == 4
+    by_phase: dict[str, float] = {"idle": times.idle_ns or 0.0}
+    for account in times.accounts:
+        by_phase[account.phase] = by_phase.get(account.phase, 0.0) + account.time_ns
+    assert amounts(opened) == pytest.approx(sorted(by_phase.values(), reverse=True), abs=len(times.accounts))
+    opened.page.fill("#search", "forward")
+    assert format_ns(by_phase["forward"]) in opened.text("#matched")
+    opened.page.click("#shape-treemap")
+    opened.page.locator("#structure").hover(position={"x": 60, "y": 200})
+    assert "of the step" in opened.text("#tip")
+    assert opened.complaints == []
+
+
+def test_the_state_says_which_currency(open_report: Callable[..., Opened], run: Run) -> None:
+    first = open_report(ledger=run.path)
+    first.page.click('[data-card="busy"]')
+    assert "metric=time" in first.state
+    second = open_report(state=first.state, ledger=run.path)
+    assert amounts(second) == amounts(first)
+    assert second.page.locator("#metric-time").get_attribute("aria-pressed") == "true"
+    second.page.click('[data-card="peak_allocated_bytes"]')
+    assert second.text("#instant-name") == "At the peak"
+
+
+def test_what_was_not_recorded_can_be_neither_chosen_nor_forced(open_report: Callable[..., Opened]) -> None:
+    opened = open_report(state="#metric=energy", blocks=400, modules=6)
+    assert opened.text("#instant-name") == "At the peak"
+    assert opened.page.locator("#metric-time").is_disabled()
+    assert "--passes" in (opened.page.locator("#metric-time").get_attribute("data-tip") or "")
+    assert not opened.page.locator("#bars-section").is_visible()
+    assert not opened.page.locator("#power-section").is_visible()
+    assert opened.complaints == []
+
+
+def test_time_is_copied_with_its_unit(opened: Opened) -> None:
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.page.click("#metric-time")
+    opened.page.select_option("#group", "category")
+    opened.page.click("#copy-csv")
+    opened.page.wait_for_function("document.getElementById('copy-csv').textContent === 'Copied'")
+    lines = opened.page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert lines[0] == "Phase,Modules,Time (ns a step),Share"
+    assert [int(line.split(",")[2]) for line in lines[1:]] == amounts(opened)
+
+
+def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown) -> None:
+    assert opened.page.locator("#bars figure").count() == 2
+    assert format_ns(times.idle_ns) in opened.text("#bars")
+    assert "at most 600 W" in opened.text("#power-value")
+    picture = "document.querySelector('#power canvas').toDataURL()"
+    recorded = opened.page.evaluate(picture)
+    opened.page.click("#span")
+    assert "span=run" in opened.state
+    assert opened.page.evaluate(picture) != recorded
+    box = opened.page.locator("#power .u-over").bounding_box()
+    assert box
+    opened.page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 20)
+    opened.page.mouse.down()
+    opened.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 25, steps=3)
+    opened.page.mouse.up()
+    assert "zoom=" in opened.state
+    opened.page.mouse.click(box["x"] + box["width"] * 0.1, box["y"] + 20)
+    assert "at=" in opened.state
+    assert opened.complaints == []

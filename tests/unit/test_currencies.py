@@ -1,0 +1,107 @@
+"""Time in the payload: the analysis's own numbers, on the tree that holds the bytes; power beside them."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import load_run
+from synthetic_work import load_timed
+
+from gpuledger.analyze.times import break_down_time
+from gpuledger.report.colors import PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
+from gpuledger.report.currencies import IDLE, Amount, amount_columns, owners_of
+from gpuledger.report.data import Module, gather
+from gpuledger.report.payload import build_payload
+from gpuledger.report.tree import IDLE_PATH, build_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuledger.model.run import Run
+
+MODULES = tuple(Module(n, None if n == 0 else 0, f"m{n}", "M") for n in range(5))
+AMOUNTS = st.lists(
+    st.builds(
+        Amount,
+        st.sampled_from(["", "unheard of", *(module.path for module in MODULES)]),
+        st.sampled_from(["forward", "backward", "", IDLE]),
+        st.floats(0, 1e9),
+        st.none() | st.floats(0, 10),
+    ),
+    max_size=12,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load_timed(tmp_path_factory.mktemp("timed") / "run.ledger", blocks=500)
+
+
+@pytest.fixture(scope="module")
+def payload(run: Run) -> dict[str, Any]:
+    return build_payload(gather(run, run.ranks))
+
+
+def test_the_nodes_hold_the_breakdowns_own_times(run: Run, payload: dict[str, Any]) -> None:
+    times = break_down_time(run.ranks[0], 0)
+    assert times is not None
+    view = payload["views"][0]
+    columns = view["time"]["accounts"]
+    assert columns["node"] == sorted(columns["node"])
+    held = {
+        (view["tree"]["path"][node], payload["phases"][category]["key"]): amount
+        for node, category, amount in zip(columns["node"], columns["category"], columns["amount"], strict=True)
+    }
+    assert held.pop((IDLE_PATH, IDLE)) == pytest.approx(times.idle_ns, abs=1)
+    expected = {(one.module or "(outside modules)", one.phase): one.time_ns for one in times.accounts}
+    assert held == pytest.approx(expected, abs=1)
+    assert sum(held.values()) == pytest.approx(times.work_ns, abs=len(held))
+
+
+def test_bars_are_cut_from_the_same_sums(payload: dict[str, Any]) -> None:
+    time = payload["views"][0]["time"]
+    by_phase, by_kind = time["bars"]
+    for bar in (by_phase, by_kind):
+        assert bar["whole"] == pytest.approx(sum(amount for _, amount in bar["parts"]))
+        assert bar["whole"] == pytest.approx(time["work_ns"] + time["idle_ns"], abs=2)
+    assert [name for name, _ in by_phase["parts"]] == ["forward", "backward", "optimizer", IDLE]
+    assert [name for name, _ in by_kind["parts"]] == ["kernel", "copy", IDLE]
+
+
+def test_power_is_what_was_read(run: Run, payload: dict[str, Any]) -> None:
+    power = payload["views"][0]["power"]
+    read = [one for one in run.rank().table("samples")["power_instant_w"].to_pylist() if one is not None]
+    assert np.array(list(accumulate(power["tenths_w"]))) / 10 == pytest.approx(np.array(read), abs=0.051)
+    assert list(accumulate(power["t"])) == sorted(accumulate(power["t"]))
+
+
+def test_a_run_without_these_passes_has_neither(tmp_path: Path) -> None:
+    run = load_run(tmp_path / "run.ledger", blocks=50)
+    payload = build_payload(gather(run, run.ranks))
+    assert payload["phases"] == []
+    assert [payload["views"][0][name] for name in ("time", "power")] == [None, None]
+
+
+@given(AMOUNTS)
+def test_nothing_is_lost_between_modules_and_nodes(amounts: list[Amount]) -> None:
+    tree = build_tree(MODULES, owners_of(amounts, MODULES))
+    numbers = {name: number for number, name in enumerate(("forward", "backward", "between", IDLE))}
+    columns = amount_columns(amounts, tree, MODULES, numbers, 3)
+    assert sum(columns["amount"]) == pytest.approx(sum(one.amount for one in amounts), abs=0.01)
+    assert all(0 <= node < len(tree.path) for node in columns["node"])
+    idle = sum(one.amount for one in amounts if one.phase == IDLE)
+    at_idle = sum(a for node, a in zip(columns["node"], columns["amount"], strict=True) if node == tree.idle)
+    assert at_idle == pytest.approx(idle, abs=0.01)
+    known = [one.uncertainty is not None for one in amounts]
+    assert all(one is not None for one in columns["uncertainty"]) or not all(known)
+
+
+def test_phases_stand_in_the_order_of_a_step() -> None:
+    assert phase_order((IDLE, "warp drive", "backward", "forward")) == ("forward", "backward", "warp drive", IDLE)
+    assert phase_color("warp drive") == UNKNOWN_COLOR
+    assert phase_color("forward") == PHASE_COLORS["forward"]
