@@ -37,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "calibrate": Entry(
         "gpuledger.cli.calibrate:calibrate_command", "Predict", "Measure what context and libraries take on this card."
     ),
+    "ops": Entry("gpuledger.cli.ops.group:ops_group", "Predict", "Measure operators once, add them up for any model."),
     "watch": Entry("gpuledger.cli.watch:watch_command", "Record", "Watch the cards while any command runs."),
     "show": Entry("gpuledger.cli.show:show_command", "Look", "Show where the bytes are at one instant."),
     "group": Entry("gpuledger.cli.group:group_command", "Look", "Put every byte into a group of keywords."),
@@ -62,13 +63,15 @@ COMMANDS: dict[str, Entry] = {
 class Commands(click.Group):
     """A group that imports a command when it is used and ends every error in one place."""
 
+    entries = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
-        return list(COMMANDS)
+        return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported now."""
-        entry = COMMANDS.get(cmd_name)
+        entry = self.entries.get(cmd_name)
         if entry is None:
             return None
         module, name = entry.place.split(":")
@@ -79,18 +82,18 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that ``args`` begin with; a wrong one is told which are near."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in self.entries and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], COMMANDS, 1)
-            meant = f"gpuledger {near[0]} …" if near else f"one of {', '.join(COMMANDS)}"
+            near = get_close_matches(args[0], self.entries, 1)
+            meant = f"{ctx.command_path} {near[0]} …" if near else f"one of {', '.join(self.entries)}"
             raise UsageError(f"no command {args[0]!r}", hint=f"try {meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their sections."""
-        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
-            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
+        for section in dict.fromkeys(entry.section for entry in self.entries.values()):
+            rows = [(name, entry.summary) for name, entry in self.entries.items() if entry.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows, col_max=10)
 

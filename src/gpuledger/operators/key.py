@@ -78,6 +78,12 @@ class OperatorKey:
     def _has_keywords(self) -> bool:
         return bool(self.inputs) and isinstance(self.inputs[-1], dict) and set(self.inputs[-1]) == {KEYWORDS}
 
+    @property
+    def text(self) -> str:
+        """Return the call in one line, for people: ``convolution(32x3x224x224, 64x3x7x7, None, [2, 2], …)``."""
+        named = [f"{name}={value_text(value)}" for name, value in self.keywords.items()]
+        return f"{self.operator.removeprefix('aten.')}({', '.join([*map(value_text, self.arguments), *named])})"
+
     def tensors(self) -> Iterator[dict[str, Any]]:
         """Yield the descriptions of the tensors, in the order of the arguments."""
         yield from tensors_in(self.inputs)
@@ -99,6 +105,18 @@ class OperatorKey:
         if not isinstance(inputs, list) or not isinstance(flags, dict):
             raise InputError(f"operator key of {value['operator']}: inputs or flags are missing")
         return cls(value["operator"], tuple(inputs), flags)
+
+
+def value_text(value: Any) -> str:
+    """Return one argument for people; float32 and contiguous go without saying."""
+    if is_tensor(value):
+        dtype = "" if value["dtype"] == "float32" else f":{value['dtype']}"
+        return ("x".join(map(str, value["shape"])) or "scalar") + dtype
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, dict) and len(value) == 1:
+        return str(next(iter(value.values())))
+    return str(value)
 
 
 def tensors_in(value: Any) -> Iterator[dict[str, Any]]:

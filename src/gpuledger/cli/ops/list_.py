@@ -1,0 +1,132 @@
+"""``gpuledger ops list``: the distinct layers or operators of a workload."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import open_workload, workload_argument
+
+if TYPE_CHECKING:
+    from gpuledger.operators.workload import Layer, Use, Workload
+    from gpuledger.report.terminal import Table
+
+ROWS = 40
+
+
+@click.command(
+    "list",
+    short_help="List the layers or operators of a workload.",
+    epilog="""\b
+Examples:
+  gpuledger ops list resnet50-inference-32x3x224x224 --by layer
+  gpuledger ops list train-training.workload.json --by operator --json""",
+)
+@workload_argument()
+@click.option(
+    "--by",
+    type=click.Choice(["layer", "operator"]),
+    default="operator",
+    show_default=True,
+    help="Distinct layers with the operators inside them, or distinct operators.",
+)
+@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@json_option()
+def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
+    """List the distinct layers or operators of a workload, most calls first.
+
+    A layer is a module that called no other: its class, arguments, shapes and parameters, and the operators inside one
+    call of it. An operator's reuse distance is how many bytes were touched since its inputs were.
+    """
+    workload = open_workload(workload_path)
+    if as_json:
+        print_json(_document(workload, by))
+        return
+    from gpuledger.report.terminal import Terminal
+
+    terminal = Terminal.of(sys.stdout)
+    table, total = _by_layer(workload, rows) if by == "layer" else _by_operator(workload, rows)
+    print_lines(table.lines(terminal))
+    if total > rows:
+        print_notes([f"gpuledger: {total - rows:,} more rows; -n {total} or --json print them"])
+
+
+def _by_operator(workload: Workload, rows: int) -> tuple[Table, int]:
+    from gpuledger.report.terminal import Column, Table
+    from gpuledger.units import format_bytes
+
+    uses = sorted(workload.uses, key=lambda use: -use.count)
+    columns = (Column("calls", right=True), Column("operator"), Column("reuse", right=True), Column("modules"))
+    cells = tuple(
+        (
+            f"{use.count:,}",
+            use.key.text + _flags_text(use),
+            "-" if use.reuse_bytes is None else format_bytes(int(use.reuse_bytes)),
+            _modules_text(use.modules),
+        )
+        for use in uses[:rows]
+    )
+    return Table(columns, cells), len(uses)
+
+
+def _flags_text(use: Use) -> str:
+    """Return what differs from the usual settings."""
+    flags = use.key.flags
+    words = [f"autocast {flags['autocast']}"] if flags.get("autocast") else []
+    words += ["tf32"] if flags.get("tf32") else []
+    return f"  [{', '.join(words)}]" if words else ""
+
+
+def _modules_text(modules: Sequence[tuple[str, int]]) -> str:
+    first = modules[0][0] or "(outside modules)" if modules else ""
+    return f"{first} and {len(modules) - 1} more" if len(modules) > 1 else first
+
+
+def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
+    from gpuledger.report.terminal import Column, Table
+
+    operators = {use.key.digest: use.key.name for use in workload.uses}
+    layers = sorted(workload.layers, key=lambda layer: -layer.count)
+    columns = (Column("calls", right=True), *(Column(name) for name in ("layer", "inputs", "outputs", "parameters")))
+    cells = tuple(
+        (
+            f"{layer.count:,}",
+            f"{layer.class_name}({layer.extra_repr})",
+            _shapes(layer.inputs),
+            _shapes(layer.outputs),
+            f"{_parameters(layer):,}",
+            _inside(layer, operators),
+        )
+        for layer in layers[:rows]
+    )
+    return Table((*columns, Column("operators")), cells), len(layers)
+
+
+def _shapes(tensors: Sequence[Any]) -> str:
+    from gpuledger.operators.key import value_text
+
+    return ", ".join(map(value_text, tensors))
+
+
+def _parameters(layer: Layer) -> int:
+    from math import prod
+
+    return sum(prod(shape) for _, shape in layer.parameters)
+
+
+def _inside(layer: Layer, operators: dict[str, str]) -> str:
+    words = [f"{count} × {operators[digest]}" if count > 1 else operators[digest] for digest, count in layer.uses]
+    return ", ".join(words) or "-"
+
+
+def _document(workload: Workload, by: str) -> list[dict[str, Any]]:
+    from gpuledger.operators.workload import to_json
+
+    found = to_json(workload)
+    if by == "layer":
+        return list(found["layers"])
+    return [{"digest": use.key.digest, **one} for use, one in zip(workload.uses, found["uses"], strict=True)]
