@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from metered import metered
 from programs import TRAIN, write_script
 from programs import recorded as recorded_with
 
+from gpuledger.analyze.energy import break_down_energy, share_energy, step_energy
 from gpuledger.analyze.steps import step_times
 from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
@@ -83,3 +85,17 @@ def test_without_a_card_there_are_host_times_and_no_joules(tmp_path: Path) -> No
     assert [note for note in rank.manifest["notes"] if note.startswith("No joules")]
     found: Any = break_down_time(rank)
     assert found.on_host
+
+
+def test_every_joule_has_an_account(whole: Rank) -> None:
+    found = break_down_energy(whole)
+    assert found is not None
+    assert found.step_energy_j == pytest.approx(whole.manifest["energy"][0]["energy_j"] / found.steps)
+    assert math.fsum(one.energy_j for one in found.accounts) == pytest.approx(found.step_energy_j, rel=1e-12)
+    placed = {(one.module, one.phase) for one in found.accounts}
+    assert {("0", "forward"), ("2", "backward"), ("", "optimizer")} <= placed
+    step = step_energy(whole)
+    assert step is not None
+    for by in (("operator",), ("kernel",), ("kind",), ("phase",)):
+        assert math.fsum(one.energy_j for one in share_energy(whole, step, by)) == pytest.approx(step.energy_j)
+    assert ("aten::addmm",) in {one.key for one in share_energy(whole, step, ("operator",))}

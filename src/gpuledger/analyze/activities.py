@@ -27,7 +27,10 @@ _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
 @dataclass(frozen=True)
 class OwnedSpans:
-    """One entry per span: ``kind`` in SPAN_KINDS, ``name_id`` in the activities' own names; -1 stands for none."""
+    """One entry per span: ``kind`` in SPAN_KINDS, names in the activities' own; -1 stands for none.
+
+    ``operator_id`` is the name of the operator that launched it, or that it is.
+    """
 
     kind: NDArray[np.int8]
     device_idx: I64
@@ -38,6 +41,7 @@ class OwnedSpans:
     module_id: I64
     phase: NDArray[np.int8]
     step: I64
+    operator_id: I64
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         module_id=np.where(placed, owner[0][at], -1),
         phase=np.where(placed, owner[1][at], int(Phase.BETWEEN)).astype(np.int8),
         step=_steps_at(journal, np.where(placed, table["start_ns"][at], start)),
+        operator_id=np.where(placed, table["name_id"][at], -1).astype(np.int64),
     )
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gpuledger.analyze.activities import SPAN_KINDS
 from gpuledger.analyze.breakdown import fold_path
 from gpuledger.analyze.instant import module_paths
-from gpuledger.analyze.live import to_numbers
 from gpuledger.analyze.steps import StepTimes, step_times
+from gpuledger.analyze.work import read_work
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -61,39 +61,25 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         rank: One process.
         device_idx: torch's index; None takes the device that was busiest.
     """
-    columns = ("device_idx", "kind", "start_ns", "end_ns", "module_id", "phase", "step")
-    table = rank.table("spans", columns)
-    kinds = np.array(table["kind"].to_pylist(), dtype=object)
-    phases = np.array(table["phase"].to_pylist(), dtype=object)
-    device, start, end, module, step = (
-        to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "module_id", "step")
-    )
-    timed = rank.manifest.get("time_steps") or [0, -1]
-    work = (kinds != "phase") & (step >= timed[0]) & (step <= timed[1])
-    if not work.any():
+    work = read_work(rank, device_idx)
+    if work is None:
         return None
-    chosen = _busiest(device[work], (end - start)[work]) if device_idx is None else device_idx
-    mine = work & (device == chosen)
-    if not mine.any():
-        return None
-    count = len(np.unique(step[mine]))
-    duration = (end - start)[mine]
-    on_host = bool((kinds[mine] == "host").all())
-    busy_ns = _union_ns(start[mine], end[mine]) / count
+    count, duration, busy_ns = work.steps, work.duration_ns, work.busy_ns
     undisturbed = step_times(rank)
+    unplaced = (work.module_id < 0) & (work.phase == "between")
+    idle_ns = None if work.on_host or undisturbed.median_ns is None else undisturbed.median_ns - busy_ns
+    kinds = {kind: float(duration[work.kind == kind].sum()) / count for kind in SPAN_KINDS if kind in work.kind}
     return TimeBreakdown(
-        device_idx=chosen,
-        on_host=on_host,
+        device_idx=work.device_idx,
+        on_host=work.on_host,
         steps=count,
         work_ns=float(duration.sum()) / count,
         busy_ns=busy_ns,
-        idle_ns=None if on_host or undisturbed.median_ns is None else undisturbed.median_ns - busy_ns,
-        unplaced_ns=float(duration[(module[mine] < 0) & (phases[mine] == "between")].sum()) / count,
-        by_kind_ns={
-            kind: float(duration[kinds[mine] == kind].sum()) / count for kind in SPAN_KINDS if kind in kinds[mine]
-        },
+        idle_ns=idle_ns,
+        unplaced_ns=float(duration[unplaced].sum()) / count,
+        by_kind_ns=kinds,
         undisturbed=undisturbed,
-        accounts=_accounts(module_paths(rank), module[mine], phases[mine], duration, count),
+        accounts=_accounts(module_paths(rank), work.module_id, work.phase, duration, count),
     )
 
 
@@ -116,16 +102,3 @@ def _accounts(
         sums[1] += 1
     accounts = [TimeAccount(path, phase, ns / count, n / count) for (path, phase), (ns, n) in found.items()]
     return tuple(sorted(accounts, key=lambda account: -account.time_ns))
-
-
-def _busiest(device: I64, duration: I64) -> int:
-    devices = np.unique(device)
-    return int(max(devices, key=lambda one: int(duration[device == one].sum())))
-
-
-def _union_ns(start: I64, end: I64) -> int:
-    """Return how long at least one of the intervals was under way."""
-    order = np.argsort(start, kind="stable")
-    start, latest = start[order], np.maximum.accumulate(end[order])
-    before = np.concatenate(([start[0]], latest[:-1]))
-    return int(np.maximum(latest - np.maximum(start, before), 0).sum())

@@ -140,11 +140,25 @@ class Rank:
         for part in parts:
             try:
                 with pq.ParquetFile(part) as file:
-                    tables.append(file.read(columns=schema.names).select(schema.names).cast(schema))
+                    tables.append(_with_later_columns(file.read(columns=schema.names), schema))
             except (OSError, pa.ArrowException, KeyError) as error:
                 place = part.relative_to(self.directory.parent)
                 raise InputError(f"{self.directory.parent.name}: {place}: damaged part: {error}") from error
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of ``schema``; one that may be null, and came after it was written, is null.
+
+    Raises:
+        KeyError: it lacks another column.
+    """
+    import pyarrow as pa
+
+    for field_ in schema:
+        if field_.nullable and field_.name not in table.schema.names:
+            table = table.append_column(field_, pa.nulls(table.num_rows, field_.type))
+    return table.select(schema.names).cast(schema)
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,7 @@ SPANS = Table(
         Column("phase", "label", "", "phase it belongs to", _TAG),
         Column("step", "int32", "", "step it belongs to", _TAG),
         Column("stream", "int64", "", "stream it ran on", "CUPTI", True),
+        Column("operator_id", "int32", "", "name of the operator that launched it, or that it is", "Kineto", True),
     ),
 )
 

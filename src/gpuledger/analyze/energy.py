@@ -1,0 +1,248 @@
+"""Whose joules they are: a step's energy, apportioned to modules, phases, kernels and operators.
+
+The energy of the step is the card's counter's. A share of it is an apportionment: the base power runs all the time and
+goes by time, what is left goes in proportion to time and to how hard the kind of work drives the card.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.breakdown import fold_path
+from gpuledger.analyze.instant import module_paths
+from gpuledger.analyze.work import Work, names_of, read_work
+from gpuledger.analyze.work_class import CLASSES, class_of
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+F64 = NDArray[np.float64]
+Key = tuple[str, ...]
+
+IDLE = "idle"
+METHOD = "base power by time, the rest by time and kind of work (assumed weights)"
+METHOD_WITHOUT_BASE = "all by time and kind of work (assumed weights): the base power is not known"
+METHOD_WITHOUT_TIMES = "not apportioned: the run has no time pass"
+
+_POWERS, _LOWS, _HIGHS = (
+    np.array([getattr(one, name) for one in CLASSES], dtype=np.float64) for name in ("power", "low", "high")
+)
+
+
+@dataclass(frozen=True)
+class EnergyAccount:
+    """One module in one phase, per step; the phase ``idle`` is the card with nothing to do.
+
+    ``uncertainty_j`` holds the counter's, the base power's, and what the bounds of each kind of work can make.
+    """
+
+    module: str
+    phase: str
+    energy_j: float
+    uncertainty_j: float
+
+
+@dataclass(frozen=True)
+class EnergyBreakdown:
+    """The joules of one step of the energy pass, the mean of ``steps`` steps; the accounts sum to ``step_energy_j``.
+
+    Source: NVML's energy counter for the sum; ``method`` for the shares.
+    """
+
+    device_idx: int
+    steps: int
+    step_energy_j: float
+    step_uncertainty_j: float
+    base_w: float | None
+    method: str
+    accounts: tuple[EnergyAccount, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepEnergy:
+    """What is divided: one step's joules, its time, and the base power of the card; ``base_off_w`` is plus or minus."""
+
+    device_idx: int
+    steps: int
+    energy_j: float
+    uncertainty_j: float
+    duration_s: float
+    base_w: float | None
+    base_off_w: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The joules of one key, plus or minus."""
+
+    key: Key
+    energy_j: float
+    uncertainty_j: float
+
+
+def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
+    """Return the joules of one step; None where there was no energy pass, or its joules are not known.
+
+    Args:
+        rank: One process.
+        device_idx: torch's index; None takes the card that used most.
+    """
+    passes = [one for one in rank.manifest.get("energy") or [] if one.get("energy_j") is not None]
+    mine = [one for one in passes if device_idx is None or one["device_idx"] == device_idx]
+    if not mine:
+        return None
+    found = max(mine, key=lambda one: float(one["energy_j"]))
+    count = int(found["last_step"]) - int(found["first_step"]) + 1
+    base_w, off_w = _base(found)
+    return StepEnergy(
+        device_idx=int(found["device_idx"]),
+        steps=count,
+        energy_j=float(found["energy_j"]) / count,
+        uncertainty_j=float(found["uncertainty_j"] or 0.0) / count,
+        duration_s=(int(found["end_ns"]) - int(found["start_ns"])) / 1e9 / count,
+        base_w=base_w,
+        base_off_w=off_w,
+        notes=tuple(found.get("notes") or ()),
+    )
+
+
+def _base(found: dict[str, Any]) -> tuple[float | None, float]:
+    """Return the base power and how far it may be off: the card idle before and after, else before the program."""
+    seen = [float(found[name]) for name in ("base_before_w", "base_after_w") if found.get(name) is not None]
+    if seen:
+        return sum(seen) / len(seen), (max(seen) - min(seen)) / 2
+    cold_w = found.get("idle_w")
+    return (None, 0.0) if cold_w is None else (float(cold_w), 0.25 * float(cold_w))
+
+
+def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakdown | None:
+    """Return where one step's joules went, by module and phase; None where there was no energy pass.
+
+    Args:
+        rank: One process.
+        device_idx: torch's index; None takes the card that used most.
+    """
+    step = step_energy(rank, device_idx)
+    if step is None:
+        return None
+    work = read_work(rank, step.device_idx)
+    shares = share_energy(rank, step, ("module", "phase"))
+    accounts = tuple(EnergyAccount(one.key[0], one.key[1], one.energy_j, one.uncertainty_j) for one in shares)
+    method = METHOD_WITHOUT_TIMES if work is None else METHOD if step.base_w is not None else METHOD_WITHOUT_BASE
+    return EnergyBreakdown(
+        device_idx=step.device_idx,
+        steps=step.steps,
+        step_energy_j=step.energy_j,
+        step_uncertainty_j=step.uncertainty_j,
+        base_w=step.base_w,
+        method=method,
+        accounts=accounts,
+        notes=(*step.notes, *_notes(step, work)),
+    )
+
+
+def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | None = None) -> tuple[Shared, ...]:
+    """Return one step's joules by any of module, phase, kernel, operator and kind, largest first.
+
+    They sum to the step's. What is idle has the phase ``idle``, or that as its only word, and no other words.
+    """
+    work = read_work(rank, step.device_idx)
+    idle_key = _idle_key(by)
+    if work is None:
+        return (Shared(("",) * len(by), step.energy_j, step.uncertainty_j),)
+    keys, durations_s = work_by_class(rank, work, by, depth)
+    energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, work.busy_ns / 1e9, step)
+    found = [Shared(*row) for row in zip(keys, energies_j.tolist(), off_j.tolist(), strict=True)]
+    if idle_j:
+        found.append(Shared(idle_key, idle_j, idle_off_j))
+    return tuple(sorted(found, key=lambda one: (-one.energy_j, one.key)))
+
+
+def _idle_key(by: Sequence[str]) -> Key:
+    place = by.index("phase") if "phase" in by else 0
+    return tuple(IDLE if position == place else "" for position in range(len(by)))
+
+
+def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
+    """Return keys of ``by``, and the seconds of one step that each of CLASSES took in each."""
+    names, paths = names_of(rank), module_paths(rank)
+    texts = {
+        "module": lambda row: fold_path(paths.get(int(work.module_id[row]), ""), depth),
+        "phase": lambda row: str(work.phase[row]),
+        "kernel": lambda row: names.get(int(work.name_id[row]), ""),
+        "operator": lambda row: names.get(int(work.operator_id[row]), ""),
+        "kind": lambda row: str(work.kind[row]),
+    }
+    places: dict[Key, int] = {}
+    classes: dict[tuple[int, str], int] = {}
+    rows: list[tuple[int, int, float]] = []
+    duration_s = work.duration_ns / 1e9 / work.steps
+    for row, seconds in enumerate(duration_s.tolist()):
+        key = tuple(texts[word](row) for word in by)
+        kind = int(work.name_id[row]), str(work.kind[row])
+        if kind not in classes:
+            classes[kind] = class_of(names.get(kind[0], ""), kind[1])
+        rows.append((places.setdefault(key, len(places)), classes[kind], seconds))
+    sums = np.zeros((len(places), len(CLASSES)), dtype=np.float64)
+    for place, number, seconds in rows:
+        sums[place, number] += seconds
+    return list(places), sums
+
+
+def apportion(durations_s: F64, busy_s: float, step: StepEnergy) -> tuple[F64, F64, float, float]:
+    """Return joules and plus or minus of each key, and both of what is idle; the joules sum to the step's.
+
+    The base power goes to idle for what the step lasts longer than it is busy, and to the keys by their share of the
+    time they take. What is left goes by time and kind of work. Where the base power alone is more than the step used,
+    nothing is left, and it is taken as what was used.
+
+    Args:
+        durations_s: Seconds of one step by key and by CLASSES.
+        busy_s: Seconds of one step with something under way, overlaps once.
+        step: What is divided.
+    """
+    total_s = float(durations_s.sum()) or 1.0
+    length_s = max(step.duration_s, busy_s)
+    base_j = min((step.base_w or 0.0) * length_s, step.energy_j)
+    idle_frac = 1.0 - busy_s / length_s if length_s else 0.0
+    dynamic_j = step.energy_j - base_j
+    by_time = durations_s.sum(axis=1) / total_s
+    weighted = durations_s @ _POWERS
+    by_kind = weighted / (float(weighted.sum()) or 1.0)
+    idle_j = base_j * idle_frac
+    energies_j = (base_j - idle_j) * by_time + dynamic_j * by_kind
+    energies_j[-1] += step.energy_j - math.fsum([*energies_j.tolist(), idle_j])
+    base_off_j = min(step.base_off_w * length_s, base_j)
+    spread_j = dynamic_j * _half_range(durations_s) + base_off_j * np.abs((1 - idle_frac) * by_time - by_kind)
+    counted = step.uncertainty_j / step.energy_j if step.energy_j else 0.0
+    return energies_j, spread_j + energies_j * counted, idle_j, idle_j * counted + base_off_j * idle_frac
+
+
+def _half_range(durations_s: F64) -> F64:
+    """Return half of what each key's share can differ by when every kind of work is anywhere within its bounds."""
+    low, high = durations_s @ _LOWS, durations_s @ _HIGHS
+    most = high / np.maximum(high + (low.sum() - low), 1e-300)
+    least = low / np.maximum(low + (high.sum() - high), 1e-300)
+    half: F64 = (most - least) / 2
+    return half
+
+
+def _notes(step: StepEnergy, work: Work | None) -> list[str]:
+    if work is None:
+        return ["Joules are of whole steps only: the run has no time pass."]
+    notes = []
+    if step.base_w is None:
+        notes.append("The base power is not known: idle time has no joules of its own.")
+    elif step.base_w * step.duration_s > step.energy_j:
+        notes.append("The step used less than the idle card would: all of it goes by time.")
+    if work.on_host:
+        notes.append("Joules go by the time of operators on the host: no kernels were seen.")
+    return notes

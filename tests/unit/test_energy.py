@@ -1,0 +1,80 @@
+"""A step's joules on accounts: they sum to the counter's whatever ran, and shares follow time, work and base power."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gpuledger.analyze.energy import StepEnergy, apportion
+from gpuledger.analyze.work_class import CLASSES, class_of
+
+MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
+
+
+def a_step(energy_j: float = 100.0, duration_s: float = 0.2, base_w: float | None = 100.0) -> StepEnergy:
+    return StepEnergy(0, 10, energy_j, 0.01 * energy_j, duration_s, base_w, 0.0, ())
+
+
+@given(
+    durations_s=arrays(np.float64, st.tuples(st.integers(1, 40), st.just(4)), elements=st.floats(1e-9, 1)),
+    overlap=st.floats(0.1, 1),
+    energy_j=st.floats(1e-6, 1e6),
+    duration_s=st.floats(1e-6, 100),
+    base_w=st.none() | st.floats(0, 1000),
+)
+def test_accounts_sum_to_the_counter(
+    durations_s: np.ndarray, overlap: float, energy_j: float, duration_s: float, base_w: float | None
+) -> None:
+    step = a_step(energy_j, duration_s, base_w)
+    energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, float(durations_s.sum()) * overlap, step)
+    assert math.fsum([*energies_j.tolist(), idle_j]) == pytest.approx(energy_j, rel=1e-12)
+    assert (energies_j >= -1e-9 * energy_j).all()
+    assert 0 <= idle_j <= energy_j
+    assert (off_j >= 0).all()
+    assert idle_off_j >= 0
+
+
+def test_idle_time_takes_the_base_power_and_nothing_more() -> None:
+    energies_j, _, idle_j, _ = apportion(np.array([[0.05, 0, 0, 0], [0.05, 0, 0, 0]]), 0.1, a_step())
+    assert idle_j == pytest.approx(100 * 0.1)
+    assert energies_j == pytest.approx([45, 45])
+
+
+def test_a_matrix_product_takes_more_than_a_copy_of_the_same_length_and_the_bounds_hold_the_even_share() -> None:
+    durations_s = np.zeros((2, len(CLASSES)))
+    durations_s[0, MATRIX] = durations_s[1, MEMORY] = 0.1
+    energies_j, off_j, idle_j, _ = apportion(durations_s, 0.2, a_step())
+    assert idle_j == 0
+    assert energies_j[0] / energies_j[1] == pytest.approx((10 + 80 / 1.65) / (10 + 80 * 0.65 / 1.65))
+    assert energies_j[0] - off_j[0] < 50 < energies_j[0]
+
+
+def test_a_step_that_used_less_than_the_idle_card_goes_by_time() -> None:
+    durations_s = np.zeros((2, len(CLASSES)))
+    durations_s[0, MATRIX], durations_s[1, MEMORY] = 0.15, 0.05
+    energies_j, *_ = apportion(durations_s, 0.2, a_step(energy_j=5.0))
+    assert energies_j == pytest.approx([3.75, 1.25])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT", "kernel", "matrix"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", "kernel", "matrix"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "kernel", "memory"),
+        ("sm90_xmma_fprop_implicit_gemm_bf16bf16", "kernel", "matrix"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "collective", "collective"),
+        ("Memcpy DtoD (Device -> Device)", "copy", "memory"),
+        ("aten::addmm", "host", "matrix"),
+        ("aten::mm", "host", "matrix"),
+        ("aten::relu", "host", "memory"),
+        ("my_own_kernel", "kernel", "other"),
+    ],
+)
+def test_kinds_of_work_are_told_by_name(name: str, kind: str, expected: str) -> None:
+    assert CLASSES[class_of(name, kind)].name == expected
