@@ -125,7 +125,7 @@ def test_without_a_card_nothing_is_made_up(tmp_path: Path) -> None:
 
 
 def test_a_run_without_blocks_says_so(tmp_path: Path) -> None:
-    run = load_run(tmp_path / "run.ledger", blocks=10)
+    run = load_run(tmp_path / "run.ledger", blocks=10, cuda=False)
     for part in (run.ranks[0].directory / "blocks").glob("*.parquet"):
         part.unlink()
     with pytest.raises(EmptyRunError, match="no allocation was recorded"):

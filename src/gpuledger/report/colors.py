@@ -39,6 +39,9 @@ PHASE_COLORS = {
 }
 """Phase of a step, or kind of work -> colour, in the order in which they are stacked."""
 
+CARD_COLORS = {"program": "#4e79a7", "rest of the card": "#bab0ac", "used": "#4e79a7"}
+"""Whose bytes on a card that was only watched -> colour."""
+
 UNKNOWN_COLOR = "#79706e"
 """The colour of a category this version does not know."""
 
@@ -62,4 +65,4 @@ def phase_color(phase: str) -> str:
 
 def category_color(category: str) -> str:
     """Return the colour of ``category``, ``#rrggbb``."""
-    return CATEGORY_COLORS.get(category, UNKNOWN_COLOR)
+    return CATEGORY_COLORS.get(category) or CARD_COLORS.get(category, UNKNOWN_COLOR)

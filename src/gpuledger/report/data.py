@@ -16,6 +16,8 @@ from gpuledger.analyze.timeline import Band, Timeline, bands, build_timeline
 from gpuledger.analyze.times import TimeBreakdown, break_down_time
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
+from gpuledger.report.card_view import CardView, gather_cards
+from gpuledger.report.columns import read_windows
 
 if TYPE_CHECKING:
     from gpuledger.analyze.instant import Instant
@@ -55,30 +57,36 @@ class View:
     tensors_left_out: int
     balance: Balance
     findings: tuple[Finding, ...]
+    windows: tuple[dict[str, Any], ...]
     times: TimeBreakdown | None = None
     power: Line | None = None
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """A run as a report shows it: its name, its manifest, and one view per rank and device."""
+    """A run as a report shows it: its name, its manifest, and one view per rank and device.
+
+    ``cards`` are those of a run without any block, whose cards were only watched.
+    """
 
     name: str
     manifest: dict[str, Any]
     views: tuple[View, ...]
+    cards: tuple[CardView, ...] = ()
 
 
 def gather(run: Run, ranks: tuple[Rank, ...]) -> ReportData:
     """Return what a report on ``ranks`` shows; the more views, the coarser each one's timeline.
 
     Raises:
-        EmptyRunError: no rank has a block.
+        EmptyRunError: no rank has a block or a reading of a card's bytes.
         InputError: a part of the run is damaged.
     """
     places = [(rank, device_idx) for rank in ranks for device_idx in device_indices(rank)]
-    if not places:
+    cards = gather_cards(run, ranks) if not places else ()
+    if not places and not cards:
         raise EmptyRunError(
-            f"{run.path.name}: no allocation was recorded, there is nothing to report",
+            f"{run.path.name}: no allocation was recorded and no card was read, there is nothing to report",
             hint="gpuledger doctor says what can be recorded here",
         )
     power = {(line.rank, line.device_idx): line for line in read_lines([run], "power")[0]}
@@ -88,7 +96,7 @@ def gather(run: Run, ranks: tuple[Rank, ...]) -> ReportData:
         for device_idx in [device for place, device in places if place is rank]:
             view = _view(fresh, device_idx, len(places))
             views.append(replace(view, power=power.get((rank.number, device_idx))))
-    return ReportData(run.name, run.manifest, tuple(views))
+    return ReportData(run.name, run.manifest, tuple(views), cards)
 
 
 def share_of(total: int, views: int, most: int, fewest: int) -> int:
@@ -113,6 +121,7 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         tensors_left_out=max(0, len(tensors) - MAX_TENSORS),
         balance=build_balance(rank, device_idx),
         findings=find_findings(rank, device_idx),
+        windows=read_windows(rank, device_idx),
         times=break_down_time(rank, device_idx),
     )
 

@@ -63,6 +63,25 @@ _OWN = {
         "joules the card used in one step, idle ones included; plus or minus from the counter's ticks",
         "NVML total energy from tick to tick, shared among the steps between",
     ),
+    "category.program": Definition("Program", "what the command's own processes hold on the card", "NVML process list"),
+    "category.rest of the card": Definition(
+        "Rest of the card", "the card's used bytes less those of the command's processes", "NVML memory info v2"
+    ),
+    "category.used": Definition("Used", "bytes in use on the card, whoever holds them", "NVML memory info v2"),
+    "peak_bytes": Definition(
+        "Peak", "most bytes in use on the card above the first reading", "NVML memory info v2, at the readings"
+    ),
+    "mean_active_bytes": Definition(
+        "Mean while active", "bytes above the first reading, mean over the time above it", "NVML memory info v2"
+    ),
+    "duration_s": Definition(
+        "Duration", "how long the command ran; of a log without one, the time above the first reading", "host clock"
+    ),
+    "energy_j": Definition(
+        "Energy",
+        "joules the card used while the command ran; the power summed up where the card counts no energy",
+        "NVML total energy from tick to tick",
+    ),
     "largest_category": Definition(
         "Largest category", "the category with most bytes at the peak", "sum over live blocks"
     ),

@@ -36,6 +36,8 @@ SCRIPTS = (
     "structure.js",
     "rows.js",
     "table.js",
+    "watched.js",
+    "windows.js",
     "cards.js",
     "bars.js",
     "balance.js",

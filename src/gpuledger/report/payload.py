@@ -10,7 +10,6 @@ import base64
 import gzip
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuledger.analyze.account_series import AccountSeries
-from gpuledger.analyze.timeline import thin
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.run import SUFFIX
+from gpuledger.report.card_view import card_payload
 from gpuledger.report.colors import (
     PHASE_COLORS,
     UNKNOWN_COLOR,
@@ -29,6 +28,7 @@ from gpuledger.report.colors import (
     phase_order,
     stack_order,
 )
+from gpuledger.report.columns import differences, power_columns, window_rows
 from gpuledger.report.currencies import amount_columns, owners_of, phases_of, time_amounts, time_bars
 from gpuledger.report.definitions import definitions
 from gpuledger.report.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
@@ -37,12 +37,10 @@ from gpuledger.report.tree import Tree, build_tree
 if TYPE_CHECKING:
     from gpuledger.analyze.findings import Finding
     from gpuledger.analyze.live import I64
-    from gpuledger.analyze.series import Line
     from gpuledger.analyze.times import TimeBreakdown
     from gpuledger.report.data import ReportData, View
 
 FORMAT = 1
-POWER_POINTS = 2000
 
 
 def encode(payload: dict[str, Any]) -> str:
@@ -66,19 +64,18 @@ def build_payload(data: ReportData) -> dict[str, Any]:
         "definitions": {key: asdict(definition) for key, definition in definitions().items()},
         "phases": [{"key": name, "color": phase_color(name)} for name in phases],
         "part_colors": {**PHASE_COLORS, "other": UNKNOWN_COLOR},
-        "views": [_view(view, numbers, phase_numbers, data.name) for view in data.views],
+        "views": [
+            *(_view(view, numbers, phase_numbers, data.name) for view in data.views),
+            *(card_payload(card, numbers) for card in data.cards),
+        ],
     }
-
-
-def differences(values: I64 | Sequence[int]) -> list[int]:
-    """Return the first value and then each one's difference to the one before it."""
-    steps: list[int] = np.diff(np.asarray(values, dtype=np.int64), prepend=0).tolist()
-    return steps
 
 
 def _categories(data: ReportData) -> tuple[str, ...]:
     """Return every category of any view in the order of the stack."""
-    found = {ROUNDING}
+    found = {ROUNDING} if data.views else set()
+    for card in data.cards:
+        found |= set(card.categories)
     for view in data.views:
         found |= set(view.timeline.categories) | {account.category for account in view.tensors}
         found |= {view.accounts.categories[code] for code in np.unique(view.accounts.category).tolist()}
@@ -93,6 +90,7 @@ def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str
     tree = build_tree(view.modules, owners)
     peak = next(k for k, instant in enumerate(view.accounts.instants) if instant.index == view.summary.instant.index)
     return {
+        "kind": "books",
         "rank": view.rank,
         "device_idx": view.device_idx,
         "device_name": view.summary.device_name,
@@ -107,7 +105,8 @@ def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str
         "accounts": _accounts(view.accounts, tree, numbers),
         "tensors": _tensors(view, numbers),
         "time": None if view.times is None else _time(view.times, view, tree, phases),
-        "power": None if view.power is None else _power(view.power, origin_ns),
+        "power": None if view.power is None else power_columns(view.power, origin_ns),
+        "windows": window_rows(view.windows, origin_ns),
         "balance": asdict(view.balance) | {"instant": None},
         "findings": [_finding(finding, name) for finding in view.findings],
         "facts": facts_of_rank(view.manifest, view.device_idx),
@@ -130,16 +129,6 @@ def _time(times: TimeBreakdown, view: View, tree: Tree, phases: dict[str, int]) 
         "by_kind_ns": {kind: round(ns) for kind, ns in times.by_kind_ns.items()},
         "unplaced_ns": round(times.unplaced_ns),
         "undisturbed": asdict(times.undisturbed),
-    }
-
-
-def _power(line: Line, origin_ns: int) -> dict[str, Any]:
-    """Return the readings of power: time, and watts in tenths."""
-    kept = thin(line.values, line.t_ns, POWER_POINTS)
-    return {
-        "t": differences(line.t_ns[kept] - origin_ns),
-        "tenths_w": differences(np.rint(line.values[kept] * 10).astype(np.int64)),
-        "source": line.source,
     }
 
 

@@ -71,19 +71,21 @@ class App {
   /** Go one level up; at the top, clear the search. */
   escape() {
     hideTip();
-    if (!this.structure.up() && this.store.state.q) this.store.set({ q: "" });
+    if (this.view.kind === "books" && !this.structure.up() && this.store.state.q) this.store.set({ q: "" });
   }
 
   showView() {
     const { view } = this;
     document.title = `${printable(REPORT.name)} · gpuledger`;
     byId("title").textContent = printable(REPORT.name);
-    byId("subtitle").textContent = [...new Set([view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, `${view.recorder} recorder`])].filter(Boolean).map(printable).join(" · ");
+    byId("subtitle").textContent = [...new Set([view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, view.kind === "card" ? "watched from outside" : `${view.recorder} recorder`])].filter(Boolean).map(printable).join(" · ");
     drawRanks(this.store);
     drawCards(view, this.store.state);
     drawFindings(view, this.store.state);
     drawBars(view);
-    drawBalance(view);
+    drawWindows(view);
+    for (const id of ["instant-section", "balance-section"]) byId(id).hidden = view.kind === "card";
+    if (view.kind === "books") drawBalance(view);
     drawAbout(view);
     this.legend.show(view);
     this.timeline.show(view);
@@ -93,6 +95,7 @@ class App {
   showInstant() {
     const { view } = this;
     const { state } = this.store;
+    if (view.kind === "card") return this.drawControls();
     const ledger = chosenLedger(view, state);
     const matches = matchQuery(view, ledger, state.q);
     this.structure.show(view, ledger, matches);
@@ -100,7 +103,7 @@ class App {
     byId("matched").textContent = matches ? this.matchSentence(ledger, matches) : "";
     if (ledger.instant) this.drawInstant(view, ledger.instant.k);
     else this.drawStep(view, ledger.currency.key);
-    this.drawControls();
+    return this.drawControls();
   }
 
   matchSentence({ currency, total }, matches) {
@@ -143,12 +146,13 @@ class App {
       if (button.disabled) button.dataset.tip = missing;
       else delete button.dataset.tip;
     }
+    byId("axis").hidden = this.view.kind === "card";
     byId("span").hidden = !hasMoreThanRecorded(this.view);
     byId("span").setAttribute("aria-pressed", String(state.span === "run"));
     byId("shape-icicle").setAttribute("aria-pressed", String(state.shape !== "treemap"));
     byId("shape-treemap").setAttribute("aria-pressed", String(state.shape === "treemap"));
     if (byId("search").value !== state.q) byId("search").value = state.q;
-    byId("group").value = this.table.group();
+    if (this.view.kind === "books") byId("group").value = this.table.group();
   }
 
   /** Paint the canvases again in the present colours. */

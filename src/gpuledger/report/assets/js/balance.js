@@ -21,7 +21,8 @@ function wholeOf(balance) {
 
 function balanceCaption(view) {
   const { balance } = view;
-  const where = `${printable(balance.card) || "the device"} at the peak (${placeOf(view.instants[view.peak])})`;
+  const place = placeOf(view.instants[view.peak]);
+  const where = `${printable(balance.card) || "the device"} at the peak${place ? ` (${place})` : ""}`;
   if (balance.used_bytes === null) return `${where}. The card itself was not read here.`;
   return `${where}: ${formatBytes(balance.used_bytes)} used${balance.total_bytes ? ` of ${formatBytes(balance.total_bytes)}` : ""}${balance.process_bytes === null ? "" : `, ${formatBytes(balance.process_bytes)} of it by this process`}.`;
 }

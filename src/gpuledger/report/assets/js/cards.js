@@ -2,11 +2,12 @@
 
 /** Fill the cards of `view`. */
 function drawCards(view, state) {
+  if (view.kind === "card") return drawWatchedCards(view, state);
   const base = { ...state, zoom: "", node: "0", hide: "", sort: "" };
   const makers = [peakCard, reservedCard, holderCard, stepCard, busyCard, energyCard, balanceCard, notesCard];
   const cards = makers.map((make) => make(view, base)).filter(Boolean);
   byId("cards").dataset.count = String(cards.length);
-  byId("cards").replaceChildren(...cards);
+  return byId("cards").replaceChildren(...cards);
 }
 
 function card({ key, title, value, exact, lines, href, jump, definition }) {
@@ -38,8 +39,9 @@ function peakCard(view, base) {
   });
 }
 
-/** Return "step 2 · backward". */
+/** Return "step 2 · backward"; "" where nothing is known of steps. */
 function placeOf(instant) {
+  if (!instant.phase) return "";
   return `${instant.step > 0 ? `step ${instant.step}` : "before step 1"} · ${formatName(instant.phase)}`;
 }
 

@@ -30,7 +30,7 @@ class Legend {
     this.values = new Map();
     const hidden = this.store.state.hide.split(",");
     const entries = view.timeline.categories.map((id) => this.entry(REPORT.categories[id], hidden));
-    const totals = [this.total("allocated"), view.device_idx < 0 ? null : this.total("reserved")].filter(Boolean);
+    const totals = view.kind === "card" ? [view.timeline.categories.length > 1 ? this.total("used") : null].filter(Boolean) : [this.total("allocated"), view.device_idx < 0 ? null : this.total("reserved")].filter(Boolean);
     byId("legend").replaceChildren(...totals, ...entries.reverse());
     this.read(null);
   }
@@ -40,7 +40,7 @@ class Legend {
     this.values.set(category.key, value);
     return element(
       "button",
-      { className: "legend-entry", type: "button", "aria-pressed": String(!hidden.includes(category.key)), "data-define": `category.${category.key}`, onclick: () => this.toggle(category.key) },
+      { className: "legend-entry", type: "button", "aria-pressed": String(!hidden.includes(category.key)), "data-define": REPORT.definitions[`category.${category.key}`] ? `category.${category.key}` : null, onclick: () => this.toggle(category.key) },
       swatch(category.color),
       element("span", { className: "legend-name" }, formatName(category.key)),
       value,
@@ -49,7 +49,7 @@ class Legend {
 
   total(name) {
     const value = element("span", { className: "number legend-value" });
-    this.values.set(name, value);
+    this.values.set(name === "used" ? "used_total" : name, value);
     return element("span", { className: "legend-entry legend-total" }, element("span", { className: `line-mark ${name}`, "aria-hidden": "true" }), term(name, name), value);
   }
 
@@ -76,7 +76,8 @@ class Legend {
 
   write(t, place, sums, reserved) {
     for (const [key, bytes] of sums) this.values.get(key).textContent = formatBytes(bytes);
-    this.values.get("allocated").textContent = formatBytes(sums.reduce((sum, [, bytes]) => sum + bytes, 0));
+    const total = this.values.get("allocated") || this.values.get("used_total");
+    if (total) total.textContent = formatBytes(sums.reduce((sum, [, bytes]) => sum + bytes, 0));
     if (this.values.has("reserved")) this.values.get("reserved").textContent = formatBytes(reserved);
     byId("readout").textContent = [formatNs(t), place].filter(Boolean).join(" · ");
   }

@@ -8,6 +8,7 @@ function viewLabel(view) {
 /** Show the choice of ranks, and their peaks beside each other where there are several. */
 function drawRanks(store) {
   const several = REPORT.views.length > 1;
+  byId("ranks-table").hidden = REPORT.views[0].kind === "card";
   byId("ranks-section").hidden = !several;
   byId("view-choice").hidden = !several;
   if (!several) return;

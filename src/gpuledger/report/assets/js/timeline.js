@@ -85,11 +85,11 @@ class Timeline {
       const category = REPORT.categories[categories[categories.length - 1 - position]];
       return { label: category.key, fill: category.color, width: 0, points: { show: false }, paths: stepped };
     });
-    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped, show: this.view.device_idx >= 0 };
+    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped, show: this.view.device_idx >= 0 && this.view.kind === "books" };
     return {
       width: this.host.clientWidth,
       height: this.host.clientHeight,
-      padding: [BANDS_HEIGHT, 28, 0, 0],
+      padding: [this.view.bands.length ? BANDS_HEIGHT : 8, 28, 0, 0],
       legend: { show: false },
       cursor: this.cursor(),
       scales: {
