@@ -62,32 +62,53 @@ def parse_gpus(text: str | None) -> tuple[int, ...] | None:
 def watch_command(command: Sequence[str], directory: Path, settings: WatchSettings, say: Callable[[str], None]) -> int:
     """Return the command's status, negative for the signal that ended it, after watching it into ``directory``.
 
+    Once the command has begun nothing of ours is raised: what cannot be kept is said.
+
     Raises:
         NoDeviceError: no card can be read; the command was not started.
+        UsageError: the run cannot be written; the command was not started.
         FileNotFoundError: there is no such command; nothing is left.
-        OSError: the command cannot be executed, or the run cannot be begun; nothing is left.
+        OSError: the command cannot be executed; nothing is left.
     """
-    with _begun(directory, command, settings) as watcher:
-        window, started_ns = -1, 0
+    watcher = _begin(directory, command, settings)
+    window, started_ns = -1, 0
 
-        def started(pid: int) -> None:
-            nonlocal window, started_ns
-            window, started_ns = watcher.begin(), time.time_ns()
-            watcher.follow(pid)
+    def started(pid: int) -> None:
+        nonlocal window, started_ns
+        window, started_ns = watcher.begin(), time.time_ns()
+        watcher.follow(pid)
 
-        try:
-            status = run_child(command, os.environ, started)
-        except OSError:
-            watcher.stop()
-            _remove(directory)
-            raise
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the command has ended: what is left is to keep the run
+    try:
+        status = run_child(command, os.environ, started)
+    except OSError:
+        watcher.stop()
+        _remove(directory)
+        raise
+    with _unhurried():
         try:
             _close(directory, watcher, window, started_ns, status)
-        except OSError as error:
-            say(f"gpuledger: error: {directory}: the samples end early: {error.strerror or error}")
+        except Exception as error:
+            say(f"gpuledger: error: {directory}: the samples end early: {words_of(error)}")
     return status
+
+
+def words_of(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, GpuLedgerError):
+        return error.message
+    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Let no signal end us while the run of a command that has ended is kept; then all is as it was."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def watch_until(directory: Path, settings: WatchSettings, ended: Callable[[], bool], pid: int | None = None) -> None:
@@ -97,31 +118,39 @@ def watch_until(directory: Path, settings: WatchSettings, ended: Callable[[], bo
         NoDeviceError: no card can be read.
         OSError: the run cannot be written.
     """
-    with _begun(directory, (), settings, pid) as watcher:
-        window, started_ns = watcher.begin(), time.time_ns()
-        if pid is not None:
-            watcher.follow(pid)
-        try:
-            while not ended():
-                time.sleep(0.05)
-        finally:
-            _close(directory, watcher, window, started_ns, 0)
+    watcher = _begin(directory, (), settings, pid)
+    window, started_ns = watcher.begin(), time.time_ns()
+    if pid is not None:
+        watcher.follow(pid)
+    try:
+        while not ended():
+            time.sleep(0.05)
+    finally:
+        _close(directory, watcher, window, started_ns, 0)
 
 
-@contextmanager
-def _begun(
-    directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None
-) -> Iterator[Watcher]:
-    """Make the run's directory and start the sampler; where it does not start, nothing is left."""
-    directory.mkdir(parents=True)
+def _begin(directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None) -> Watcher:
+    """Return the sampler, started into a new directory; where it does not start, nothing is left.
+
+    Raises:
+        NoDeviceError: no card can be read.
+        UsageError: the run cannot be written.
+        GpuLedgerError: the sampler does not start.
+    """
+    try:
+        directory.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another --out") from error
     try:
         kept = {"interval_ns": (settings.interval_ns, "flag"), "gpus": (settings.gpus, "flag")}
         write_json(directory / "manifest.json", new_manifest(directory.name, command, kept))
-        watcher = Watcher(directory, settings.gpus, settings.interval_ns, pid)
-    except (GpuLedgerError, OSError):
+        return Watcher(directory, settings.gpus, settings.interval_ns, pid)
+    except OSError as error:
+        _remove(directory)
+        raise UsageError(f"{directory}: cannot be written: {error.strerror}", hint="give another --out") from error
+    except BaseException:
         _remove(directory)
         raise
-    yield watcher
 
 
 def _remove(directory: Path) -> None:
@@ -155,7 +184,7 @@ class Watch:
         self._out = None if out is None else str(out)
         self._force = force
         self._watcher: Watcher | None = None
-        self._window, self._started_ns = -1, 0
+        self._window, self._started_ns, self._pid = -1, 0, -1
         self.path: Path | None = None
         """Directory of the run, once the block has begun."""
 
@@ -164,38 +193,49 @@ class Watch:
 
         Raises:
             NoDeviceError: no card can be read.
-            UsageError: the output exists.
+            UsageError: the output exists or cannot be written, or the block has begun already.
         """
+        if self._watcher is not None:
+            raise UsageError("watch: the block has begun already", hint="gpuledger.watch() anew for one inside it")
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
-        with _begun(self.path, sys.argv, self._settings, os.getpid()) as watcher:
-            self._watcher = watcher
-        self._watcher.follow(os.getpid())
+        self._pid = os.getpid()
+        self._watcher = _begin(self.path, sys.argv, self._settings, self._pid)
         self._window, self._started_ns = self._watcher.begin(), time.time_ns()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the sampling and keep the run."""
+        """End the sampling and keep the run; an exception of the block goes on as it is."""
         assert self._watcher is not None
         assert self.path is not None
+        if os.getpid() != self._pid:
+            return  # a forked child leaves the block as well; the watch is its parent's
         watcher, self._watcher = self._watcher, None
-        _close(self.path, watcher, self._window, self._started_ns, 0 if error is None else 1)
+        try:
+            _close(self.path, watcher, self._window, self._started_ns, 0 if error is None else 1)
+        except (OSError, GpuLedgerError) as failure:
+            if error is None:
+                raise
+            error.add_note(f"gpuledger: {self.path.name} could not be written: {words_of(failure)}")
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
         """Measure a part of the block on its own, under a name; windows can lie inside each other.
 
         Raises:
-            UsageError: the block has not begun, or has ended.
+            UsageError: the block has not begun, or has ended, or ``name`` is empty.
         """
         if self._watcher is None:
             raise UsageError("watch: a window belongs inside the with block")
-        number = self._watcher.begin(name)
+        if not name:
+            raise UsageError("watch: a window needs a name", hint='watch.window("forward")')
+        watcher = self._watcher
+        number = watcher.begin(name)
         try:
             yield
         finally:
-            self._watcher.end(number)
+            watcher.end(number)
 
     def run(self) -> Run:
         """Return the finished run.
@@ -232,10 +272,17 @@ class Watch:
 
     @property
     def windows(self) -> dict[str, float | None]:
-        """Return ``name -> joules`` of the named windows on the first card; None is below the counter's resolution."""
+        """Return ``name -> joules`` of the named windows on the first card, summed over those of one name.
+
+        None is below the counter's resolution, or a card that does not tell; of several of one name, of any of them.
+        """
         first = self.figures.device_idx
-        rows = self.run().rank().table("windows").to_pylist()
-        return {row["name"]: row["energy_j"] for row in rows if row["name"] and row["device_idx"] == first}
+        found: dict[str, float | None] = {}
+        for row in self.run().rank().table("windows").to_pylist():
+            if row["name"] and row["device_idx"] == first:
+                before_j, energy_j = found.get(row["name"], 0.0), row["energy_j"]
+                found[row["name"]] = None if before_j is None or energy_j is None else before_j + energy_j
+        return found
 
 
 def watch(

@@ -50,7 +50,7 @@ class World:
 
     def read_cards(self) -> Sequence[Reading]:
         busy = self.now_s < self._busy_until_s
-        return [Reading(700 * MIB if busy else 0, 300.0 if busy else 80.0), Reading(5, None)]
+        return [Reading(0, 700 * MIB if busy else 0, 300.0 if busy else 80.0), Reading(1, 5, None)]
 
     def watch(self, command: tuple[str, ...], place: Path) -> int:
         self.ran.append((self.now_s, command))
@@ -189,12 +189,13 @@ def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: P
 @pytest.mark.parametrize(
     ("now", "idle"),
     [
-        (Reading(100 * MIB, 80.0), True),
-        (Reading(115 * MIB, 90.0), True),
-        (Reading(117 * MIB, 80.0), False),
-        (Reading(100 * MIB, 120.0), False),
-        (Reading(100 * MIB, None), True),
-        (Reading(10 * MIB, 20.0), True),
+        (Reading(3, 100 * MIB, 80.0), True),
+        (Reading(3, 115 * MIB, 90.0), True),
+        (Reading(3, 117 * MIB, 80.0), False),
+        (Reading(3, 100 * MIB, 120.0), False),
+        (Reading(3, 100 * MIB, None), True),
+        (Reading(3, 10 * MIB, 20.0), True),
+        (Reading(3, None, 80.0), False),
     ],
 )
 def test_idle_is_the_baseline_within_a_little(now: Reading, idle: bool) -> None:
@@ -204,7 +205,7 @@ def test_idle_is_the_baseline_within_a_little(now: Reading, idle: bool) -> None:
         clock[0] += seconds
 
     tools = Tools(lambda _command, _place: 0, lambda: [now], print, lambda: clock[0], sleep)
-    assert (Idle((Reading(100 * MIB, 80.0),)).wait(tools) == "") is idle
+    assert (Idle((Reading(3, 100 * MIB, 80.0),)).wait(tools) == "") is idle
 
 
 def test_existing_runs_are_refused_before_anything_runs_and_force_removes_them(tmp_path: Path) -> None:

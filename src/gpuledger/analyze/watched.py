@@ -136,10 +136,11 @@ class _Power:
         summed_j, mean_w = _integral(*readings)
         throttled_s = _throttled_s(*known_values(table, "throttle", mine))
         peak_w = float(peaks[1].max()) if peaks[1].size else None
-        window = _longest_window(rank, device_idx)
+        window = _whole_window(rank, device_idx)
         if window is None or window["energy_j"] is None:
-            notes = ("The energy is the power summed over its readings: the run has no energy counter.",)
-            return cls(summed_j, None, mean_w, peak_w, throttled_s, notes if summed_j is not None else ())
+            reason = _no_energy(rank, device_idx, window)
+            notes = (f"The energy is the power summed over its readings: {reason}.",) if summed_j is not None else ()
+            return cls(summed_j, None, mean_w, peak_w, throttled_s, notes)
         seconds = (window["end_ns"] - window["start_ns"]) / 1e9
         own_throttled = window["throttled_ns"]
         return cls(
@@ -168,6 +169,20 @@ def _throttled_s(times: I64, masks: F64) -> float | None:
     return float((np.diff(times) / 1e9)[held[:-1]].sum())
 
 
-def _longest_window(rank: Rank, device_idx: int) -> dict[str, Any] | None:
-    rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
-    return max(rows, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
+def _whole_window(rank: Rank, device_idx: int) -> dict[str, Any] | None:
+    """Return the energy window of the whole run on a card: the one without a name."""
+    rows = rank.table("windows").to_pylist()
+    mine = [row for row in rows if row["device_idx"] == device_idx and not row["name"]]
+    return max(mine, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
+
+
+def _no_energy(rank: Rank, device_idx: int, window: dict[str, Any] | None) -> str:
+    """Return why the counter tells no energy of the run."""
+    devices = rank.manifest.get("devices") or []
+    if not any(one.get("device_idx") == device_idx and one.get("energy_counter") for one in devices):
+        return "the run has no energy counter"
+    return (
+        "its end was not seen"
+        if window is None
+        else "the run is shorter than the counter's steps, or was not seen whole"
+    )

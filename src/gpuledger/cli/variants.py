@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 VARIANT = "variant"
 PLOTS = "plots"
 INTERRUPTED = 130
-_SIGINT_STATUS = -2
+_INTERRUPTED_STATUSES = (-2, INTERRUPTED)
+"""How a command ends after Ctrl-C: by the signal, or as shells tell it."""
+
+Number = TypeVar("Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", re.ASCII)
 
 
@@ -34,9 +37,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Reading:
-    """A card at one moment; ``power_w`` is None where it does not tell."""
+    """A card at one moment, by its number; None is what it does not tell."""
 
-    used_bytes: int
+    index: int
+    used_bytes: int | None
     power_w: float | None
 
 
@@ -185,14 +189,14 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
         if late:
             tools.say(f"gpuledger: {variant.name}: {late}")
             _add_note(place, late)
-        if status == _SIGINT_STATUS:
+        if status in _INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
     failed = {name: status for name, status in statuses.items() if status}
     for name, status in failed.items():
         tools.say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}, kept")
     show_comparison(folder, list(statuses), tools.say)
-    return INTERRUPTED if _SIGINT_STATUS in failed.values() else 1 if failed else 0
+    return INTERRUPTED if set(_INTERRUPTED_STATUSES) & set(failed.values()) else 1 if failed else 0
 
 
 @dataclass(frozen=True)
@@ -230,20 +234,27 @@ class Idle:
     def _problem(self, cards: Sequence[Reading]) -> str:
         from gpuledger.units import format_bytes
 
-        for index, (low, now) in enumerate(zip(self.cards, cards, strict=True)):
-            more_bytes = now.used_bytes - low.used_bytes
-            if more_bytes > self.MORE_BYTES:
-                return f"GPU {index} has {format_bytes(more_bytes)} more in use than before the first variant"
+        for low, now in zip(self.cards, cards, strict=True):
+            if low.used_bytes is not None:
+                if now.used_bytes is None:
+                    return f"GPU {now.index} does not tell its bytes in use any more"
+                more_bytes = now.used_bytes - low.used_bytes
+                if more_bytes > self.MORE_BYTES:
+                    return f"GPU {now.index} has {format_bytes(more_bytes)} more in use than before the first variant"
             if low.power_w is None or now.power_w is None:
                 continue
             if now.power_w > low.power_w * (1 + self.MORE_POWER_FRAC) + self.MORE_POWER_W:
-                return f"GPU {index} takes {now.power_w:.0f} W, and took {low.power_w:.0f} W before the first variant"
+                took = f"took {low.power_w:.0f} W before the first variant"
+                return f"GPU {now.index} takes {now.power_w:.0f} W, and {took}"
         return ""
 
 
 def _lower(low: Reading, now: Reading) -> Reading:
-    powers = [power for power in (low.power_w, now.power_w) if power is not None]
-    return Reading(min(low.used_bytes, now.used_bytes), min(powers, default=None))
+    return Reading(low.index, _lowest(low.used_bytes, now.used_bytes), _lowest(low.power_w, now.power_w))
+
+
+def _lowest(*values: Number | None) -> Number | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _add_note(place: Path, note: str) -> None:

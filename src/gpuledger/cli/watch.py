@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuledger.cli.variants import Reading
@@ -138,8 +138,8 @@ def _watch_variants(
     def read_cards() -> list[Reading]:
         from gpuledger.cli.variants import Reading
 
-        found = [(card.read_memory(), card.read_sensors().power_average_w) for card in cards]
-        return [Reading(0 if memory is None else memory.used_bytes, power_w) for memory, power_w in found]
+        found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in cards]
+        return [Reading(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
 
     def watch(words: tuple[str, ...], directory: Path) -> int:
         try:
@@ -159,15 +159,14 @@ def _tell(directory: Path, say: Callable[[str], None]) -> None:
     from gpuledger.api import load
     from gpuledger.report.terminal import Terminal
     from gpuledger.report.watched_text import watched_lines
+    from gpuledger.watching import words_of
 
     try:
         run = load(directory)
         for line in watched_lines(run, watched(run), Terminal.of(sys.stderr)):
             say(line)
-    except GpuLedgerError as error:
-        say(f"gpuledger: {directory}: {error.message}")
-    except OSError as error:
-        say(f"gpuledger: error: {directory}: {error.strerror or error}")
+    except Exception as error:
+        say(f"gpuledger: error: {directory}: {words_of(error)}")
 
 
 def _stem(program: str) -> str:

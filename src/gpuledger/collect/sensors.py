@@ -17,6 +17,11 @@ _POWER_CAP = 0
 """NVML's performance policy that counts the nanoseconds below the asked clock by the power cap."""
 
 
+_MEMORY_WORDS = ctypes.c_ulonglong * 5
+"""NVML's memory info, version 2, as plain words: version, total, reserved, free, used. The binding's own structure
+takes longer to look into than the driver takes to answer."""
+
+
 @dataclass(frozen=True)
 class SensorReading:
     """What moves every 100 ms: watts, share of time busy, MHz, °C, and NVML's mask of reasons for a lower clock."""
@@ -44,9 +49,7 @@ class CardSensors:
         self.name = _text(self._ask(binding.nvmlDeviceGetName)) or "unknown card"
         self.uuid = _text(self._ask(binding.nvmlDeviceGetUUID))
         self._memory_call = _bound_memory_call(binding)
-        memory_type: Any = getattr(binding, "c_nvmlMemory_v2_t", ctypes.c_byte)
-        self._memory = memory_type()
-        self._memory.version = getattr(binding, "nvmlMemory_v2", 0)
+        self._memory = _MEMORY_WORDS(getattr(binding, "nvmlMemory_v2", 0))
         self._memory_place = ctypes.byref(self._memory)
 
     def read_memory(self) -> MemoryReading | None:
@@ -55,10 +58,9 @@ class CardSensors:
         Source: NVML memory info, 4 to 8 µs.
         """
         nvml = self._nvml
-        if self._memory_call is not None:
-            memory = self._memory
-            if self._memory_call(self._handle, self._memory_place) == 0:
-                return MemoryReading(memory.used, memory.reserved, memory.total)
+        if self._memory_call is not None and self._memory_call(self._handle, self._memory_place) == 0:
+            _, total_bytes, driver_bytes, _, used_bytes = self._memory
+            return MemoryReading(used_bytes, driver_bytes, total_bytes)
         memory = self._ask(lambda card: nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2))
         if memory is not None:
             return MemoryReading(memory.used, memory.reserved, memory.total)

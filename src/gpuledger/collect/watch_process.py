@@ -1,166 +1,252 @@
 """The sampler: a process of its own that reads the cards on an absolute schedule until it is told to stop.
 
 It is started by :mod:`gpuledger.collect.watcher` and talks to it in lines of JSON. When the line from its parent ends,
-because the parent was killed, it writes what it has and ends too.
+because the parent was killed, it writes what it has and ends too. One thread reads, counts and writes; another one only
+hands on what the parent says.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from gpuledger.collect.sensors import CardSensors, children_of, open_cards
-from gpuledger.collect.ticks import Edge, find_edge, measure_window
+from gpuledger.collect.card_log import CardLog
+from gpuledger.collect.edges import TYPICAL_READ_NS
+from gpuledger.collect.energy_windows import Counted, EnergyWindows
+from gpuledger.collect.family import Family
+from gpuledger.collect.nvml import MemoryReading
+from gpuledger.collect.sensors import SensorReading, open_cards
 from gpuledger.errors import GpuLedgerError
-from gpuledger.model.journal import JournalWriter, Part
+from gpuledger.model.energy_window import WindowEnergy
+from gpuledger.model.journal import JournalWriter, Part, write_compressed
 
 SENSOR_NS = 50_000_000
 """How often the sensors that move every 100 ms are read."""
 
-TREE_S = 2.0
-"""How often the command's process tree is looked at."""
+LOOK_NS = 5_000_000_000
+"""How often the command's process tree is looked at, and whether the parent lives."""
 
-PART_S = 60.0
+PART_NS = 60_000_000_000
 """How often what was read is written: what a crash can cost, and what memory has to hold."""
+
+PART_ROWS = 50_000
+"""How many rows of one table are kept at most: short intervals write more often."""
 
 WHOLE = ""
 """Name of the window of the whole command."""
 
+Order = dict[str, Any]
+
+
+class WatchedCard(Counted, Protocol):
+    """What is asked of one card; :class:`gpuledger.collect.sensors.CardSensors` is one."""
+
+    def read_memory(self) -> MemoryReading | None:
+        """Return the card's bytes; None where they cannot be read."""
+
+    def read_sensors(self) -> SensorReading:
+        """Return what the slower sensors show."""
+
+    def read_processes(self) -> list[tuple[int, int | None]]:
+        """Return ``(pid, bytes)`` of every process on the card."""
+
+    def is_lost(self) -> bool:
+        """Return whether the card no longer answers."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What the sampler needs beside the cards. Tests give their own.
+
+    ``wait_ns`` returns the parent's next order, or None where none came in these nanoseconds; ``{"do": "gone"}`` stands
+    for a parent that was killed.
+    """
+
+    steady_ns: Callable[[], int]
+    unix_ns: Callable[[], int]
+    wait_ns: Callable[[int], Order | None]
+    cpu_s: Callable[[], float] = time.process_time
+    parent: Callable[[], int] = os.getppid
+
 
 class Sampler:
-    """Reads the cards and keeps the rows of one part.
+    """Reads the cards and keeps what was read.
 
     Args:
         cards: The cards.
-        directory: Where the journal goes.
+        writer: Where the parts go.
         interval_ns: Time between two readings of the bytes.
+        world: Clocks and orders.
     """
 
-    def __init__(self, cards: list[CardSensors], directory: Path, interval_ns: int) -> None:
+    def __init__(self, cards: Sequence[WatchedCard], writer: JournalWriter, interval_ns: int, world: World) -> None:
         self.on_time = self.readings = self.missed = 0
-        self.lost: list[int] = []
-        self.pids: set[int] = set()
-        self.seen_pids: set[int] = set()
-        self.notes: list[str] = []
+        self.family = Family()
         self.failure: str | None = None
-        self._cards = cards
-        self._writer = JournalWriter(directory)
+        self._cards = list(cards)
+        self._writer = writer
         self._interval_ns = interval_ns
-        self._rows: dict[str, list[tuple[Any, ...]]] = {"samples": [], "sensors": [], "process_samples": []}
-        self._windows: list[tuple[Any, ...]] = []
+        self._world = world
+        self._log = CardLog()
+        delay_ns = min(interval_ns, 2 * TYPICAL_READ_NS)
+        self._windows = EnergyWindows(cards, self._keep_window, world.unix_ns, delay_ns)
         self._names: list[str] = []
         self._named = 0
-        self._cpu_before_s = 0.0
+        self._notes: list[str] = []
         self._facts: dict[str, Any] = {}
+        self._failed: dict[int, int] = {}
+        self._cpu_before_s = world.cpu_s()
+        self._parent = world.parent()
+        self._stopping = False
+        self._due_ns = self._sensors_due_ns = self._look_due_ns = self._part_due_ns = 0
 
-    def keep_facts(self, **facts: Any) -> None:
-        """Keep facts for the next part."""
+    def prepare(self, **facts: Any) -> None:
+        """Take the first reading, the baseline, and write it with ``facts``; learn the counters' beat."""
         self._facts.update(facts)
+        self._read(self._world.steady_ns())
+        self.write()
+        self._windows.learn()
 
-    def run(self, stopped: Callable[[], bool]) -> None:
-        """Read until ``stopped``; a reading that would come too late is left out and counted."""
-        interval_ns, clock_ns = self._interval_ns, time.monotonic_ns
-        self._cpu_before_s = time.process_time()
-        due_ns = clock_ns()
-        sensors_due_ns, part_due_ns = due_ns, due_ns + int(PART_S * 1e9)
-        while not stopped():
-            wait_ns = due_ns - clock_ns()
-            if wait_ns > 0:
-                time.sleep(wait_ns / 1e9)
-            now_ns = clock_ns()
-            self.readings += 1
-            if now_ns - due_ns <= interval_ns // 2:
-                self.on_time += 1
-            with_sensors = now_ns >= sensors_due_ns
-            if with_sensors:
-                sensors_due_ns = now_ns + SENSOR_NS - interval_ns // 2
-            self.read(with_sensors=with_sensors)
-            if now_ns >= part_due_ns:
-                part_due_ns = now_ns + int(PART_S * 1e9)
-                self.write()
-            due_ns += interval_ns
-            late = (clock_ns() - due_ns) // interval_ns
-            if late > 0:
-                self.missed += late
-                due_ns += late * interval_ns
+    def run(self) -> None:
+        """Read until the parent says stop; a reading that would come too late is left out and counted."""
+        self._cpu_before_s = self._world.cpu_s()
+        self._due_ns = now_ns = self._world.steady_ns()
+        self._look_due_ns, self._part_due_ns = now_ns + LOOK_NS, now_ns + PART_NS
+        while not (self._stopping and self._windows.due_ns is None):
+            order = self._world.wait_ns(self._idle_ns())
+            if order is not None:
+                self._follow(order)
+            now_ns = self._world.steady_ns()
+            if now_ns >= self._due_ns:
+                self._take_reading(now_ns)
+            self._read_counter()
+        self._note_the_end()
+        self._facts["closed"] = "end"
+        self.write()
 
-    def read(self, *, with_sensors: bool) -> None:
-        """Take one reading of every card that still answers."""
+    def _idle_ns(self) -> int:
+        """Return the time until something is due."""
+        idle_ns = self._due_ns - self._world.steady_ns()
+        if self._windows.due_ns is not None and self._has_room():
+            idle_ns = min(idle_ns, self._windows.due_ns - self._world.unix_ns())
+        return max(idle_ns, 0)
+
+    def _has_room(self) -> bool:
+        """Return whether a read of the counter ends before the next reading is due, or never would."""
+        room_ns = self._due_ns - self._world.steady_ns()
+        return room_ns >= min(self._windows.read_ns, self._interval_ns * 4 // 5)
+
+    def _read_counter(self) -> None:
+        """Read the counter that is due, right after a reading: it would hold up the next one."""
+        due_ns = self._windows.due_ns
+        if due_ns is not None and due_ns <= self._world.unix_ns() and self._has_room():
+            self._windows.read()
+            self._skip_missed()
+
+    def _take_reading(self, now_ns: int) -> None:
+        self.readings += 1
+        if now_ns - self._due_ns <= self._interval_ns // 2:
+            self.on_time += 1
+        if self._read(now_ns):
+            self._keep_house(now_ns)
+        self._due_ns += self._interval_ns
+        self._skip_missed()
+
+    def _keep_house(self, now_ns: int) -> None:
+        """Look at the processes and write a part, where it is time."""
+        if now_ns >= self._look_due_ns:
+            self._look_due_ns = now_ns + LOOK_NS
+            self._look()
+        if now_ns >= self._part_due_ns or len(self._log) >= PART_ROWS:
+            self._part_due_ns = now_ns + PART_NS
+            self.write()
+
+    def _skip_missed(self) -> None:
+        late = (self._world.steady_ns() - self._due_ns) // self._interval_ns
+        if late > 0:
+            self.missed += late
+            self._due_ns += late * self._interval_ns
+
+    def _read(self, now_ns: int) -> bool:
+        """Take one reading of every card that still answers; return whether the slower sensors were due, and read."""
+        with_sensors = now_ns >= self._sensors_due_ns
+        if with_sensors:
+            self._sensors_due_ns = now_ns + SENSOR_NS - self._interval_ns // 2
         for card in self._cards:
-            if card.index in self.lost:
-                continue
-            t_ns = time.time_ns()
+            t_ns = self._world.unix_ns()
             memory = card.read_memory()
             if memory is None:
-                if card.is_lost():
-                    self.lost.append(card.index)
-                    self.notes.append(f"GPU {card.index} was lost; its samples end there.")
+                self._miss(card)
                 continue
-            driver_bytes = -1 if memory.driver_bytes is None else memory.driver_bytes
-            self._rows["samples"].append((t_ns, card.index, memory.used_bytes, driver_bytes, memory.total_bytes))
+            self._log.add_memory(t_ns, card.index, memory)
             if with_sensors:
-                self._read_sensors(card, t_ns)
+                self._log.add_sensors(t_ns, card.index, card.read_sensors())
+                processes = card.read_processes()
+                self._log.add_processes(t_ns, card.index, processes)
+                self.family.see(pid for pid, _ in processes)
+        return with_sensors
 
-    def _read_sensors(self, card: CardSensors, t_ns: int) -> None:
-        found = card.read_sensors()
-        floats = (found.power_average_w, found.power_instant_w, None, found.utilization_frac)
-        whole = (found.sm_clock_mhz, found.temperature_c, found.throttle)
-        self._rows["sensors"].append(
-            (
-                t_ns,
-                card.index,
-                *(float("nan") if value is None else value for value in floats),
-                *(-1 if value is None else value for value in whole),
-            )
-        )
-        for pid, held_bytes in card.read_processes():
-            self.seen_pids.add(pid)
-            self._rows["process_samples"].append((t_ns, card.index, pid, -1 if held_bytes is None else held_bytes))
+    def _miss(self, card: WatchedCard) -> None:
+        if card.is_lost():
+            self._cards = [other for other in self._cards if other is not card]
+            self._notes.append(f"GPU {card.index} was lost; its samples end there.")
+        else:
+            self._failed[card.index] = self._failed.get(card.index, 0) + 1
 
-    def keep_window(self, name: str, card: CardSensors, start: Edge | None, end: Edge | None) -> None:
-        """Keep the energy between two edges of one card; nothing where its counter does not move."""
-        if start is None or end is None:
-            return
-        window = measure_window(start, end)
+    def _look(self) -> None:
+        self.family.look()
+        if self._world.parent() != self._parent:  # its end was not heard: a child that it forked holds the line
+            self._follow({"do": "gone"})
+
+    def _follow(self, order: Order) -> None:
+        """Do what the parent says."""
+        match order["do"]:
+            case "pid":
+                self.family.follow(order["pid"])
+            case "begin":
+                self._windows.begin(order["window"], order["name"], order["at_ns"])
+            case "end":
+                self.family.look()
+                self._windows.end(order["window"], order["at_ns"])
+            case "gone" if not self._stopping:
+                self._notes.append("gpuledger was killed; the samples end there, the command went on.")
+                self._windows.end_all(self._world.unix_ns())
+                self._stopping = True
+            case "stop":
+                self._stopping = True
+
+    def _keep_window(self, name: str, index: int, window: WindowEnergy) -> None:
         name_id = -1
         if name != WHOLE:
             name_id = self._named
             self._named += 1
             self._names.append(name)
-        nothing = float("nan")
-        self._windows.append(
-            (
-                card.index,
-                name_id,
-                window.start_ns,
-                window.end_ns,
-                nothing if window.energy_j is None else window.energy_j,
-                nothing if window.uncertainty_j is None else window.uncertainty_j,
-                window.ticks,
-                -1 if window.throttled_ns is None else window.throttled_ns,
+        self._log.add_window(name_id, index, window)
+
+    def _note_the_end(self) -> None:
+        if self.family.is_elsewhere:
+            self._notes.append(
+                "The driver's process ids are not those of this machine (a container): a process's bytes are not "
+                "known, the card's above its first reading stand for them."
             )
-        )
+        self._notes += [f"GPU {index} gave no bytes at {count:,} readings." for index, count in self._failed.items()]
 
     def write(self) -> None:
         """Write what is waiting as one part; after a failure nothing more is kept, and the command goes on."""
-        from gpuledger.model.journal import COLUMNS
-
-        part = Part(names=self._names, notes=self.notes, facts={**self._facts, **self._counts()})
-        rows = {**self._rows, "windows": self._windows}
-        self._rows = {name: [] for name in self._rows}
-        self._windows, self._names, self.notes, self._facts = [], [], [], {}
+        part = Part(names=self._names, notes=self._notes, facts={**self._facts, **self._counts()})
+        self._log.take(part)
+        self._names, self._notes, self._facts = [], [], {}
         if self.failure is not None:
             return
-        for table, lines in rows.items():
-            if lines:
-                part.add(table, **dict(zip(COLUMNS[table], zip(*lines, strict=True), strict=True)))
         try:
             self._writer.write(part)
         except OSError as error:
@@ -168,114 +254,59 @@ class Sampler:
 
     def _counts(self) -> dict[str, Any]:
         return {
-            "pids": sorted(self.pids),
+            "pids": sorted(self.family.on_card),
             "sampler": {
                 "interval_ns": self._interval_ns,
                 "readings": self.readings,
                 "on_time": self.on_time,
                 "missed": self.missed,
-                "cpu_s": time.process_time() - self._cpu_before_s,
+                "cpu_s": self._world.cpu_s() - self._cpu_before_s,
             },
         }
 
 
-class Control(threading.Thread):
-    """Does what the parent says, one line after the other, beside the sampling."""
+def listen(lines: Iterable[str]) -> Callable[[int], Order | None]:
+    """Return what waits so many ns for the next order; a thread reads them from ``lines``."""
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
-    def __init__(
-        self, sampler: Sampler, cards: list[CardSensors], lines: Iterator[str], say: Callable[..., None]
-    ) -> None:
-        super().__init__(name="gpuledger-control", daemon=True)
-        self.stopped = threading.Event()
-        self._sampler = sampler
-        self._cards = cards
-        self._lines = lines
-        self._say = say
-        self._starts: dict[int, tuple[str, list[Edge | None]]] = {}
-        self._pid: int | None = None
-        self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    def hear() -> None:
+        for line in lines:
+            if line.endswith("\n"):  # half a line: the parent was killed while it wrote
+                orders.put(json.loads(line))
+        orders.put({"do": "gone"})
 
-    def run(self) -> None:
-        """Follow the parent until it says stop or is gone."""
-        threading.Thread(target=self._listen, name="gpuledger-ears", daemon=True).start()
-        while not self.stopped.is_set():
-            try:
-                order = self._orders.get(timeout=TREE_S)
-            except queue.Empty:
-                self._look_at_tree()
-                continue
-            if order is None:
-                self._sampler.notes.append("gpuledger was killed; the samples end there, the command went on.")
-                break
-            if order["do"] == "stop":
-                break
-            self._follow(order)
-        self.stopped.set()
+    def wait_ns(patience_ns: int) -> Order | None:
+        try:
+            return orders.get(timeout=patience_ns / 1e9) if patience_ns else orders.get_nowait()
+        except queue.Empty:
+            return None
 
-    def _listen(self) -> None:
-        for line in self._lines:
-            self._orders.put(json.loads(line))
-        self._orders.put(None)
-
-    def _follow(self, order: dict[str, Any]) -> None:
-        if order["do"] == "pid":
-            self._pid = order["pid"]
-            self._look_at_tree()
-        elif order["do"] == "begin":
-            self._starts[order["window"]] = order["name"], self._edges(order["at_ns"])
-        elif order["do"] == "end":
-            self._look_at_tree()
-            name, starts = self._starts.pop(order["window"])
-            for card, start, end in zip(self._cards, starts, self._edges(order["at_ns"]), strict=True):
-                self._sampler.keep_window(name, card, start, end)
-        self._say(done=order["do"])
-
-    def _edges(self, at_ns: int) -> list[Edge | None]:
-        return [find_edge(at_ns, card.read_energy_mj, card.read_throttled_ns) for card in self._cards]
-
-    def _look_at_tree(self) -> None:
-        if self._pid is not None:
-            self._sampler.pids |= children_of(self._pid)
+    threading.Thread(target=hear, name="gpuledger-ears", daemon=True).start()
+    return wait_ns
 
 
 def main() -> None:
     """Sample until the parent says stop. Its order is the first line it sends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # the parent ends us, after the command
-    order = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line.endswith("\n"):
+        return
+    order = json.loads(line)
     try:
         cards, driver_version = open_cards(order["gpus"])
     except GpuLedgerError as error:
-        _say(error=error.message, hint=error.hint, exit_code=error.exit_code)
+        _say(error=error.message, hint=error.hint)
         return
-    sampler = Sampler(cards, Path(order["directory"]), order["interval_ns"])
-    sampler.keep_facts(recorder="watch", pid=order["pid"], devices=[_facts_of(card, driver_version) for card in cards])
-    control = Control(sampler, cards, sys.stdin, _say)
-    sampler.read(with_sensors=True)
-    sampler.write()
+    world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
+    writer = JournalWriter(Path(order["directory"]), write_compressed)
+    sampler = Sampler(cards, writer, order["interval_ns"], world)
+    if order["pid"] is not None:
+        sampler.family.follow(order["pid"])
+    sampler.prepare(recorder="watch", pid=order["pid"], devices=[card.describe(driver_version) for card in cards])
     _say(ready=True, failure=sampler.failure)
-    control.start()
-    sampler.run(control.stopped.is_set)
-    if sampler.seen_pids and sampler.pids and not sampler.seen_pids & sampler.pids:
-        sampler.notes.append(
-            "The driver's process ids are not those of this machine (a container): a process's bytes are not known, "
-            "the card's above its first reading stand for them."
-        )
-    sampler.keep_facts(closed="end")
-    sampler.write()
+    sampler.run()
     _say(ended=True, failure=sampler.failure)
-
-
-def _facts_of(card: CardSensors, driver_version: str) -> dict[str, Any]:
-    memory = card.read_memory()
-    return {
-        "device_idx": card.index,
-        "name": card.name,
-        "uuid": card.uuid,
-        "total_bytes": None if memory is None else memory.total_bytes,
-        "driver_version": driver_version,
-        "energy_counter": card.read_energy_mj() is not None,
-    }
 
 
 def _say(**words: Any) -> None:
@@ -283,7 +314,7 @@ def _say(**words: Any) -> None:
     try:
         print(json.dumps(words), flush=True)
     except BrokenPipeError:
-        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115 - nothing more will be said
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - nothing more will be said
 
 
 if __name__ == "__main__":

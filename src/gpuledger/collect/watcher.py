@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import select
 import subprocess
 import sys
 import time
@@ -14,11 +16,18 @@ from typing import Any
 
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
-_PATIENCE_S = 20.0
+START_S = 120.0
+"""How long a driver may take to wake its cards."""
+
+PATIENCE_S = 20.0
+"""How long the sampler may take to write what it has; a driver whose card is gone can keep it for ever."""
+
+LONGEST_NAME = 300
+"""Characters of a window's name that are kept: a line is written as a whole or not at all (PIPE_BUF is 4,096 bytes)."""
 
 
 class Watcher:
-    """A sampler at work, from construction to :meth:`stop`.
+    """A sampler at work, from construction to :meth:`stop`. But for these two, nothing is ever waited for.
 
     Args:
         directory: The run's directory; the journal goes to its ``rank-0``.
@@ -34,12 +43,13 @@ class Watcher:
     def __init__(self, directory: Path, gpus: Sequence[int] | None, interval_ns: int, pid: int | None = None) -> None:
         self.notes: list[str] = []
         self._numbers = itertools.count()
+        self._heard = b""
+        self._unheard = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gpuledger.collect.watch_process"],
+            [sys.executable, "-P", "-m", "gpuledger.collect.watch_process"],  # -P: not the user's queue.py
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            text=True,
         )
         order = {
             "directory": str((directory / "rank-0" / "journal").absolute()),
@@ -47,23 +57,27 @@ class Watcher:
             "interval_ns": interval_ns,
             "pid": pid,
         }
-        self._tell(order)
-        answer = self._hear()
-        if answer is None or "error" in answer:
+        try:
+            os.set_blocking(self._stdin, False)
+            self._tell(order)
+            answer = self._hear(START_S)
+            if answer is None or "error" in answer:
+                raise _error_of(answer)
+        except BaseException:
+            self._process.kill()
             self._process.wait()
             self._close_pipes()
-            raise _error_of(answer)
-        if answer.get("failure"):
-            self.notes.append(answer["failure"])
+            raise
+        self._note_failure(answer)
 
     def follow(self, pid: int) -> None:
         """Tell apart the bytes of this process and those below it."""
         self._tell({"do": "pid", "pid": pid})
 
     def begin(self, name: str = "") -> int:
-        """Begin a window of energy, now; return its number. Nothing is waited for."""
+        """Begin a window of energy, now; return its number."""
         number = next(self._numbers)
-        self._tell({"do": "begin", "window": number, "name": name, "at_ns": time.time_ns()})
+        self._tell({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": time.time_ns()})
         return number
 
     def end(self, window: int) -> None:
@@ -71,42 +85,66 @@ class Watcher:
         self._tell({"do": "end", "window": window, "at_ns": time.time_ns()})
 
     def stop(self) -> None:
-        """End the sampler and take in its notes; one that was killed is noted."""
+        """End the sampler and take in its notes; one that was killed, or does not answer, is noted."""
         self._tell({"do": "stop"})
-        while (answer := self._hear()) is not None:
-            if "ended" in answer:
-                if answer.get("failure"):
-                    self.notes.append(answer["failure"])
-                break
-        with suppress(BrokenPipeError, OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        if self._unheard:
+            self.notes.append(f"The sampler was too busy for {self._unheard:,} beginnings or ends of windows.")
+        limit_s = time.monotonic() + PATIENCE_S
+        answer = self._hear(PATIENCE_S)
+        if answer is not None:
+            self._note_failure(answer)
+        self._close_pipes()
         try:
-            status = self._process.wait(_PATIENCE_S)
+            status = self._process.wait(max(limit_s - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
             self._process.kill()
-            status = self._process.wait()
-        self._close_pipes()
+            self._process.wait()
+            self.notes.append(f"The sampler did not answer for {PATIENCE_S:.0f} s: its last samples are missing.")
+            return
         if status < 0:
             self.notes.append(f"The sampler was killed by signal {-status}: the samples end before the command did.")
         elif status:
             self.notes.append(f"The sampler ended with status {status}: the samples end before the command did.")
 
-    def _tell(self, words: dict[str, Any]) -> None:
-        """Send a line; a sampler that is gone is noticed at the end."""
-        with suppress(BrokenPipeError, OSError, ValueError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(words) + "\n")
-            self._process.stdin.flush()
+    @property
+    def _stdin(self) -> int:
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
 
-    def _hear(self) -> dict[str, Any] | None:
+    def _note_failure(self, answer: dict[str, Any]) -> None:
+        if answer.get("failure"):
+            self.notes.append(answer["failure"])
+
+    def _tell(self, words: dict[str, Any]) -> None:
+        """Send a line; a sampler that is gone, or takes in nothing more, is noticed at the end."""
+        try:
+            os.write(self._stdin, json.dumps(words).encode() + b"\n")
+        except BlockingIOError:
+            self._unheard += 1
+        except (OSError, ValueError):
+            pass  # noted by stop(): it has ended
+
+    def _hear(self, patience_s: float) -> dict[str, Any] | None:
+        """Return the sampler's next line; None where it ends without one, or takes longer."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        return json.loads(line) if line else None
+        place = self._process.stdout.fileno()
+        line = select.poll()  # unlike select it takes the descriptors of a process that has many
+        line.register(place, select.POLLIN)
+        limit_s = time.monotonic() + patience_s
+        while b"\n" not in self._heard:
+            ready = line.poll(max(limit_s - time.monotonic(), 0) * 1e3)
+            words = os.read(place, 1 << 16) if ready else b""
+            if not words:
+                return None
+            self._heard += words
+        words, _, self._heard = self._heard.partition(b"\n")
+        found: dict[str, Any] = json.loads(words)
+        return found
 
     def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError, OSError):
+                with suppress(OSError):
                     pipe.close()
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -234,12 +234,26 @@ def _columns_of(table: str, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
     }
 
 
-class JournalWriter:
-    """Writes parts into ``directory``, one after another."""
+Save = Callable[..., None]
 
-    def __init__(self, directory: Path) -> None:
+
+def write_plain(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
+    """Write arrays as they are: nobody waits for a compressor while a program is recorded."""
+    np.savez(stream, allow_pickle=False, **arrays)
+
+
+def write_compressed(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
+    """Write arrays compressed, for readings that go on for days."""
+    np.savez_compressed(stream, allow_pickle=False, **arrays)
+
+
+class JournalWriter:
+    """Writes parts into ``directory``, one after another, by :func:`write_plain` or :func:`write_compressed`."""
+
+    def __init__(self, directory: Path, save: Save = write_plain) -> None:
         self.directory = directory
         self.next_part = 0
+        self._save = save
 
     def write(self, part: Part) -> None:
         """Write one part: beside its place first, then renamed.
@@ -256,7 +270,7 @@ class JournalWriter:
         beside = place.with_suffix(f".{os.getpid()}.tmp")
         try:
             with beside.open("wb") as stream:
-                np.savez(stream, allow_pickle=False, text=blob, **arrays)
+                self._save(stream, text=blob, **arrays)
             beside.replace(place)
         except OSError:
             beside.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ def _baseline(one: Watched) -> str:
 
 def _energy(one: Watched) -> list[str]:
     if one.energy_j is None:
-        return [f"{MISSING} (this card does not tell)"]
+        return [f"{MISSING} (too short a time, or a card that does not tell)"]
     spread = "" if one.energy_uncertainty_j is None else f" ± {format_joules(one.energy_uncertainty_j)}"
     parts = [f"{format_joules(one.energy_j)}{spread}"]
     if one.mean_power_w is not None:

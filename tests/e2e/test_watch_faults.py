@@ -1,0 +1,140 @@
+"""What used to hang a watch or make it say what is not so: each in this process, on a scripted card."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stubbed import with_stub
+
+import gpuledger
+from gpuledger.analyze.watched import watched
+from gpuledger.api import load
+from gpuledger.collect import watcher as watchers
+from gpuledger.collect.watcher import Watcher
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.watching import WatchSettings, watch_command
+
+SETTINGS = WatchSettings()
+
+
+@pytest.fixture(autouse=True)
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stub in front of the driver's library, for the samplers that this process starts."""
+    for name, value in with_stub(tmp_path, watts=200).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sampler_of(watcher: Watcher) -> int:
+    return watcher._process.pid
+
+
+def test_signals_are_what_they_were_after_a_command() -> None:
+    """Ignored ones were inherited by the next variant, which Ctrl-C then could not end."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    assert watch_command(["true"], Path("a.ledger"), SETTINGS, print) == 0
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_many_commands_that_end_at_once(tmp_path: Path) -> None:
+    for number in range(5):
+        assert watch_command(["true"], tmp_path / f"{number}.ledger", SETTINGS, print) == 0
+    (figures,) = watched(load(tmp_path / "4.ledger"))
+    assert figures.energy_j is None or figures.notes
+
+
+def test_files_of_the_users_directory_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for name in ("queue.py", "json.py", "numpy.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong file')")
+    with gpuledger.watch("shadowed") as watch:
+        pass
+    assert watch.figures.samples > 0
+
+
+def test_a_run_that_cannot_be_written_is_no_fault_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be made"):
+        watch_command(["touch", "started"], tmp_path / "file" / "w.ledger", SETTINGS, print)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_sampler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver whose card is gone can keep a call for ever; the command's end is told all the same."""
+    monkeypatch.setattr(watchers, "PATIENCE_S", 0.5)
+    watch = gpuledger.watch("stuck")
+    with watch:
+        assert watch._watcher is not None
+        os.kill(sampler_of(watch._watcher), signal.SIGSTOP)
+        for number in range(3000):  # more than a pipe holds: the program is not held up
+            with watch.window(f"{number:0200d}"):
+                pass
+    notes = load(tmp_path / "stuck.ledger").manifest["notes"]
+    assert any("did not answer" in note for note in notes)
+    assert any("too busy" in note for note in notes)
+
+
+def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpuledger.watching.post_rank", refuse)
+    with pytest.raises(ValueError, match="mine") as raised, gpuledger.watch("full"):
+        raise ValueError("mine")
+    assert raised.value.__notes__ == ["gpuledger: full.ledger could not be written: No space left on device"]
+    said: list[str] = []
+    assert watch_command(["sh", "-c", "exit 3"], tmp_path / "posting.ledger", SETTINGS, said.append) == 3
+    assert said == [f"gpuledger: error: {tmp_path / 'posting.ledger'}: the samples end early: No space left on device"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_watch_to_its_parent() -> None:
+    with gpuledger.watch("forked") as watch:
+        child = os.fork()
+        if not child:
+            watch.__exit__(None, None, None)
+            os._exit(0 if watch._watcher is not None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        time.sleep(0.3)
+    assert watch.energy_j == pytest.approx(200 * (watch.figures.duration_s or 0), rel=0.1)
+
+
+def test_windows_of_one_name_are_summed_and_an_inner_one_is_not_the_whole() -> None:
+    with gpuledger.watch("steps") as watch:
+        for _ in range(2):
+            with watch.window("step"):
+                time.sleep(0.4)
+        with pytest.raises(UsageError, match="needs a name"), watch.window(""):
+            pass
+        with pytest.raises(UsageError, match="begun already"):
+            watch.__enter__()
+    duration_s = watch.figures.duration_s
+    assert duration_s is not None
+    assert watch.windows == {"step": pytest.approx(200 * duration_s, rel=0.1)}
+    assert watch.energy_j == pytest.approx(200 * duration_s, rel=0.1)
+
+
+def test_what_is_interrupted_at_its_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Watcher, patience_s: float) -> None:
+        del self, patience_s
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watcher, "_hear", interrupted)
+    with pytest.raises(KeyboardInterrupt), gpuledger.watch("early"):
+        pass
+    assert not list(tmp_path.glob("*.ledger"))
+
+
+def test_a_sampler_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    with pytest.raises(GpuLedgerError, match="the sampler did not start"), gpuledger.watch("none"):
+        pass
+    assert not list(tmp_path.glob("*.ledger"))
