@@ -22,6 +22,20 @@ KERNELS = ("gemm_kernel", "layer_norm_kernel", "Memcpy HtoD")
 MAIN_STREAM, COPY_STREAM, THREAD = 7, 13, 1
 PLAN = (("forward", 0.05, 0.4), ("backward", 0.42, 0.8), ("optimizer", 0.82, 0.9))
 READINGS = 400
+ENERGY = {
+    "device_idx": 0,
+    "first_step": 4,
+    "last_step": 6,
+    "energy_j": 300.0,
+    "uncertainty_j": 6.0,
+    "start_ns": START_NS + 4 * STEP_NS,
+    "end_ns": START_NS + 7 * STEP_NS,
+    "base_before_w": 118.0,
+    "base_after_w": 122.0,
+    "notes": [],
+}
+WINDOW = {name: ENERGY[name] for name in ("device_idx", "start_ns", "end_ns", "energy_j", "uncertainty_j")}
+WINDOW |= {"name": "energy pass", "ticks": 7, "throttled_ns": 0}
 
 
 def load_timed(path: Path, *, modules: int = 30, spans: int = 200, host: bool = False, **shape: Any) -> Run:
@@ -37,8 +51,10 @@ def load_timed(path: Path, *, modules: int = 30, spans: int = 200, host: bool = 
         write_table(rank.directory, _span_table(merged), "spans", 1)
         if not host:
             write_table(rank.directory, _table("samples", _readings()), "samples", 1)
+            write_table(rank.directory, _table("windows", {name: [one] for name, one in WINDOW.items()}), "windows")
         place = rank.directory / "manifest.json"
-        write_json(place, read_json(place) | {"time_steps": list(TIME_STEPS), "passes": ["memory", "time"]})
+        later = {"time_steps": list(TIME_STEPS), "passes": ["memory", "energy", "time"]}
+        write_json(place, read_json(place) | later | ({} if host else {"energy": [ENERGY]}))
     return read_run(path)
 
 

@@ -87,6 +87,19 @@ def test_what_was_not_recorded_can_be_neither_chosen_nor_forced(open_report: Cal
     assert opened.complaints == []
 
 
+def test_joules_close_on_the_counter(opened: Opened) -> None:
+    assert opened.text('[data-card="step_energy_j"] .card-value') == "100.00 J"
+    opened.page.click('[data-card="step_energy_j"]')
+    assert "metric=energy" in opened.state
+    assert opened.text("#instant-bytes") == "100.00 J ± 2.00 J"
+    assert "base 120 W" in opened.text("#instant-where")
+    opened.page.select_option("#group", "account")
+    assert "all rows 100.00 J, 100.0 % of the step" in opened.text("#table-count")
+    opened.page.click("#metric-time")
+    assert "all rows" in opened.text("#table-count")
+    assert opened.complaints == []
+
+
 def test_time_is_copied_with_its_unit(opened: Opened) -> None:
     opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.page.click("#metric-time")
@@ -99,7 +112,8 @@ def test_time_is_copied_with_its_unit(opened: Opened) -> None:
 
 
 def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown) -> None:
-    assert opened.page.locator("#bars figure").count() == 2
+    assert opened.page.locator("#bars figure").count() == 3
+    assert "energy pass" in opened.text("#windows-body")
     assert format_ns(times.idle_ns) in opened.text("#bars")
     assert "at most 600 W" in opened.text("#power-value")
     picture = "document.querySelector('#power canvas').toDataURL()"
@@ -107,6 +121,7 @@ def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown
     opened.page.click("#span")
     assert "span=run" in opened.state
     assert opened.page.evaluate(picture) != recorded
+    opened.page.locator("#power").scroll_into_view_if_needed()
     box = opened.page.locator("#power .u-over").bounding_box()
     assert box
     opened.page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 20)

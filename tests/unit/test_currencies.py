@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from synthetic import load_run
 from synthetic_work import load_timed
 
+from gpuledger.analyze.energy import break_down_energy
 from gpuledger.analyze.times import break_down_time
 from gpuledger.report.colors import PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
 from gpuledger.report.currencies import IDLE, Amount, amount_columns, owners_of
@@ -73,6 +74,21 @@ def test_bars_are_cut_from_the_same_sums(payload: dict[str, Any]) -> None:
     assert [name for name, _ in by_kind["parts"]] == ["kernel", "copy", IDLE]
 
 
+def test_joules_are_those_of_the_breakdown(run: Run, payload: dict[str, Any]) -> None:
+    energy = break_down_energy(run.ranks[0], 0)
+    assert energy is not None
+    view = payload["views"][0]
+    columns = view["energy"]["accounts"]
+    assert sum(columns["amount"]) == pytest.approx(energy.step_energy_j) == pytest.approx(100.0)
+    assert view["energy"]["bars"][0]["whole"] == pytest.approx(energy.step_energy_j)
+    largest = max(columns["amount"])
+    place = columns["amount"].index(largest)
+    found = next(one for one in energy.accounts if one.energy_j == pytest.approx(largest, abs=1e-5))
+    assert columns["uncertainty"][place] == pytest.approx(found.uncertainty_j, abs=1e-5)
+    path = view["tree"]["path"][columns["node"][place]]
+    assert path == (IDLE_PATH if found.phase == IDLE else found.module or "(outside modules)")
+
+
 def test_power_is_what_was_read(run: Run, payload: dict[str, Any]) -> None:
     power = payload["views"][0]["power"]
     read = [one for one in run.rank().table("samples")["power_instant_w"].to_pylist() if one is not None]
@@ -84,7 +100,7 @@ def test_a_run_without_these_passes_has_neither(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run.ledger", blocks=50)
     payload = build_payload(gather(run, run.ranks))
     assert payload["phases"] == []
-    assert [payload["views"][0][name] for name in ("time", "power")] == [None, None]
+    assert [payload["views"][0][name] for name in ("time", "energy", "power")] == [None] * 3
 
 
 @given(AMOUNTS)

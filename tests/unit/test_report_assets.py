@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuledger.report.html import SCRIPTS, VENDORED_SCRIPTS, VENDORED_STYLES, asset
-from gpuledger.units import format_bytes, format_frac, format_ns
+from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 ASSETS = Path(str(files("gpuledger.report"))) / "assets"
 VENDOR = ASSETS / "vendor"
@@ -98,15 +98,17 @@ def test_units_read_the_same_in_the_terminal_and_on_the_page(node: str) -> None:
     sizes = edges([1024**power for power in range(6)])
     times = edges([10**power for power in range(14)])
     numbers = [*sizes, *(-size for size in sizes if size)]
+    joules = [0, 0.0004, 0.25, 0.99999, 1, 251.3, 999.994, 1000, 3200, 999_999, 1_000_000, 5e9, -3.5]
     script = f"""{asset("js/format.js")}
-    const sizes = {json.dumps(numbers)}, times = {json.dumps(times)};
+    const sizes = {json.dumps(numbers)}, times = {json.dumps(times)}, joules = {json.dumps(joules)};
     console.log(JSON.stringify([sizes.map(formatBytes), times.map(formatNs), sizes.map((one) => formatShare(one, 4096)),
-      [formatBytes(null), formatNs(null)]]));"""
-    shown_sizes, shown_times, shares, missing = evaluate(node, script)
+      joules.map(formatJoules), [formatBytes(null), formatNs(null), formatJoules(null)]]));"""
+    shown_sizes, shown_times, shares, shown_joules, missing = evaluate(node, script)
+    assert shown_joules == [format_joules(value) for value in joules]
     assert shown_sizes == [format_bytes(value) for value in numbers]
     assert shown_times == [format_ns(value) for value in times]
     assert shares == [format_frac(value / 4096) for value in numbers]
-    assert missing == [format_bytes(None), format_ns(None)]
+    assert missing == [format_bytes(None), format_ns(None), format_joules(None)]
 
 
 def test_copies_keep_their_columns_whatever_the_names(node: str) -> None:

@@ -95,6 +95,7 @@ def test_every_row_is_in_order_and_nests(document: dict[str, Any]) -> None:
         "steps",
         "steps (2)",
         "phases",
+        "energy windows",
         "recorder's pauses",
         f"cuda:0 stream {MAIN_STREAM}",
         f"cuda:0 stream {MAIN_STREAM} · modules",

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.account_series import OUTSIDE
 from gpuledger.report.colors import phase_order
+from gpuledger.units import format_joules
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.energy import EnergyBreakdown
     from gpuledger.analyze.times import TimeBreakdown
     from gpuledger.report.data import Module
     from gpuledger.report.tree import Tree
@@ -58,6 +60,18 @@ def time_bars(times: TimeBreakdown) -> tuple[Bar, ...]:
         idle = [one for one in time_amounts(times) if one.phase == IDLE]
         bars.append(_bar("By kind", "ns", [*kinds, *idle], where))
     return tuple(bars)
+
+
+def energy_amounts(energy: EnergyBreakdown) -> tuple[Amount, ...]:
+    """Return a step's joules by module and phase, idle ones included, each plus or minus."""
+    return tuple(Amount(one.module, one.phase, one.energy_j, one.uncertainty_j) for one in energy.accounts)
+
+
+def energy_bars(energy: EnergyBreakdown) -> tuple[Bar, ...]:
+    """Return a step's joules cut by phase; none where they are of the whole step only."""
+    amounts = energy_amounts(energy)
+    bar = _bar("By phase", "J", amounts, f"± {format_joules(energy.step_uncertainty_j)}, {energy.method}")
+    return (bar,) if len(bar.parts) > 1 else ()
 
 
 def phases_of(currencies: Iterable[Sequence[Amount]]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.balance import Balance, build_balance
 from gpuledger.analyze.breakdown import Account, break_down
+from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.findings import Finding, find_findings
 from gpuledger.analyze.live import device_indices
 from gpuledger.analyze.series import Line, read_lines
@@ -59,6 +60,7 @@ class View:
     findings: tuple[Finding, ...]
     windows: tuple[dict[str, Any], ...]
     times: TimeBreakdown | None = None
+    energy: EnergyBreakdown | None = None
     power: Line | None = None
 
 
@@ -123,6 +125,7 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         findings=find_findings(rank, device_idx),
         windows=read_windows(rank, device_idx),
         times=break_down_time(rank, device_idx),
+        energy=break_down_energy(rank, device_idx),
     )
 
 

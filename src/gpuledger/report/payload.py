@@ -29,18 +29,29 @@ from gpuledger.report.colors import (
     stack_order,
 )
 from gpuledger.report.columns import differences, power_columns, window_rows
-from gpuledger.report.currencies import amount_columns, owners_of, phases_of, time_amounts, time_bars
+from gpuledger.report.currencies import (
+    Amount,
+    amount_columns,
+    energy_amounts,
+    energy_bars,
+    owners_of,
+    phases_of,
+    time_amounts,
+    time_bars,
+)
 from gpuledger.report.definitions import definitions
 from gpuledger.report.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
 from gpuledger.report.tree import Tree, build_tree
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.energy import EnergyBreakdown
     from gpuledger.analyze.findings import Finding
     from gpuledger.analyze.live import I64
     from gpuledger.analyze.times import TimeBreakdown
     from gpuledger.report.data import ReportData, View
 
 FORMAT = 1
+JOULE_DECIMALS = 6
 
 
 def encode(payload: dict[str, Any]) -> str:
@@ -53,7 +64,7 @@ def build_payload(data: ReportData) -> dict[str, Any]:
     """Return the object the page works on."""
     categories = _categories(data)
     numbers = {name: number for number, name in enumerate(categories)}
-    phases = phase_order(phases_of(time_amounts(view.times) for view in data.views if view.times))
+    phases = phase_order(phases_of(amounts for view in data.views for amounts in _step_amounts(view)))
     phase_numbers = {name: number for number, name in enumerate(phases)}
     return {
         "format": FORMAT,
@@ -85,8 +96,8 @@ def _categories(data: ReportData) -> tuple[str, ...]:
 def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str) -> dict[str, Any]:
     origin_ns = int(view.timeline.t_ns[0])
     owners = set(np.unique(view.accounts.module_id).tolist())
-    if view.times is not None:
-        owners |= owners_of(time_amounts(view.times), view.modules)
+    for amounts in _step_amounts(view):
+        owners |= owners_of(amounts, view.modules)
     tree = build_tree(view.modules, owners)
     peak = next(k for k, instant in enumerate(view.accounts.instants) if instant.index == view.summary.instant.index)
     return {
@@ -105,6 +116,7 @@ def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str
         "accounts": _accounts(view.accounts, tree, numbers),
         "tensors": _tensors(view, numbers),
         "time": None if view.times is None else _time(view.times, view, tree, phases),
+        "energy": None if view.energy is None else _energy(view.energy, view, tree, phases),
         "power": None if view.power is None else power_columns(view.power, origin_ns),
         "windows": window_rows(view.windows, origin_ns),
         "balance": asdict(view.balance) | {"instant": None},
@@ -130,6 +142,26 @@ def _time(times: TimeBreakdown, view: View, tree: Tree, phases: dict[str, int]) 
         "unplaced_ns": round(times.unplaced_ns),
         "undisturbed": asdict(times.undisturbed),
     }
+
+
+def _energy(energy: EnergyBreakdown, view: View, tree: Tree, phases: dict[str, int]) -> dict[str, Any]:
+    """Return one step of the energy pass, in joules."""
+    return {
+        "accounts": amount_columns(energy_amounts(energy), tree, view.modules, phases, JOULE_DECIMALS),
+        "bars": [asdict(bar) for bar in energy_bars(energy)],
+        "steps": energy.steps,
+        "step_energy_j": round(energy.step_energy_j, JOULE_DECIMALS),
+        "step_uncertainty_j": round(energy.step_uncertainty_j, JOULE_DECIMALS),
+        "base_w": energy.base_w,
+        "method": energy.method,
+        "notes": list(energy.notes),
+    }
+
+
+def _step_amounts(view: View) -> list[tuple[Amount, ...]]:
+    """Return what the steps of a view's later passes spent, a tuple a currency."""
+    times = [] if view.times is None else [time_amounts(view.times)]
+    return times if view.energy is None else [*times, energy_amounts(view.energy)]
 
 
 def _finding(finding: Finding, name: str) -> dict[str, Any]:

@@ -117,6 +117,7 @@ class App {
     byId("instant-bytes").textContent = sum;
     byId("instant-bytes").dataset.tip = CURRENCIES[currency].exact(stepLedger(view, currency).total[0]);
     byId("instant-where").textContent = byId("instant-where").dataset.tip = source;
+    byId("step-notes").replaceChildren(...(view[currency].notes || []).map((note) => element("li", {}, printable(note))));
   }
 
   drawInstant(view, k) {
@@ -138,6 +139,7 @@ class App {
     byId("axis").setAttribute("aria-pressed", String(state.axis === "event"));
     byId("reset-zoom").disabled = !state.zoom;
     const shown = chosenCurrency(this.view, state);
+    byId("step-notes").hidden = shown === "bytes";
     byId("instant-tools").hidden = shown !== "bytes";
     for (const [key, { missing }] of Object.entries(CURRENCIES)) {
       const button = byId(`metric-${key}`);

@@ -65,5 +65,6 @@ function stepSummary(view, currency) {
 
 function energySummary(energy) {
   const base = energy.base_w === null ? "" : ` · base ${formatWatts(energy.base_w)}`;
-  return [`${formatJoules(energy.step_energy_j)} ± ${formatJoules(energy.step_uncertainty_j)}`, `${printable(energy.method)}${base} · ${energy.steps} steps`];
+  const mean = `mean of ${energy.steps} ${energy.steps === 1 ? "step" : "steps"}`;
+  return [`${formatJoules(energy.step_energy_j)} ± ${formatJoules(energy.step_uncertainty_j)}`, `shares: ${printable(energy.method)}${base} · ${mean}`];
 }
