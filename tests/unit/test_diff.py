@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.cells import cell_len
 from synthetic import HOSTILE, make_run
+from synthetic_work import load_timed
 from watched_runs import watch_run
 
 from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.diff import Change, Diff, diff_runs
+from gpuledger.analyze.diff import IDLE_MODULE, Change, Diff, diff_runs
 from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.metrics import KINDS, measure
 from gpuledger.cli.main import main
@@ -253,7 +257,66 @@ def test_times_of_two_time_passes_are_compared_by_module(tmp_path: Path) -> None
 
 def test_a_time_pass_of_one_run_alone_is_not_compared(runs: Path, tmp_path: Path) -> None:
     timed = with_time_pass(make_run(tmp_path / "a.ledger", blocks=100), {0: 10})
-    assert diff_runs(read_run(runs / "one.ledger"), timed).main.time_changes() == ()
+    diff = diff_runs(read_run(runs / "one.ledger"), timed)
+    assert diff.main.time_changes() == ()
+    assert "Only a has a time pass: times by module are not compared." in diff.notes
+
+
+def with_energy(place: Path, energy_j: float) -> Run:
+    """Return the run after its energy pass was given other joules."""
+    passes = [one | {"energy_j": energy_j} for one in read_json(place / "rank-0" / "manifest.json")["energy"]]
+    return changed(place, energy=passes)
+
+
+def test_joules_of_two_energy_passes_are_compared_by_module(tmp_path: Path) -> None:
+    before = load_timed(tmp_path / "a.ledger", blocks=100, modules=4, spans=12)
+    load_timed(tmp_path / "b.ledger", blocks=100, modules=4, spans=12)
+    after = with_energy(tmp_path / "b.ledger", 600.0)
+    place = diff_runs(before, after).main
+    changes = place.energy_changes()
+    assert sum(change.delta or 0 for change in changes) == pytest.approx(300.0 / 3)
+    assert not any(change.within_noise for change in changes if change.key != (IDLE_MODULE,))
+    assert all(change.noise and change.noise > 0 for change in changes)
+    found = json.loads(ask("diff", before.path, after.path, "--json").stdout)["energies"]
+    assert sum(one["delta"] for one in found) == pytest.approx(100.0)
+    text = ask("diff", before.path, after.path).stdout
+    assert re.search(r"energy by module +before J +after J +change J", text)
+    assert text.splitlines()[-1].split() == ["total", "change", "+100.0"]
+    page = tmp_path / "diff.html"
+    ask("diff", before.path, after.path, "--html", page)
+    assert "Change of a step's energy by module" in page.read_text(encoding="utf-8")
+    assert diff_runs(after, after).is_empty
+
+
+def test_joules_no_larger_than_their_uncertainty_are_noise(tmp_path: Path) -> None:
+    before = load_timed(tmp_path / "a.ledger", blocks=100, modules=4, spans=12)
+    load_timed(tmp_path / "b.ledger", blocks=100, modules=4, spans=12)
+    changes = diff_runs(before, with_energy(tmp_path / "b.ledger", 300.3)).main.energy_changes()
+    assert changes
+    assert all(change.within_noise for change in changes)
+
+
+def test_a_run_without_joules_says_which_pass_is_missing(runs: Path, tmp_path: Path) -> None:
+    metered = load_timed(tmp_path / "m.ledger", blocks=100, modules=4, spans=12)
+    diff = diff_runs(metered, read_run(runs / "one.ledger"))
+    assert diff.main.energy_changes() == ()
+    assert "Only m has an energy pass: joules by module are not compared." in diff.notes
+
+
+def test_without_unicode_and_colour_and_where_nothing_can_be_written(runs: Path, tmp_path: Path) -> None:
+    env = {"NO_COLOR": "1", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuledger", "diff", runs / "one.ledger", runs / "hostile.ledger"],
+        env={**os.environ, **env, "COLUMNS": "40"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.isascii()
+    assert b"\x1b" not in done.stdout
+    (tmp_path / "file").write_text("in the way")
+    result = ask("diff", runs / "one", runs / "other", "--html", tmp_path / "file" / "diff.html")
+    assert result.exit_code in (1, 2)
+    assert len(result.stderr.splitlines()) <= 2
 
 
 def test_a_sampled_figure_without_a_known_spread_is_marked(runs: Path) -> None:

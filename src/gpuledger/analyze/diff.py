@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.breakdown import Account, Breakdown, break_down
+from gpuledger.analyze.breakdown import Account, Breakdown, break_down, fold_path
 from gpuledger.analyze.comparable import compare_ranks, compare_runs, own_notes
+from gpuledger.analyze.energy import IDLE, EnergyAccount, break_down_energy
 from gpuledger.analyze.groups import label_of
 from gpuledger.analyze.instant import find_peak, resolve_instant
 from gpuledger.analyze.live import device_indices, pick_device, title
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 _STEPS_LOOKED_AT = 5
+IDLE_MODULE = "(idle)"
 Key = tuple[str, ...]
+Parts = dict[Key, dict[str, float]]
+"""Key -> category or phase -> amount."""
 KeyOf = Callable[[Account], Key]
 
 
@@ -31,7 +35,8 @@ class Side:
     """One device of one rank of one run. ``books`` is None where no block was recorded.
 
     ``step_books`` are the accounts at the peaks of the recorded steps after the first: how much an account moves there
-    is noise between runs. ``times`` are the time pass's accounts, of one step; none where there was no such pass.
+    is noise between runs. ``times`` and ``energies`` are the accounts of those passes, of one step; none where there
+    was no such pass.
     """
 
     run: str
@@ -42,6 +47,7 @@ class Side:
     books: Breakdown | None
     step_books: tuple[Breakdown, ...]
     times: tuple[TimeAccount, ...] = ()
+    energies: tuple[EnergyAccount, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,14 +102,7 @@ class PlaceDiff:
         key_of = _key_of(word)
         before, after = _parts(self.before.books, key_of), _parts(self.after.books, key_of)
         noise = _noise((self.before, self.after), key_of)
-        found = []
-        for key in before.keys() | after.keys():
-            old, new = before.get(key, {}), after.get(key, {})
-            category = max(old.keys() | new.keys(), key=lambda one: (abs(new.get(one, 0) - old.get(one, 0)), one))
-            sizes = sum(old.values()), sum(new.values())
-            if sizes[0] != sizes[1]:
-                found.append(Change(key, category, *sizes, None if noise is None else noise(key)))
-        return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
+        return _sorted_changes(before, after, lambda key, _: None if noise is None else noise(key))
 
     def time_changes(self) -> tuple[Change, ...]:
         """Return the modules whose time in a step differs, the largest change first, in nanoseconds.
@@ -113,21 +112,36 @@ class PlaceDiff:
         """
         if not (self.before.times and self.after.times):
             return ()
-        before, after = _time_parts(self.before.times), _time_parts(self.after.times)
         share = _step_spread(self.before, self.after)
-        found = []
-        for key in before.keys() | after.keys():
-            old, new = before.get(key, {}), after.get(key, {})
-            phase = max(old.keys() | new.keys(), key=lambda one: (abs(new.get(one, 0) - old.get(one, 0)), one))
-            sums = sum(old.values()), sum(new.values())
-            if sums[0] != sums[1]:
-                found.append(Change(key, phase, *sums, None if share is None else share * max(sums)))
-        return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
+        before, after = (_by_phase((one.module, one.phase, one.time_ns) for one in side.times) for side in self._sides)
+        return _sorted_changes(before, after, lambda _, sums: None if share is None else share * max(sums))
+
+    def energy_changes(self) -> tuple[Change, ...]:
+        """Return the modules whose energy in a step differs, the largest change first, in joules.
+
+        What a module's joules may be off by is noise: the larger of both runs. Nothing where a run has no energy pass,
+        or its joules were given to no module.
+        """
+        if not all(any(one.module for one in side.energies) for side in self._sides):
+            return ()
+        before, after = (
+            _by_phase((_energy_module(one), one.phase, one.energy_j) for one in side.energies) for side in self._sides
+        )
+        off: list[dict[Key, float]] = [{}, {}]
+        for side, sums in zip(self._sides, off, strict=True):
+            for one in side.energies:
+                key = (_energy_module(one),)
+                sums[key] = sums.get(key, 0.0) + one.uncertainty_j
+        return _sorted_changes(before, after, lambda key, _: max(sums.get(key, 0.0) for sums in off))
+
+    @property
+    def _sides(self) -> tuple[Side, Side]:
+        return self.before, self.after
 
     @property
     def is_empty(self) -> bool:
         """Return whether nothing differs."""
-        return not self.figures and not self.changes() and not self.time_changes()
+        return not (self.figures or self.changes() or self.time_changes() or self.energy_changes())
 
 
 @dataclass(frozen=True)
@@ -184,6 +198,7 @@ def diff_runs(
             how = (by, depth, at, step)
             sides = _read_side(before, old, old_device, how), _read_side(after, new, new_device, how)
             places.append(PlaceDiff(*sides))
+            notes += _lone_passes(*sides)
     if not any(side.metrics or side.books for place in places for side in (place.before, place.after)):
         raise EmptyRunError(f"{before.name}, {after.name}: no figure that can be compared was recorded")
     notes += own_notes(before, after)
@@ -230,9 +245,18 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
             step_books = [break_down(rank, peak, by, depth) for peak in peaks]
     name = str(device_facts(rank, device_idx).get("name") or ("CPU" if device_idx < 0 else f"cuda:{device_idx}"))
     metrics = _with_spread(measure(rank, device_idx), step_books)
-    time = break_down_time(rank, device_idx)
-    times = () if time is None else time.accounts
-    return Side(run.name, rank.number, device_idx, name, metrics, books, tuple(step_books), times)
+    time, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
+    return Side(
+        run.name,
+        rank.number,
+        device_idx,
+        name,
+        metrics,
+        books,
+        tuple(step_books),
+        () if time is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in time.accounts),
+        () if energy is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in energy.accounts),
+    )
 
 
 def _with_spread(metrics: dict[str, Metric], step_books: list[Breakdown]) -> dict[str, Metric]:
@@ -242,6 +266,17 @@ def _with_spread(metrics: dict[str, Metric], step_books: list[Breakdown]) -> dic
         return metrics
     peak = replace(metrics["peak_allocated_bytes"], spread=max(sizes) - min(sizes))
     return {**metrics, peak.name: peak}
+
+
+def _lone_passes(before: Side, after: Side) -> list[str]:
+    """Return which passes one run alone has, so that nothing can be compared by module."""
+    passes = (("time", "times", before.times, after.times), ("energy", "joules", before.energies, after.energies))
+    return [
+        f"Only {(before if old else after).run} has {'a' if word == 'time' else 'an'} {word} pass: "
+        f"{plural} by module are not compared."
+        for word, plural, old, new in passes
+        if bool(old) != bool(new)
+    ]
 
 
 def _steps(rank: Rank, device_idx: int) -> list[int]:
@@ -270,35 +305,54 @@ def _key_of(word: str | None) -> KeyOf:
     return lambda account: (label_of(account, word),)
 
 
-def _parts(books: Breakdown, key_of: KeyOf) -> dict[Key, dict[str, int]]:
+def _sorted_changes(
+    before: Parts, after: Parts, noise_of: Callable[[Key, tuple[float, float]], float | None]
+) -> tuple[Change, ...]:
+    """Return the keys whose sums differ, the largest change first; ``noise_of`` takes a key and both its sums."""
+    found = []
+    for key in before.keys() | after.keys():
+        old, new = before.get(key, {}), after.get(key, {})
+        part = max(old.keys() | new.keys(), key=lambda one: (abs(new.get(one, 0) - old.get(one, 0)), one))
+        sums = sum(old.values()), sum(new.values())
+        if sums[0] != sums[1]:
+            found.append(Change(key, part, *sums, noise_of(key, sums)))
+    return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
+
+
+def _parts(books: Breakdown, key_of: KeyOf) -> Parts:
     """Return the bytes of each key by category."""
-    parts: dict[Key, dict[str, int]] = {}
+    parts: Parts = {}
     for account in books.accounts:
         part = parts.setdefault(key_of(account), {})
         part[account.category] = part.get(account.category, 0) + account.bytes
     return parts
 
 
-def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], int] | None:
+def _by_phase(amounts: Iterable[tuple[str, str, float]]) -> Parts:
+    """Return the amount of each module by phase."""
+    parts: Parts = {}
+    for module, phase, amount in amounts:
+        part = parts.setdefault((module or OUTSIDE_PATH,), {})
+        part[phase] = part.get(phase, 0) + amount
+    return parts
+
+
+def _energy_module(account: EnergyAccount) -> str:
+    """Return whose joules these are; a card that has nothing to do is an account beside the modules."""
+    return IDLE_MODULE if account.phase == IDLE else account.module or OUTSIDE_PATH
+
+
+def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], float] | None:
     """Return by how much a sum moves between the steps of a run, the larger of both; None where no run tells."""
     known = [[_parts(books, key_of) for books in side.step_books] for side in sides if len(side.step_books) > 1]
     if not known:
         return None
 
-    def spread(key: Key) -> int:
+    def spread(key: Key) -> float:
         seen = [[sum(parts.get(key, {}).values()) for parts in steps] for steps in known]
         return max(max(sizes) - min(sizes) for sizes in seen)
 
     return spread
-
-
-def _time_parts(accounts: tuple[TimeAccount, ...]) -> dict[Key, dict[str, float]]:
-    """Return the time of each module by phase."""
-    parts: dict[Key, dict[str, float]] = {}
-    for account in accounts:
-        part = parts.setdefault((account.module or OUTSIDE_PATH,), {})
-        part[account.phase] = part.get(account.phase, 0.0) + account.time_ns
-    return parts
 
 
 def _step_spread(*sides: Side) -> float | None:

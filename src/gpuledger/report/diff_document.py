@@ -35,6 +35,7 @@ def _place_document(place: PlaceDiff) -> dict[str, Any]:
         "figures": [{"name": change.key[0], **_change_document(change)} for change in place.figures],
         "accounts": [_account_document(change) for change in place.changes()],
         "times": [{"module": change.key[0], **_change_document(change)} for change in place.time_changes()],
+        "energies": [{"module": change.key[0], **_change_document(change)} for change in place.energy_changes()],
     }
 
 

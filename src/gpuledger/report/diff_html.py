@@ -58,6 +58,9 @@ def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> li
             parts += [element("h2", f"Change of allocated bytes by {word}"), _changes(word, place.changes(word), "B")]
     if place.time_changes():
         parts += [element("h2", "Change of a step's time by module"), _changes("module", place.time_changes(), "ns")]
+    if place.energy_changes():
+        joules = _changes("module", place.energy_changes(), "J")
+        parts += [element("h2", "Change of a step's energy by module"), joules]
     return parts
 
 

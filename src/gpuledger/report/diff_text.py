@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuledger.report.phrases import MISSING, Unit, column_unit, device_label, labelled, place_of
@@ -49,6 +50,8 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
             lines += ["", *change_table(place, word, rows).lines(terminal)]
     if place.time_changes():
         lines += ["", *time_table(place, rows).lines(terminal)]
+    if place.energy_changes():
+        lines += ["", *energy_table(place, rows).lines(terminal)]
     return lines
 
 
@@ -91,6 +94,21 @@ def time_table(place: PlaceDiff, rows: int) -> Table:
     longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
     unit = Unit("ms", 1_000_000) if longest >= 10_000_000 else Unit("µs", 1_000)
     return _change_table("time by module", changes, unit, rows)
+
+
+def energy_table(place: PlaceDiff, rows: int) -> Table:
+    """Return the modules whose energy in a step differs, closed by the change of the sum."""
+    changes = tuple(
+        replace(change, before=_microjoules(change.before), after=_microjoules(change.after))
+        for change in place.energy_changes()
+    )
+    most = max(abs(size) for change in changes for size in (change.before, change.after) if size)
+    unit = Unit("J", 1_000_000) if most >= 10_000_000 else Unit("mJ", 1_000)
+    return _change_table("energy by module", changes, unit, rows)
+
+
+def _microjoules(energy_j: float | None) -> float | None:
+    return None if energy_j is None else energy_j * 1e6
 
 
 def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int) -> Table:
