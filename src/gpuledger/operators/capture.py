@@ -34,7 +34,7 @@ NO_KERNEL = frozenset(
 _QUESTIONS = frozenset({"prim", "profiler"})
 """Namespaces of what is no work: a tensor's device, the profiler's marks."""
 
-_IMPLICIT = "CompositeImplicitAutograd"
+_IMPLICIT, _BACKENDS = "CompositeImplicitAutograd", ("CPU", "CUDA")
 
 
 class Capture:
@@ -218,8 +218,9 @@ class _Mode(TorchDispatchMode):
         """Return whether an operator is made of others; inference mode hands such on as they are."""
         known = self._composite.get(func)
         if known is None:
-            known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _IMPLICIT)
-            self._composite[func] = known
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+            own = any(has_kernel(func.name(), backend) for backend in _BACKENDS)
+            known = self._composite[func] = not own and has_kernel(func.name(), _IMPLICIT)
         return known
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
@@ -138,12 +139,7 @@ def capture_model(asked: Asked, gpu: str | None) -> Workload:
     with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
         model = model.to(place.device)
         inputs = draw_inputs(model, sizes, place.device)
-        step = (
-            inference_step(model, inputs)
-            if asked.mode == "inference"
-            else training_step(model, inputs, asked.optimizer)
-        )
-        tally = _followed(step, place, asked)
+        tally = _followed(lambda: _step(model, inputs, asked), place, asked)
     return Workload(
         name=name_of_capture(asked, sizes),
         mode=asked.mode,
@@ -159,10 +155,16 @@ def name_of_capture(asked: Asked, sizes: tuple[InputSize, ...]) -> str:
     return "-".join(word.replace("/", "_").replace(":", "_") for word in words if word)
 
 
-def _followed(step: Callable[[], Any], place: Place, asked: Asked) -> Tally:
+def _step(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked) -> Callable[[], Any]:
+    if asked.mode == "inference":
+        return inference_step(model, inputs)
+    return training_step(model, inputs, asked.optimizer)
+
+
+def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: Asked) -> Tally:
     """Return what the second of two steps did: the first one makes states and reads every weight for the first time."""
     try:
-        return capture_step(step, place, asked.autocast)
+        return capture_step(make_step(), place, asked.autocast)
     except NotModelledError as error:
         raise InputError(f"{asked.model.text}: {error}", hint="capture it on a card, without --gpu") from error
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:

@@ -100,6 +100,8 @@ def inference_step(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Callable
 def training_step(model: nn.Module, inputs: Sequence[torch.Tensor], optimizer_name: str) -> Callable[[], Any]:
     """Return what takes one training step: forward, loss, backward, optimizer."""
     model.train()
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError("the model has nothing to train", hint="capture it without --train")
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
 
     def step() -> None:
