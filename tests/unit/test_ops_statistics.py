@@ -85,6 +85,7 @@ def test_drift_is_that_of_neighbours_and_from_first_to_last():
     assert drift.readings == 4
     assert drift.worst_frac == pytest.approx(105 / 101 - 1)
     assert drift.total_frac == pytest.approx(0.03)
-    assert drifted_sections([100.0, 101.0, 105.0, 103.0]) == (1,)
-    assert drifted_sections([100.0]) == ()
+    assert drifted_sections([(100.0, 1.0), (101.0, 1.0), (105.0, 1.0), (103.0, 1.0)]) == (1,)
+    assert drifted_sections([(101.0, 2.5), (105.0, 2.5)]) == ()  # their intervals meet
+    assert drifted_sections([(100.0, 0.0)]) == ()
     assert find_drift([]).worst_frac == 0.0

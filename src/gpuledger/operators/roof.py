@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpuledger.operators.formulas import Work
 from gpuledger.operators.key import OperatorKey
+
+if TYPE_CHECKING:
+    from gpuledger.virtual.cards import Card
 
 FLOOR_NS = 1_500.0
 """What a kernel takes that does nothing."""
@@ -37,6 +41,22 @@ class Roof:
     def time_ns(self, key: OperatorKey, work: Work) -> float:
         """Return the least time of one call: its FLOPs or its bytes, whichever takes longer, and the launch."""
         return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns) + FLOOR_NS
+
+
+def roof_of_card(card: Card) -> Roof:
+    """Return the roof of a card of the catalogue.
+
+    Source: the datasheet's figures.
+    """
+    return Roof(
+        card.name,
+        {name: tflop_s * 1e3 for name, tflop_s in card.peak_tflop_s.items()},
+        float(card.bandwidth_gb_s.value),
+        card.multiprocessors,
+        float(card.power_limit_w),
+        card.l2_mib << 20,
+        "datasheet",
+    )
 
 
 def compute_type(key: OperatorKey) -> str:

@@ -109,7 +109,18 @@ def find_drift(references: Sequence[float]) -> Drift:
     return Drift(len(times), float(steps.max()), float(times[-1] / times[0] - 1))
 
 
-def drifted_sections(references: Sequence[float], limit_frac: float = DRIFT_LIMIT_FRAC) -> tuple[int, ...]:
-    """Return the numbers of the sections between two references that differ by more than ``limit_frac``."""
-    pairs = enumerate(pairwise(references))
-    return tuple(number for number, (before, after) in pairs if abs(after / before - 1) > limit_frac)
+def drifted_sections(
+    references: Sequence[tuple[float, float]], limit_frac: float = DRIFT_LIMIT_FRAC
+) -> tuple[int, ...]:
+    """Return the numbers of the sections between two references that differ by more than ``limit_frac``.
+
+    Args:
+        references: The reference's median each time, and half its interval: where the intervals of two meet, nobody
+            can tell that it drifted.
+        limit_frac: What is let pass.
+    """
+    return tuple(
+        number
+        for number, ((before, one), (after, other)) in enumerate(pairwise(references))
+        if abs(after / before - 1) > limit_frac and abs(after - before) > one + other
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -33,7 +34,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU model. Sizes in MiB or bytes as the names say; ``compute_capability`` as ``(major, minor)``."""
+    """One GPU model. Sizes in MiB or bytes as the names say; ``compute_capability`` as ``(major, minor)``.
+
+    ``peak_tflop_s`` by dtype, ``power_limit_w`` and ``l2_mib`` are the datasheet's.
+    """
 
     key: str
     name: str
@@ -44,6 +48,9 @@ class Card:
     bandwidth_gb_s: Figure
     compute_capability: tuple[int, int]
     multiprocessors: int
+    peak_tflop_s: Mapping[str, float] = field(default_factory=dict)
+    power_limit_w: int = 0
+    l2_mib: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -84,6 +91,9 @@ def _card(key: str, table: dict[str, Any], reference: dict[str, Any]) -> Card:
         name=table["name"],
         compute_capability=(int(major), int(minor)),
         multiprocessors=int(table["multiprocessors"]),
+        peak_tflop_s=dict(table["peak_tflop_s"]),
+        power_limit_w=int(table["power_limit_w"]),
+        l2_mib=int(table["l2_mib"]),
         **figures,
     )
 

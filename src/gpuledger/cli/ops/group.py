@@ -9,6 +9,10 @@ from gpuledger.cli.main import Commands, Entry
 COMMANDS: dict[str, Entry] = {
     "capture": Entry("gpuledger.cli.ops.capture:capture_command", "Capture", "Write down what a model is made of."),
     "list": Entry("gpuledger.cli.ops.list_:list_command", "Capture", "List the layers or operators of a workload."),
+    "measure": Entry(
+        "gpuledger.cli.ops.measure:measure_command", "Measure", "Measure what the book lacks of workloads."
+    ),
+    "sum": Entry("gpuledger.cli.ops.sum:sum_command", "Add up", "Add up a workload's time and energy from the book."),
 }
 """Commands in the order of ``--help``."""
 

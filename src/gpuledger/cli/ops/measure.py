@@ -1,0 +1,180 @@
+"""``gpuledger ops measure``: what the book lacks of workloads, on this machine's card or processor."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import Decorator, book_option, open_workload
+from gpuledger.errors import UsageError
+from gpuledger.units import format_frac, format_ns, parse_duration_ns, parse_frac
+
+if TYPE_CHECKING:
+    from gpuledger.operators.fill import Filled
+    from gpuledger.operators.measure import Outcome, Progress, Tell
+    from gpuledger.operators.method import Method
+
+TARGET = "1%"
+
+
+def workloads_argument() -> Decorator:
+    """Return the argument WORKLOAD…."""
+    return click.argument("workload_paths", metavar="WORKLOAD…", nargs=-1, required=True)
+
+
+def measuring_options() -> Decorator:
+    """Return the options that say how and where operators are measured."""
+    options = (
+        click.option("--device", metavar="NAME", help="cpu, cuda or cuda:1.  [default: the first card, else cpu]"),
+        click.option("--time-only", is_flag=True, help="Leave energy out."),
+        click.option(
+            "--target-ci", "target_text", default=TARGET, show_default=True, metavar="SHARE",
+            help="Stop an operator when its median is known to ± this share.",
+        ),
+        click.option("--energy-share", default="90%", show_default=True, metavar="SHARE", help="Measure energy of the "
+                     "operators that hold this share of a workload's time."),
+        click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random order."),
+        click.option("--force", is_flag=True, help="Measure beside other processes on the card."),
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.command(
+    "measure",
+    short_help="Measure what the book lacks of workloads.",
+    epilog="""\b
+Examples:
+  gpuledger ops measure resnet50-inference-32x3x224x224 --time-only
+  gpuledger ops measure *.workload.json --budget 10m --target-ci 2%""",
+)
+@workloads_argument()
+@book_option()
+@measuring_options()
+@click.option("--budget", metavar="TIME", help="Begin no operator after so long, such as 10m.")
+@json_option()
+def measure_command(
+    workload_paths: tuple[str, ...], book_url: str, budget: str | None, as_json: bool, **how: Any
+) -> None:
+    """Measure the operators of workloads that the book has not for this card and software.
+
+    In random order, each record committed at once: after a kill the same command goes on. An operator that fails is
+    recorded with its reason and not tried again. The card must be free of other processes.
+    """
+    budget_ns = None if budget is None else parse_budget_ns(budget)
+    method = method_of(how)
+    workloads = [open_workload(text) for text in workload_paths]
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.fill import fill
+    from gpuledger.operators.place import find_place
+
+    place = find_place(how["device"], force=how["force"])
+    book = open_book(book_url)
+    with progress_bar() as tell:
+        filled = fill(
+            workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), budget_ns=budget_ns,
+            tell=tell,
+        )  # fmt: skip
+    if as_json:
+        print_json({"card": place.environment.card, "book": book.url, **filled_document(filled)})
+        return
+    print_lines([f"{place.environment.card}: {line}" for line in filled_lines(filled)])
+    if filled.left:
+        print_notes(["gpuledger: the same command goes on with the rest"])
+
+
+def method_of(how: dict[str, Any]) -> Method:
+    """Return how the options want operators measured.
+
+    Raises:
+        UsageError: the target is no share between 0 and 1.
+    """
+    from gpuledger.operators.method import Method
+
+    target_frac = parse_frac(how["target_text"])
+    if not 0 < target_frac < 1:
+        raise UsageError(f"--target-ci {how['target_text']}: not between 0 and 100 %", hint="such as 2%")
+    return Method(target_frac=target_frac, energy=not how["time_only"], seed=how["seed"])
+
+
+def parse_budget_ns(text: str) -> int:
+    """Return the nanoseconds of a budget; here ``m`` are minutes.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Tell | None]:
+    """Show operators done, failed and the time left, on a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.fields[operator]:<24.24}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("operators", total=None, operator="", said="")
+
+        def tell(progress: Progress) -> None:
+            bar.update(
+                shown, total=progress.total, completed=progress.done, operator=progress.operator, said=_said(progress)
+            )
+
+        yield tell
+
+
+def _said(progress: Progress) -> str:
+    left = "" if progress.left_ns is None else f", {format_ns(progress.left_ns)} left"
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    return f"{progress.done}/{progress.total}{failed}{left}"
+
+
+def filled_lines(filled: Filled) -> list[str]:
+    """Return what was measured, as lines."""
+    lines = [_outcome_line("time", filled.times)]
+    return lines if filled.energies is None else [*lines, _outcome_line("energy", filled.energies)]
+
+
+def _outcome_line(what: str, outcome: Outcome) -> str:
+    words = [f"{what}: {outcome.measured} operators measured"]
+    words += [f"{outcome.failed} failed"] if outcome.failed else []
+    words += [f"{outcome.left} left"] if outcome.left else []
+    words += [f"{outcome.repeated} measured again"] if outcome.repeated else []
+    if outcome.drift.readings > 1:
+        words.append(f"reference {format_frac(outcome.drift.worst_frac)} apart at most")
+    return ", ".join(words)
+
+
+def filled_document(filled: Filled) -> dict[str, Any]:
+    """Return what was measured, as a JSON value."""
+    return {
+        "time": _outcome_document(filled.times),
+        "energy": None if filled.energies is None else _outcome_document(filled.energies),
+    }
+
+
+def _outcome_document(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "measured": outcome.measured,
+        "failed": outcome.failed,
+        "left": outcome.left,
+        "repeated": outcome.repeated,
+        "reference_worst_frac": outcome.drift.worst_frac,
+        "reference_total_frac": outcome.drift.total_frac,
+    }

@@ -1,0 +1,233 @@
+"""``gpuledger ops sum``: a workload's time and energy, added up from the book."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.cli.ops.measure import measuring_options, method_of, progress_bar, workloads_argument
+from gpuledger.errors import BudgetExceededError, UsageError
+from gpuledger.units import format_frac, format_joules, format_ns, parse_frac
+
+if TYPE_CHECKING:
+    from gpuledger.operators.choose import Shelf
+    from gpuledger.operators.coverage import Coverage
+    from gpuledger.operators.sum import Sum
+    from gpuledger.operators.workload import Workload
+
+NEXT_SHOWN = 10
+ROWS = 20
+
+
+@dataclass(frozen=True)
+class Summed:
+    """One workload: its sum over what was asked for, and how much of all of it that is."""
+
+    workload: Workload
+    total: Sum
+    coverage: Coverage
+    chosen: frozenset[str] | None
+
+
+@click.command(
+    "sum",
+    short_help="Add up a workload's time and energy from the book.",
+    epilog="""\b
+Examples:
+  gpuledger ops sum resnet50-inference-32x3x224x224
+  gpuledger ops sum vit_b_16.workload.json --only conv2d,linear --target 90%""",
+)
+@workloads_argument()
+@book_option()
+@click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
+@click.option("--only", metavar="TYPE,…", help="Only operators in layers of these types, or of these names.")
+@click.option("--target", metavar="SHARE", help="Exit with 5 where less of time or energy is attributed.")
+@click.option("--until-target", is_flag=True, help="Measure what is expected to add most until --target is met.")
+@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@measuring_options()
+@json_option()
+def sum_command(
+    workload_paths: tuple[str, ...],
+    book_url: str,
+    card: str | None,
+    only: str | None,
+    target: str | None,
+    until_target: bool,
+    rows: int,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Add up a workload's milliseconds and joules, in all and by type of operator, each with its 95 % interval.
+
+    What the book lacks is counted and left out. The share that is attributed is told against all operators, with
+    those not measured predicted from the others.
+    """
+    target_frac = None if target is None else parse_frac(target)
+    if until_target and target_frac is None:
+        raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
+    workloads = [open_workload(text) for text in workload_paths]
+    types = None if only is None else [name for name in only.split(",") if name.strip()]
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.choose import open_shelf
+
+    book = open_book(book_url)
+    if until_target and target_frac is not None:
+        summed = _until_target(workloads, book, types, target_frac, how)
+    else:
+        summed = _summed(workloads, open_shelf(book, card), [_chosen(one, types) for one in workloads])
+    if as_json:
+        print_json([_document(one) for one in summed])
+    else:
+        for one in summed:
+            print_lines(_lines(one, rows))
+    if target_frac is not None:
+        _hold(summed, target_frac)
+
+
+def _chosen(workload: Workload, types: Sequence[str] | None) -> frozenset[str] | None:
+    from gpuledger.operators.coverage import digests_of_types
+
+    return None if types is None else frozenset(digests_of_types(workload, types))
+
+
+def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozenset[str] | None]) -> list[Summed]:
+    from gpuledger.operators.choose import cache_folder, stand_in
+    from gpuledger.operators.coverage import cover
+    from gpuledger.operators.sum import sum_up
+
+    predictor, _ = stand_in(shelf, cache_folder())
+    found = []
+    for workload, wanted in zip(workloads, chosen, strict=True):
+        total = sum_up(workload, shelf.records, shelf.environment, only=wanted)
+        everything = sum_up(workload, shelf.records, shelf.environment, predictor=predictor)
+        found.append(Summed(workload, total, cover(everything, wanted), wanted))
+    return found
+
+
+def _until_target(
+    workloads: Sequence[Workload], book: Any, types: Sequence[str] | None, target_frac: float, how: dict[str, Any]
+) -> list[Summed]:
+    """Measure the operators that are expected to add most, until every workload meets the target or none is left."""
+    from gpuledger.operators.choose import open_shelf
+    from gpuledger.operators.fill import fill
+    from gpuledger.operators.place import find_place
+
+    place, method = find_place(how["device"], force=how["force"]), method_of(how)
+    chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
+    while True:
+        with progress_bar() as tell:
+            for workload, digests in zip(workloads, chosen, strict=True):
+                fill([workload], book, place, method, only=digests, tell=tell,
+                     energy_share_frac=parse_frac(how["energy_share"]))  # fmt: skip
+        wanted = _summed(workloads, open_shelf(book, place.environment.card), chosen)
+        more = [
+            frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac))
+            - (one.chosen or frozenset())
+            for one in wanted
+        ]
+        if not any(more):
+            return wanted
+        chosen = [held | added for held, added in zip(chosen, more, strict=True)]
+
+
+def _most_called(workload: Workload) -> str:
+    return max(workload.uses, key=lambda use: use.count).key.digest
+
+
+def _hold(summed: Sequence[Summed], target_frac: float) -> None:
+    """Name the next operators by expected gain, and fail, where a workload is below the target."""
+    below = [one for one in summed if not one.coverage.meets(target_frac)]
+    for one in below:
+        lines = [f"gpuledger: {one.workload.name}: next, by expected gain:"]
+        for following in one.coverage.needed(target_frac)[:NEXT_SHOWN]:
+            energy = "" if following.energy_frac is None else f", {format_frac(following.energy_frac)} of the energy"
+            use = following.line.use
+            lines.append(f"  +{format_frac(following.time_frac)} of the time{energy}: {use.count} × {use.key.text}")
+        print_notes(lines)
+    if below:
+        names = ", ".join(one.workload.name for one in below)
+        raise BudgetExceededError(
+            f"{names}: less than {format_frac(target_frac, 0)} attributed",
+            hint="gpuledger ops measure WORKLOAD, or --until-target",
+        )
+
+
+def _lines(one: Summed, rows: int) -> list[str]:
+    from gpuledger.operators.sum import by_type
+    from gpuledger.report.terminal import Column, Table, Terminal
+
+    total = one.total
+    card = total.environment.card if total.environment is not None else ""
+    energy = (
+        "" if total.energy_j is None else f", {format_joules(total.energy_j)} ± {format_joules(total.energy_half_j)}"
+    )
+    lines = [
+        f"{total.workload.name} on {card}: {format_ns(total.step_ns)} ± {format_ns(total.busy_half_ns)}{energy}",
+        _share_line(one),
+        *(f"note: {note}" for note in total.notes),
+        "",
+    ]
+    titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "unknown")
+    columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
+    cells = tuple(
+        (
+            kind.operator,
+            f"{kind.count:,}",
+            f"{kind.distinct:,}",
+            format_ns(kind.time_ns),
+            format_ns(kind.time_half_ns),
+            "-" if kind.energy_j is None else format_joules(kind.energy_j),
+            "-" if kind.energy_half_j is None else format_joules(kind.energy_half_j),
+            f"{kind.unknown:,}" if kind.unknown else "",
+        )
+        for kind in by_type(total)[:rows]
+    )
+    return [*lines, *Table(columns, cells).lines(Terminal.of(sys.stdout))]
+
+
+def _share_line(one: Summed) -> str:
+    words = [f"attributed: {format_frac(one.total.calls_frac)} of the calls"]
+    words.append(f"{format_frac(one.coverage.time_frac)} of the time")
+    if one.coverage.energy_frac is not None:
+        words.append(f"{format_frac(one.coverage.energy_frac)} of the energy")
+    return ", ".join(words)
+
+
+def _document(one: Summed) -> dict[str, Any]:
+    from gpuledger.operators.sum import by_type
+
+    total, coverage = one.total, one.coverage
+    return {
+        "workload": total.workload.name,
+        "mode": total.workload.mode,
+        "environment": None if total.environment is None else total.environment.to_json(),
+        "time_ns": total.step_ns,
+        "busy_ns": total.busy_ns,
+        "host_ns": total.host_ns,
+        "half_interval_ns": total.busy_half_ns,
+        "energy_j": total.energy_j,
+        "half_interval_j": total.energy_half_j,
+        "attributed": {
+            "calls_frac": total.calls_frac,
+            "time_frac": coverage.time_frac,
+            "energy_frac": coverage.energy_frac,
+        },
+        "is_capped": total.is_capped,
+        "notes": list(total.notes),
+        "by_type": [vars(kind) for kind in by_type(total)],
+        "next": [
+            {
+                "operator": following.line.use.key.to_json(),
+                "count": following.line.use.count,
+                "time_frac": following.time_frac,
+                "energy_frac": following.energy_frac,
+            }
+            for following in coverage.following
+        ],
+    }

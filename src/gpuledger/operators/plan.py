@@ -1,0 +1,56 @@
+"""What is to be measured: the operators of workloads, in the modes they are used in, that the book lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuledger.operators.book import Book
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.measure import Task
+from gpuledger.operators.method import Mode, mode_weights
+from gpuledger.operators.place import Place
+from gpuledger.operators.workload import Use, Workload
+
+
+def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
+    """Return each distinct operator in each mode that its reuse asks for, the most called first."""
+    counts: dict[Task, int] = {}
+    for use in uses:
+        for mode in mode_weights(use.reuse_bytes, cache_bytes):
+            task = Task(use.key, mode)
+            counts[task] = counts.get(task, 0) + use.count
+    return sorted(counts, key=lambda task: (-counts[task], task.key.digest, task.mode))
+
+
+def missing_tasks(tasks: Sequence[Task], book: Book, place: Place, *, need_energy: bool) -> list[Task]:
+    """Return the tasks that the book has no record of for this device and software."""
+    lacking: set[tuple[str, Mode]] = set()
+    for mode in Mode:
+        digests = [task.key.digest for task in tasks if task.mode == mode]
+        found = book.missing(digests, place.environment, need_energy, mode.value)
+        lacking.update((digest, mode) for digest in found)
+    return [task for task in tasks if (task.key.digest, task.mode) in lacking]
+
+
+def tasks_of_keys(keys: Iterable[OperatorKey]) -> list[Task]:
+    """Return tasks for operators that no model uses: nothing is known of their inputs' reuse, so none is hot."""
+    return [Task(key, Mode.ROTATING) for key in dict.fromkeys(keys)]
+
+
+def needs_energy(workload: Workload, times_ns: dict[str, float], share_frac: float) -> set[str]:
+    """Return the digests of the operators that hold ``share_frac`` of a workload's time, the largest first.
+
+    Args:
+        workload: The workload.
+        times_ns: One call's time by digest, of those that are known.
+        share_frac: How much of the time should have its energy measured.
+    """
+    spent = {use.key.digest: use.count * times_ns.get(use.key.digest, 0.0) for use in workload.uses}
+    total_ns, held_ns = sum(spent.values()), 0.0
+    chosen: set[str] = set()
+    for digest in sorted(spent, key=lambda digest: -spent[digest]):
+        if held_ns >= share_frac * total_ns:
+            break
+        chosen.add(digest)
+        held_ns += spent[digest]
+    return chosen

@@ -1,0 +1,153 @@
+"""Blocks: timed on a real CPU, and energy from a card whose counter and speed are known exactly."""
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpuledger.model.energy_window import Edge
+from gpuledger.operators.blocks import Load, NoCounterError, base_power_w, between_ticks, energy_blocks, time_blocks
+from gpuledger.operators.method import How, Method
+from gpuledger.operators.runners import CpuRunner, first_line, kernel_names, make_runner
+
+QUICK = Method(warm_up_ns=1_000_000, block_ns=500_000, gap_ns=0, settle_s=0.02, window_s=0.2, base_window_s=0.25)
+TICK_S = 0.1001
+
+
+@dataclass
+class Add:
+    x: torch.Tensor
+    restored: int = 0
+
+    def __call__(self):
+        return self.x.add_(1)
+
+    def restore(self):
+        self.restored += 1
+        self.x.zero_()
+
+
+class TickingCard:
+    """A card at 300 W while ``busy`` and 100 W otherwise, its counter moving every 100.1 ms."""
+
+    def __init__(self, watts=300.0, *, moves=True, throttled=False):
+        self.watts, self.moves, self.throttled = watts, moves, throttled
+        self.begun_s = time.monotonic()
+
+    def read_energy_mj(self):
+        time.sleep(0.003)
+        ticks = int((time.monotonic() - self.begun_s) / TICK_S) if self.moves else 0
+        return round(1e6 + ticks * TICK_S * self.watts * 1e3)
+
+    def read_throttled_ns(self):
+        return time.monotonic_ns() // 2 if self.throttled else 0
+
+    def read_sensors(self):
+        return SimpleNamespace(sm_clock_mhz=1980, temperature_c=55)
+
+
+class Sleeper:
+    """Takes two milliseconds a call."""
+
+    how, unit_calls, copies = How.CPU, 1, 1
+
+    def refresh(self):
+        pass
+
+    def time_units(self, units):
+        time.sleep(0.002 * units)
+        return 2e6 * units
+
+    def submit(self, units):
+        self.time_units(units)
+        return lambda: None
+
+
+def test_blocks_are_counted_and_agree_with_the_calls_they_hold():
+    runner = CpuRunner([Add(torch.zeros(64)), Add(torch.zeros(64))])
+    blocks = time_blocks(runner, QUICK, None)
+    assert QUICK.least_blocks <= len(blocks) <= QUICK.most_blocks
+    assert all(block.calls % 2 == 0 and block.call_ns > 0 for block in blocks)
+    assert all(block.call_j is None and block.sm_clock_mhz is None for block in blocks)
+
+
+def test_inputs_that_are_written_are_put_back_before_each_block():
+    call = Add(torch.zeros(8))
+    blocks = time_blocks(CpuRunner([call]), QUICK, None)
+    assert call.restored == len(blocks)
+    assert float(call.x[0]) == blocks[-1].calls  # the last block alone has counted
+
+
+def test_a_block_says_what_the_card_showed_and_whether_the_cap_held_it():
+    blocks = time_blocks(Sleeper(), QUICK, TickingCard(throttled=True))
+    assert {(block.sm_clock_mhz, block.temperature_c) for block in blocks} == {(1980, 55)}
+    assert all(block.is_throttled for block in blocks)
+    assert not any(block.is_throttled for block in time_blocks(Sleeper(), QUICK, TickingCard()))
+
+
+def test_energy_is_the_counters_joules_over_the_calls_between_its_ticks():
+    blocks = energy_blocks(Sleeper(), 2e6, replace(QUICK, window_s=0.5, most_windows=2), TickingCard(300.0))
+    assert len(blocks) == 2
+    for block in blocks:
+        assert block.ticks >= 2
+        assert 150 < block.power_w < 600  # a loaded machine sees a tick late
+        assert block.call_j == pytest.approx(block.power_w * block.call_ns / 1e9)
+
+
+def test_between_two_ticks_nothing_is_added_or_taken_off():
+    start = Edge(at_ns=5, tick_ns=10**9, energy_mj=7_000, reading_ns=10**6, power_w=999.0, throttled_ns=10)
+    end = Edge(at_ns=6, tick_ns=3 * 10**9, energy_mj=607_000, reading_ns=10**6, power_w=1.0, throttled_ns=30)
+    window = between_ticks(start, end)
+    assert (window.energy_j, window.ticks, window.throttled_ns) == (600.0, 20, 20)
+
+
+def test_base_power_is_that_of_the_waiting_card():
+    assert base_power_w(QUICK, TickingCard(100.0)) == pytest.approx(100.0, rel=0.6)
+    assert base_power_w(QUICK, TickingCard(moves=False)) is None
+
+
+def test_a_counter_that_stands_still_is_said():
+    with pytest.raises(NoCounterError, match="stands still"):
+        energy_blocks(Sleeper(), 2e6, QUICK, TickingCard(moves=False))
+
+
+def test_what_stops_a_load_reaches_who_measures():
+    class Broken(Sleeper):
+        def submit(self, units):
+            raise RuntimeError("the operator failed")
+
+    with pytest.raises(RuntimeError, match="the operator failed"):
+        energy_blocks(Broken(), 2e6, QUICK, TickingCard())
+
+
+def test_a_load_ends_with_its_block_and_counts_its_calls():
+    before = threading.active_count()
+    with Load(Sleeper(), 2e6) as load:
+        start_ns = time.time_ns()
+        time.sleep(0.1)
+        end_ns = time.time_ns()
+    assert threading.active_count() == before
+    assert 5 <= load.calls_at(end_ns) - load.calls_at(start_ns) <= 52
+
+
+def test_without_a_card_calls_run_in_a_loop():
+    runner, why = make_runner([Add(torch.zeros(2))], 1e6, on_card=False, needs_host=True)
+    assert (runner.how, why) == (How.CPU, "")
+
+
+def test_kernels_are_read_from_a_graphs_text():
+    text = r"""
+    "graph_1_node_0"[label="0\n_ZN2at6native18elementwise_kernelILi128EEvv\<\<\<196,128,0\>\>\>"];
+    "graph_1_node_1"[label="{KERNEL\n| {ID | 1 | sm90_xmma_gemm_bf16\<\<\<132,384,0\>\>\>}"];
+    "graph_1_node_2"[label="MEMSET"];
+    "graph_1_node_3"[label="sm90_xmma_gemm_bf16\<\<\<132,384,0\>\>\>"];
+    """
+    assert kernel_names(text) == ("_ZN2at6native18elementwise_kernelILi128EEvv", "sm90_xmma_gemm_bf16")
+
+
+def test_an_errors_first_line_is_told():
+    assert first_line(RuntimeError("\n  out of memory\nmore")) == "out of memory"
+    assert first_line(ValueError()) == "ValueError"

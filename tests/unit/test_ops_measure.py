@@ -1,0 +1,267 @@
+"""Measuring on the CPU into a real book: what is lacking, in a random order, resumable, with failures kept."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from operator_keys import key_for
+
+from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.operators.book import open_book
+from gpuledger.operators.copies import count_copies, make_copies, needs_host
+from gpuledger.operators.fill import fill
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.measure import measure, shuffled
+from gpuledger.operators.method import Method, Mode
+from gpuledger.operators.one import CardLostError, measure_one
+from gpuledger.operators.place import find_place, refuse_busy
+from gpuledger.operators.plan import missing_tasks, needs_energy, tasks_of, tasks_of_keys
+from gpuledger.operators.sum import sum_up
+from gpuledger.operators.workload import Use, Workload
+
+aten = torch.ops.aten
+QUICK = Method(
+    target_frac=0.5, warm_up_ns=100_000, block_ns=100_000, gap_ns=0, least_blocks=3, most_blocks=5, energy=False
+)
+
+
+@pytest.fixture(scope="module")
+def place():
+    return replace(find_place("cpu"), cache_bytes=1 << 12)
+
+
+@pytest.fixture
+def book(tmp_path):
+    with_book = open_book(tmp_path / "operators.book")
+    yield with_book
+    with_book.close()
+
+
+def relu(size):
+    return key_for(aten.relu.default, torch.ones(size))
+
+
+def keys_of(count):
+    return [relu(size) for size in range(1, count + 1)]
+
+
+def test_a_record_holds_median_interval_blocks_and_how_it_was_made(place):
+    record = measure_one(key_for(aten.mm.default, torch.ones(32, 16), torch.ones(16, 8)), Mode.HOT, place, QUICK)
+    assert record.status == "ok"
+    assert 0 < record.time_low_ns <= record.time_median_ns <= record.time_high_ns
+    assert (record.flops, record.bytes) == (2 * 32 * 16 * 8, 4 * (32 * 16 + 16 * 8 + 32 * 8))
+    assert (record.method["mode"], record.method["how"], record.method["copies"]) == ("hot", "cpu", 1)
+    summary, *blocks = record.blocks
+    assert summary["count"] == len(blocks) >= 3
+    assert summary["mean_3_sigma_ns"] > 0
+    assert record.energy_median_j is None
+
+
+def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(book, place):
+    broken = OperatorKey("aten.mm.default", ({"shape": [2, 3], "dtype": "float32", "stride": [3, 1]},) * 2)
+    unknown = OperatorKey("aten.no_such_thing.default", ())
+    huge = OperatorKey("aten.relu.default", ({"shape": [1 << 45], "dtype": "float32", "stride": [1]},))
+    outcome = measure(tasks_of_keys([broken, unknown, huge, relu(4)]), book, place, QUICK)
+    assert (outcome.measured, outcome.failed, outcome.left) == (1, 3, 0)
+    reasons = {record.key_digest: record.reason for record in book.records() if record.status == "failed"}
+    assert "RuntimeError" in reasons[broken.digest]
+    assert "no such operator" in reasons[unknown.digest]
+    assert reasons[huge.digest].startswith("out of memory: its inputs need")
+
+
+def test_an_operator_whose_output_depends_on_its_data_is_measured(book, place):
+    key = key_for(aten.nonzero.default, torch.ones(64))
+    assert measure(tasks_of_keys([key]), book, place, QUICK).measured == 1
+    assert needs_host(aten.nonzero.default)
+    assert not needs_host(aten.relu.default)
+
+
+def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(book, place):
+    tasks = tasks_of_keys([*keys_of(3), OperatorKey("aten.no_such_thing.default", ())])
+    measure(tasks, book, place, QUICK)
+    assert missing_tasks(tasks, book, place, need_energy=False) == []
+    more = tasks_of_keys(keys_of(5))
+    lacking = missing_tasks(more, book, place, need_energy=False)
+    assert {task.key for task in lacking} == {relu(4), relu(5)}
+    measure(lacking, book, place, QUICK)
+    assert missing_tasks(more, book, place, need_energy=False) == []
+
+
+def test_a_stop_at_any_moment_keeps_every_record_so_far(book, place):
+    tasks = tasks_of_keys(keys_of(6))
+
+    def stop(progress):
+        if progress.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(tasks, book, place, QUICK, tell=stop)
+    assert len(book.records()) == 3
+    rest = missing_tasks(tasks, book, place, need_energy=False)
+    assert measure(rest, book, place, QUICK).measured == 3
+    assert {record.key_digest for record in book.records()} == {task.key.digest for task in tasks}
+
+
+def test_no_operator_is_begun_after_the_budget(book, place):
+    outcome = measure(tasks_of_keys(keys_of(4)), book, place, QUICK, budget_ns=0)
+    assert (outcome.measured, outcome.left) == (0, 4)
+    assert book.records() == []
+
+
+def test_progress_counts_up_and_tells_the_time_left(book, place):
+    told = []
+    measure(tasks_of_keys(keys_of(3)), book, place, QUICK, tell=told.append)
+    assert [(one.done, one.total) for one in told] == [(0, 3), (1, 3), (2, 3)]
+    assert told[0].left_ns is None
+    assert told[2].left_ns > 0
+    assert told[0].operator == "relu"
+
+
+def test_a_seed_decides_the_order_and_only_the_order():
+    tasks = tasks_of_keys(keys_of(20))
+    one, same, other = shuffled(tasks, 1), shuffled(tasks[::-1], 1), shuffled(tasks, 2)
+    assert one == same != other
+    assert set(one) == set(other) == set(tasks)
+
+
+def test_where_the_reference_drifted_operators_are_measured_again(book, place, monkeypatch):
+    import gpuledger.operators.measure as module
+
+    times = iter([100.0, 120.0, 121.0])
+
+    def faked(key, mode, place, method, clock_ns):
+        record = measure_one(key, mode, place, method, clock_ns)
+        if key != module.REFERENCE:
+            return record
+        time_ns = next(times)
+        return replace(record, time_low_ns=time_ns, time_median_ns=time_ns, time_high_ns=time_ns)
+
+    monkeypatch.setattr(module, "measure_one", faked)
+    outcome = measure(tasks_of_keys(keys_of(25)), book, place, QUICK)
+    assert outcome.repeated == 20  # between the first two references, not after
+    assert outcome.drift.worst_frac == pytest.approx(0.2)
+    assert len(book.records()) == 45
+
+
+def test_a_card_that_is_lost_ends_the_measurement_after_its_record(book, place, monkeypatch):
+    import gpuledger.operators.measure as module
+
+    def lost(key, mode, place, method, clock_ns):
+        if key == relu(1):
+            raise CardLostError("cuda:0: an illegal memory access was encountered")
+        return measure_one(key, mode, place, method, clock_ns)
+
+    monkeypatch.setattr(module, "measure_one", lost)
+    with pytest.raises(CardLostError):
+        measure(tasks_of_keys([relu(1)]), book, place, QUICK)
+    (record,) = book.records()
+    assert (record.status, record.reason) == ("failed", "cuda:0: an illegal memory access was encountered")
+
+
+def test_rotating_inputs_pass_through_the_cache_three_times(place):
+    small = replace(place, cache_bytes=10_000)
+    key = relu(500)  # 4,000 bytes read and written
+    assert count_copies(key, Mode.HOT, small) == 1
+    assert count_copies(key, Mode.ROTATING, small) == math.ceil(30_000 / 4_000)
+    assert count_copies(key, Mode.ROTATING, replace(small, free_bytes=lambda: 40_000)) == 2
+    copies = make_copies(key, Mode.ROTATING, small)
+    outputs = {call().data_ptr() for call in copies}
+    inputs = {call._args[0].data_ptr() for call in copies}
+    assert len(inputs) == len(copies)
+    assert outputs.isdisjoint(inputs)
+
+
+def test_copies_have_the_same_values_and_strides_and_what_was_written_is_put_back(place):
+    x = torch.ones(8, 4).t()
+    key = key_for(aten.add_.Tensor, x, x)
+    described = dict(key.inputs[0])
+    key = OperatorKey(key.operator, (described, {**described, "same": 0}))
+    one, other, *_ = make_copies(key, Mode.ROTATING, replace(place, cache_bytes=1000))
+    assert one._args[0] is one._args[1]
+    assert other._args[0] is other._args[1]
+    assert other._args[0].stride() == x.stride()
+    assert torch.equal(one._args[0], other._args[0])
+    before = one._args[0].clone()
+    one()
+    assert not torch.equal(one._args[0], before)
+    one.restore()
+    assert torch.equal(one._args[0], before)
+
+
+def test_reuse_decides_which_modes_are_measured():
+    uses = [Use(relu(1), 2, (), 10.0), Use(relu(2), 5, (), None), Use(relu(3), 1, (), 1000.0)]
+    tasks = {(task.key, task.mode) for task in tasks_of(uses, 1000)}
+    assert tasks == {
+        (relu(1), Mode.HOT), (relu(2), Mode.ROTATING), (relu(3), Mode.HOT), (relu(3), Mode.ROTATING),
+    }  # fmt: skip
+
+
+def test_energy_is_wanted_of_the_few_that_hold_most_of_the_time():
+    uses = tuple(Use(relu(size), 1) for size in (1, 2, 3))
+    times = {relu(1).digest: 80.0, relu(2).digest: 15.0, relu(3).digest: 5.0}
+    workload = Workload("model", "inference", uses)
+    assert needs_energy(workload, times, 0.8) == {relu(1).digest}
+    assert needs_energy(workload, times, 0.9) == {relu(1).digest, relu(2).digest}
+    assert needs_energy(workload, times, 1.0) == set(times)
+
+
+def test_a_workload_is_filled_once_and_summed(book, place):
+    uses = tuple(Use(relu(size), size, (), None) for size in (100, 200))
+    workload = Workload("model", "inference", uses)
+    filled = fill([workload, workload], book, place, QUICK)
+    assert (filled.times.measured, filled.failed, filled.left) == (2, 0, 0)
+    assert fill([workload], book, place, QUICK).times.measured == 0
+    total = sum_up(workload, book.records(), place.environment)
+    assert total.calls_frac == 1.0
+    assert total.busy_ns == pytest.approx(sum(line.use.count * line.cost.time_ns for line in total.lines))
+
+
+def test_tf32_is_set_as_the_key_says_and_put_back(place, monkeypatch):
+    seen = []
+    real = torch.ops.aten.relu.default
+    monkeypatch.setattr(
+        "gpuledger.operators.one.make_copies",
+        lambda *args: (seen.append(torch.backends.cuda.matmul.fp32_precision), make_copies(*args))[1],
+    )
+    before = torch.backends.cuda.matmul.fp32_precision
+    measure_one(key_for(real, torch.ones(4), tf32=True), Mode.HOT, place, QUICK)
+    measure_one(key_for(real, torch.ones(4), tf32=False), Mode.HOT, place, QUICK)
+    assert seen == ["tf32", "ieee"]
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+class BusyCard:
+    index = 0
+
+    def __init__(self, *processes):
+        self.processes = processes
+
+    def read_processes(self):
+        return list(self.processes)
+
+
+def test_a_card_with_another_process_is_refused():
+    import os
+
+    refuse_busy(BusyCard())
+    refuse_busy(BusyCard((os.getpid(), 1 << 30)))
+    with pytest.raises(NoDeviceError, match=r"GPU 0: busy with process 99999 holding 512 MiB") as caught:
+        refuse_busy(BusyCard((99999, 512 << 20)))
+    assert "--force" in caught.value.hint
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="no such device"):
+        find_place("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(NoDeviceError, match="no such card"):
+            find_place("cuda:0")
+
+
+def test_a_place_tells_what_it_is(place):
+    assert place.environment.card
+    assert place.environment.flags["threads"] == torch.get_num_threads()
+    assert place.cache_bytes > 0
+    assert place.free_bytes() > 0
+    assert not place.on_card
