@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpuledger.watching import WatchSettings
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_IDLE_NS = 100_000_000
+"""How often a card is looked at until it is idle."""
 
 
 @click.command(
@@ -131,14 +133,14 @@ def _watch_variants(
     say: Callable[[str], None],
 ) -> int:
     from gpuledger.cli.variants import Tools, watch_variants
-    from gpuledger.collect.sensors import open_cards
+    from gpuledger.collect.card_source import open_source
 
-    cards, _ = open_cards(None if settings.gpus is None else list(settings.gpus))
+    source = open_source(None if settings.gpus is None else list(settings.gpus), _IDLE_NS)
 
     def read_cards() -> list[Reading]:
         from gpuledger.cli.variants import Reading
 
-        found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in cards]
+        found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in source.cards]
         return [Reading(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
 
     def watch(words: tuple[str, ...], directory: Path) -> int:
@@ -148,9 +150,11 @@ def _watch_variants(
             say(f"gpuledger: error: {words[0]}: {error.strerror or error}")
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
-    return watch_variants(
-        command, variants_text, vary_texts, repeat, out=out, force=force, tools=Tools(watch, read_cards, say)
-    )
+    tools = Tools(watch, read_cards, say)
+    try:
+        return watch_variants(command, variants_text, vary_texts, repeat, out=out, force=force, tools=tools)
+    finally:
+        source.close()
 
 
 def _tell(directory: Path, say: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,18 +114,6 @@ class CardSensors:
             return False
         return False
 
-    def describe(self, driver_version: str) -> dict[str, Any]:
-        """Return what a run's manifest says of the card."""
-        memory = self.read_memory()
-        return {
-            "device_idx": self.index,
-            "name": self.name,
-            "uuid": self.uuid,
-            "total_bytes": None if memory is None else memory.total_bytes,
-            "driver_version": driver_version,
-            "energy_counter": self.read_energy_mj() is not None,
-        }
-
     def _powers_w(self) -> tuple[float | None, float | None]:
         """Return average and instant power."""
         fields = [_POWER_AVERAGE, _POWER_INSTANT]
@@ -159,6 +147,23 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
+def choose_numbers(wanted: list[int] | None, there: Sequence[int]) -> list[int]:
+    """Return the numbers of the cards to read: all, or those wanted.
+
+    Raises:
+        NoDeviceError: there is none, or not such a one.
+    """
+    from gpuledger.errors import NoDeviceError
+
+    if not there:
+        raise NoDeviceError("watch: this machine has no GPU", hint="gpuledger doctor says what is missing")
+    missing = [number for number in wanted or () if number not in there]
+    if missing:
+        have = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
+        raise NoDeviceError(f"watch: no GPU {missing[0]}", hint=f"this machine has {have}")
+    return list(wanted or there)
+
+
 def open_cards(wanted: list[int] | None = None) -> tuple[list[CardSensors], str]:
     """Return the cards, or those ``wanted`` by number, and the driver's version.
 
@@ -176,14 +181,9 @@ def open_cards(wanted: list[int] | None = None) -> tuple[list[CardSensors], str]
         raise NoDeviceError(
             f"watch: no GPU can be read: {error}", hint="gpuledger doctor says what is missing"
         ) from error
-    if not count:
-        raise NoDeviceError("watch: this machine has no GPU", hint="gpuledger doctor says what is missing")
-    missing = [number for number in wanted or () if number >= count]
-    if missing:
-        have = "0" if count == 1 else f"0 to {count - 1}"
-        raise NoDeviceError(f"watch: no GPU {missing[0]}", hint=f"this machine has {have}")
+    numbers = choose_numbers(wanted, range(count))
     try:
-        cards = [CardSensors(pynvml, number) for number in (wanted or range(count))]
+        cards = [CardSensors(pynvml, number) for number in numbers]
     except pynvml.NVMLError as error:
         raise NoDeviceError(f"watch: a GPU cannot be opened: {error}", hint="gpuledger doctor") from error
     version = _text(pynvml.nvmlSystemGetDriverVersion())

@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.collect.card_log import CardLog
+from gpuledger.collect.card_source import WatchedCard, open_source
 from gpuledger.collect.edges import TYPICAL_READ_NS
-from gpuledger.collect.energy_windows import Counted, EnergyWindows
+from gpuledger.collect.energy_windows import EnergyWindows
 from gpuledger.collect.family import Family
-from gpuledger.collect.nvml import MemoryReading
-from gpuledger.collect.sensors import SensorReading, open_cards
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.energy_window import WindowEnergy
 from gpuledger.model.journal import JournalWriter, Part, write_compressed
@@ -45,22 +44,6 @@ WHOLE = ""
 """Name of the window of the whole command."""
 
 Order = dict[str, Any]
-
-
-class WatchedCard(Counted, Protocol):
-    """What is asked of one card; :class:`gpuledger.collect.sensors.CardSensors` is one."""
-
-    def read_memory(self) -> MemoryReading | None:
-        """Return the card's bytes; None where they cannot be read."""
-
-    def read_sensors(self) -> SensorReading:
-        """Return what the slower sensors show."""
-
-    def read_processes(self) -> list[tuple[int, int | None]]:
-        """Return ``(pid, bytes)`` of every process on the card."""
-
-    def is_lost(self) -> bool:
-        """Return whether the card no longer answers."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +92,9 @@ class Sampler:
         self._stopping = False
         self._due_ns = self._sensors_due_ns = self._look_due_ns = self._part_due_ns = 0
 
-    def prepare(self, **facts: Any) -> None:
-        """Take the first reading, the baseline, and write it with ``facts``; learn the counters' beat."""
+    def prepare(self, notes: Sequence[str] = (), **facts: Any) -> None:
+        """Take the first reading, the baseline, and write it with what is to be kept; learn the counters' beat."""
+        self._notes += notes
         self._facts.update(facts)
         self._read(self._world.steady_ns())
         self.write()
@@ -294,18 +278,20 @@ def main() -> None:
         return
     order = json.loads(line)
     try:
-        cards, driver_version = open_cards(order["gpus"])
+        source = open_source(order["gpus"], order["interval_ns"])
     except GpuLedgerError as error:
         _say(error=error.message, hint=error.hint)
         return
     world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
     writer = JournalWriter(Path(order["directory"]), write_compressed)
-    sampler = Sampler(cards, writer, order["interval_ns"], world)
+    sampler = Sampler(source.cards, writer, source.interval_ns, world)
     if order["pid"] is not None:
         sampler.family.follow(order["pid"])
-    sampler.prepare(recorder="watch", pid=order["pid"], devices=[card.describe(driver_version) for card in cards])
+    devices = source.devices()
+    sampler.prepare(source.notes, recorder="watch", pid=order["pid"], devices=devices)
     _say(ready=True, failure=sampler.failure)
     sampler.run()
+    source.close()
     _say(ended=True, failure=sampler.failure)
 
 
