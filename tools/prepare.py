@@ -1,7 +1,7 @@
 """Prepare the environments that `make` works in: `python3 tools/prepare.py run|test|wheel`.
 
 run    .venv with gpuledger (editable) and the torch of constraints.txt
-test   run, plus the dependency groups `test` and `lint` of pyproject.toml, and Chromium
+test   run, plus the dependency groups `test` and `lint` of pyproject.toml, Chromium and PostgreSQL
 wheel  the wheel in dist/, alone with its own dependencies in build/clean and, beside .venv's packages, in build/tested
 
 Needs nothing but the standard library. Each environment carries a stamp, the hash of what it was made from, so a second
@@ -90,6 +90,7 @@ def prepare_test() -> None:
             pip_install(*groups["test"], *groups["lint"])
         set_stamp(VENV, "test", stamp)
     prepare_chromium()
+    prepare_postgresql()
 
 
 def prepare_chromium() -> None:
@@ -104,6 +105,18 @@ def prepare_chromium() -> None:
         call(
             ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-liberation"], environment
         )
+
+
+def prepare_postgresql() -> None:
+    """Install PostgreSQL where that needs no password; say so where it does. The tests start a server of their own."""
+    if shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise PrepareError("no PostgreSQL, the operator book's tests need one\n  hint: sudo apt-get install postgresql")
+    with step("installing PostgreSQL for the operator book's tests (once)"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        call(["apt-get", "update", "-qq"], environment)
+        call(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"], environment)
 
 
 def prepare_wheel() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -47,8 +48,13 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
         UsageError: no such kind of URL, or its driver is not installed.
     """
     parsed = parse_url(str(url))
-    book = Book(_engine(parsed), parsed.render_as_string(hide_password=True), retry_s)
-    book.prepare()
+    shown = parsed.set(drivername=parsed.get_backend_name()).render_as_string(hide_password=True)
+    book = Book(_engine(parsed), shown, retry_s)
+    try:
+        book.prepare()
+    except BaseException:
+        book.close()
+        raise
     return book
 
 
@@ -103,6 +109,7 @@ class Book:
         self.url = url
         self.engine = engine
         self._writing = engine.execution_options(writes=True)
+        self._closing = weakref.finalize(self, engine.dispose)
         self._retry_s = retry_s
         self._insert: Callable[[sa.Table], Any] = (
             sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
@@ -131,8 +138,14 @@ class Book:
             raise InputError(f"{self.url}: {_one_line(error)}", hint="is it a book, and can it be reached?") from error
 
     def close(self) -> None:
-        """Give the connections back."""
-        self.engine.dispose()
+        """Give the connections back; a book that is let go of does so too."""
+        self._closing()
+
+    def __enter__(self) -> Book:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""A PostgreSQL server of the tests' own, in a directory of theirs, reached through a socket: no port, no password."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+_NUMBERS = count()
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that can be stopped and started again."""
+
+    programs: Path
+    directory: Path
+
+    def url(self, database: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://postgres@/{database}?host={self.directory}"
+
+    def new_database(self) -> str:
+        """Return the URL of a new, empty database."""
+        name = f"book{next(_NUMBERS)}"
+        self.run("psql", "-h", str(self.directory), "-U", "postgres", "-qc", f"create database {name}")
+        return self.url(name)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = f"-c listen_addresses= -c fsync=off -c full_page_writes=off -k {self.directory}"
+        log = str(self.directory / "log")
+        self.run("pg_ctl", "start", "-w", "-D", str(self.directory / "data"), "-l", log, "-o", settings)
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash would."""
+        self.run("pg_ctl", "stop", "-m", "immediate", "-D", str(self.directory / "data"))
+
+    def run(self, program: str, *words: str) -> None:
+        """Run one of the server's programs, as a user that it does not refuse."""
+        command = [str(self.programs / program), *words]
+        if os.geteuid() == 0:
+            command = ["runuser", "-u", _user(), "--", *command]
+        done = subprocess.run(
+            command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def _user() -> str:
+    """Return a user without privileges: root is refused."""
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        return "nobody"
+
+
+def find_programs() -> Path | None:
+    """Return the directory of the newest server's programs, None without one."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).parent if on_path else None
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server for the session."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL: apt-get install postgresql")
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))  # a socket's path is short
+    if os.geteuid() == 0:
+        shutil.chown(directory, _user())
+    made = Server(programs, directory)
+    made.run("initdb", "-N", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D", str(directory / "data"))
+    made.start()
+    yield made
+    made.stop()
+    shutil.rmtree(directory)

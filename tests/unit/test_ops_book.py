@@ -1,0 +1,246 @@
+"""The same tests on both stores."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+import sqlalchemy as sa
+from postgres import Server, server  # noqa: F401 - a fixture
+from programs import environment
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.operators import schema
+from gpuledger.operators.book import Book, open_book, parse_url
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.records import Environment, Record
+
+HERE = Environment("H200", "570.1", "2.13.0", "13.0", {"benchmark": False})
+THERE = replace(HERE, driver=None, cuda=None)
+KEYS = [OperatorKey("aten.relu.default", ({"shape": [n, 2], "dtype": "float32", "stride": [2, 1]},)) for n in range(9)]
+
+
+def record(key: OperatorKey, measured_ns: int, where: Environment = HERE, **values: object) -> Record:
+    made = Record(
+        key.digest, where.digest, {"mode": "hot", "graph": True}, 10.5, 10.0, 11.0, blocks=({"t_ns": 3, "n": [1]},),
+        kernels=("relu_kernel",), measured_ns=measured_ns, flops=8, bytes=1 << 40,
+    )  # fmt: skip
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "operators.book")
+    own: Server = request.getfixturevalue("server")
+    return own.new_database()
+
+
+@pytest.fixture
+def book(url: str) -> Book:
+    made = open_book(url)
+    made.put_keys(KEYS)
+    made.put_environment(HERE)
+    made.put_environment(THERE)
+    return made
+
+
+def test_what_was_put_comes_back(book: Book, url: str) -> None:
+    records = [record(KEYS[2], 5), record(KEYS[1], 3, energy_median_j=0.5, base_w=120.25), record(KEYS[1], 4, THERE)]
+    failed = record(KEYS[0], 6, status="failed", reason="out of memory — 3 MiB", time_median_ns=None)
+    book.put_records([*records, failed])
+    book.close()
+    again = open_book(url)
+    assert again.records() == [records[1], records[2], records[0], failed]
+    assert again.records(THERE) == again.records(THERE.digest) == [records[2]]
+    assert again.records(HERE, [KEYS[1].digest]) == [records[1]]
+    assert again.keys() == {key.digest: key for key in KEYS}
+    assert again.keys([KEYS[0].digest, "nothing"]) == {KEYS[0].digest: KEYS[0]}
+    assert again.environments() == {HERE.digest: HERE, THERE.digest: THERE}
+
+
+def test_writing_twice_changes_nothing(book: Book) -> None:
+    for _ in range(2):
+        book.put_records([record(KEYS[0], 1), record(KEYS[0], 1)])
+        book.put_keys(KEYS)
+        book.put_environment(HERE)
+    assert len(book.records()) == 1
+    book.put_records([record(KEYS[0], 2)])
+    assert len(book.records()) == 2
+
+
+def test_missing_is_what_has_no_record_for_the_environment(book: Book) -> None:
+    digests = [key.digest for key in KEYS[:4]]
+    book.put_records(
+        [
+            record(KEYS[0], 1),
+            record(KEYS[1], 1, energy_median_j=1.0),
+            record(KEYS[2], 1, status="failed", reason="x"),
+            record(KEYS[3], 1, THERE),
+        ]
+    )
+    assert book.missing(digests, HERE) == [digests[3]]
+    assert book.missing(digests, HERE, need_energy=True) == [digests[0], digests[3]]
+    assert book.missing(digests, HERE, mode="rotating") == digests
+    assert book.missing(digests[::-1], THERE.digest) == [digests[2], digests[1], digests[0]]
+
+
+def test_more_digests_than_one_statement_takes(book: Book) -> None:
+    many = [f"{number:064x}" for number in range(2000)]
+    assert book.missing([*many, KEYS[0].digest], HERE) == [*many, KEYS[0].digest]
+
+
+def test_a_batch_is_written_whole_or_not_at_all(book: Book) -> None:
+    stray = record(OperatorKey("aten.neg.default", ()), 1)
+    with pytest.raises(InputError, match="key or environment is not in the book"):
+        book.put_records([record(KEYS[0], 1), stray])
+    assert book.records() == []
+
+
+def test_a_newer_book_is_refused(book: Book, url: str) -> None:
+    with book.engine.begin() as connection:
+        connection.execute(sa.update(schema.VERSIONS).values(schema_version=schema.VERSION + 1))
+    book.close()
+    words = f"schema {schema.VERSION + 1}, this gpuledger reads up to {schema.VERSION}"
+    with pytest.raises(InputError, match=words):
+        open_book(url)
+
+
+def _with_note(connection: sa.Connection) -> None:
+    connection.execute(sa.text("ALTER TABLE keys ADD COLUMN note TEXT"))
+
+
+def _broken(connection: sa.Connection) -> None:
+    _with_note(connection)
+    connection.execute(sa.text("ALTER TABLE no_such_table ADD COLUMN note TEXT"))
+
+
+def test_an_older_book_is_taken_to_the_newest_schema(book: Book, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.put_records([record(KEYS[0], 1)])
+    book.close()
+    _newest_schema(monkeypatch, _with_note)
+    newer = open_book(url)
+    assert newer.records() == [record(KEYS[0], 1)]
+    with newer.engine.connect() as connection:
+        assert schema.version_of(connection) == schema.VERSION
+        assert connection.execute(sa.text("SELECT count(note) FROM keys")).scalar() == 0
+    newer.close()
+
+
+def test_a_step_that_fails_leaves_the_book_as_it_was(book: Book, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.close()
+    with monkeypatch.context() as patch:
+        _newest_schema(patch, _broken)
+        with pytest.raises(InputError, match="no_such_table"):
+            open_book(url)
+    again = open_book(url)
+    assert again.keys() == {key.digest: key for key in KEYS}
+    columns = {column["name"] for column in sa.inspect(again.engine).get_columns("keys")}
+    assert "note" not in columns
+
+
+def _newest_schema(monkeypatch: pytest.MonkeyPatch, step: Callable[[sa.Connection], None]) -> None:
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
+    monkeypatch.setattr(schema, "VERSION", len(schema.STEPS))
+
+
+WRITER = """
+import sys
+from gpuledger.operators.book import open_book
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.records import Environment, Record
+book = open_book(sys.argv[1])
+where = Environment("H200", None, "2.13.0", None)
+key = OperatorKey("aten.relu.default", ())
+book.put_key(key)
+book.put_environment(where)
+print("ready", flush=True)
+for batch in range(int(sys.argv[2])):
+    book.put_records([Record(key.digest, where.digest, {"n": n}, 1.0, measured_ns=batch) for n in range(5)])
+    print(batch, flush=True)
+"""
+
+
+def writer(url: str, batches: int, directory: Path) -> subprocess.Popen[str]:
+    script = directory / "writer.py"
+    script.write_text(textwrap.dedent(WRITER))
+    command = [sys.executable, str(script), url, str(batches)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+
+
+def test_two_writers_lose_nothing_and_write_nothing_twice(url: str, tmp_path: Path) -> None:
+    both = [writer(url, 40, tmp_path) for _ in range(2)]
+    for one in both:
+        one.communicate(timeout=120)
+        assert one.returncode == 0
+    assert sorted((r.measured_ns, r.method["n"]) for r in open_book(url).records()) == [
+        (batch, n) for batch in range(40) for n in range(5)
+    ]
+
+
+def test_a_writer_killed_in_the_middle_leaves_whole_batches(url: str, tmp_path: Path) -> None:
+    one = writer(url, 100_000, tmp_path)
+    assert one.stdout is not None
+    said = [one.stdout.readline() for _ in range(5)]
+    one.send_signal(signal.SIGKILL)
+    rest, _ = one.communicate(timeout=60)
+    last_said = int([*said, *rest.split()][-1])
+    book = open_book(url)
+    counts: dict[int, int] = {}
+    for found in book.records():
+        counts[found.measured_ns] = counts.get(found.measured_ns, 0) + 1
+    assert set(counts.values()) == {5}
+    assert last_said <= max(counts) <= last_said + 1
+    if book.engine.dialect.name == "sqlite":
+        with book.engine.connect() as connection:
+            assert connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
+
+
+def test_a_server_that_is_gone_for_a_while_costs_nothing(server: Server) -> None:  # noqa: F811 - the fixture
+    book = open_book(server.new_database())
+    book.put_keys(KEYS)
+    book.put_environment(HERE)
+    book.put_records([record(KEYS[0], 0)])
+    server.stop()
+    back = threading.Thread(target=lambda: (time.sleep(0.5), server.start()))
+    back.start()
+    try:
+        book.put_records([record(KEYS[0], 1), record(KEYS[1], 1)])
+        assert book.missing([KEYS[2].digest], HERE) == [KEYS[2].digest]
+    finally:
+        back.join()
+    found = {(one.key_digest, one.measured_ns) for one in book.records()}
+    assert found == {(KEYS[0].digest, 0), (KEYS[0].digest, 1), (KEYS[1].digest, 1)}
+    assert len(book.records()) == 3
+
+
+def test_a_server_that_stays_away_is_named_without_its_password() -> None:
+    with pytest.raises(InputError, match="postgresql://me:.*refused") as caught:
+        open_book("postgresql://me:secret@127.0.0.1:9/books")
+    assert "secret" not in f"{caught.value.message}{caught.value.hint}"
+
+
+def test_a_file_that_is_no_book_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.book").write_text(json.dumps({"a": list(range(1000))}))
+    with pytest.raises(InputError, match="not a database"):
+        open_book(tmp_path / "x.book")
+    with pytest.raises(InputError, match="unable to open"):
+        open_book(tmp_path / "no" / "such" / "place.book")
+
+
+@pytest.mark.parametrize("text", ["mysql://x/y", "://", "oracle://x"])
+def test_other_stores_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--book"):
+        parse_url(text)
