@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from metered import metered
 from programs import TRAIN, write_script
 from programs import recorded as recorded_with
 
 from gpuledger.analyze.energy import break_down_energy, share_energy, step_energy
+from gpuledger.analyze.step_parts import step_parts
 from gpuledger.analyze.steps import step_times
 from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
+from gpuledger.cli.main import main
 from gpuledger.model.energy_window import ENERGY_MARKER
 from gpuledger.model.run import Rank
 
@@ -98,4 +102,34 @@ def test_every_joule_has_an_account(whole: Rank) -> None:
     assert step is not None
     for by in (("operator",), ("kernel",), ("kind",), ("phase",)):
         assert math.fsum(one.energy_j for one in share_energy(whole, step, by)) == pytest.approx(step.energy_j)
-    assert ("aten::addmm",) in {one.key for one in share_energy(whole, step, ("operator",))}
+    assert ("aten::linear",) in {one.key for one in share_energy(whole, step, ("operator",))}
+
+
+@pytest.mark.parametrize("by", ["module", "phase", "operator", "kernel", "category"])
+def test_show_sets_bytes_times_and_joules_side_by_side(by: str, whole: Rank) -> None:
+    shown = CliRunner().invoke(main, ["show", str(whole.directory.parent), "--by", by, "--sort", "energy", "-n", "3"])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert any(line.startswith("joules ") and "±" in line for line in lines)
+    assert any(line.startswith("rate ") and "batch 8: first input of Sequential, 8 × 16" in line for line in lines)
+    assert any(line.startswith("cost ") for line in lines)
+    title = next(line for line in lines if line.startswith(f"by {by}"))
+    assert ("ms" in title and " J " in title) == (by != "category")
+    assert lines[-1].startswith("total") or "total" in shown.stdout
+
+
+def test_the_documents_of_show_hold_the_same_joules(whole: Rank) -> None:
+    shown = CliRunner().invoke(main, ["show", str(whole.directory.parent), "--json"])
+    document = json.loads(shown.stdout)
+    energy = document["energy"]
+    assert math.fsum(one["energy_j"] for one in energy["accounts"]) == pytest.approx(energy["step_energy_j"])
+    assert document["rates"]["sample_energy_j"] == pytest.approx(energy["step_energy_j"] / 8)
+    assert document["own_cost"]["paused_ns"] > 0
+
+
+def test_the_parts_of_a_step_sum_to_it(whole: Rank) -> None:
+    parts = step_parts(whole)
+    assert parts is not None
+    assert sum(time_ns for _, time_ns in parts.items()) == pytest.approx(parts.step_ns)
+    assert all(time_ns >= 0 for _, time_ns in parts.items())
+    assert parts.forward_ns > 0

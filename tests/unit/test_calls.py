@@ -49,7 +49,7 @@ def test_what_begins_may_wrap_the_call_itself() -> None:
 def test_only_outermost_calls_are_told_and_an_exception_ends_one() -> None:
     before, told = nn.Module.__call__, []
     watch = OutermostCalls(
-        lambda module: told.append(("began", type(module).__name__)),
+        lambda module, _args, _kwargs: told.append(("began", type(module).__name__)),
         lambda module: told.append(("ended", type(module).__name__)),
     )
     watch.install()
@@ -74,7 +74,7 @@ def test_a_watch_removed_while_it_tells_goes_at_once(at: str) -> None:
         if kind == at:
             watch.remove()
 
-    watch = OutermostCalls(lambda _: tell("began"), lambda _: tell("ended"))
+    watch = OutermostCalls(lambda *_: tell("began"), lambda _: tell("ended"))
     watch.install()
     assert nn.ReLU()(torch.ones(1)) == 1
     assert nn.ReLU()(torch.ones(1)) == 1
@@ -84,7 +84,7 @@ def test_a_watch_removed_while_it_tells_goes_at_once(at: str) -> None:
 
 def test_somebody_else_s_wrapper_stays_and_ours_below_it_does_nothing() -> None:
     before, told = nn.Module.__call__, []
-    watch = OutermostCalls(lambda _: told.append(1), lambda _: told.append(2))
+    watch = OutermostCalls(lambda *_: told.append(1), lambda _: told.append(2))
     watch.install()
     ours = nn.Module.__call__
     theirs = lambda module, *args: ours(module, *args)  # noqa: E731

@@ -48,3 +48,14 @@ def step_times(rank: Rank) -> StepTimes:
     own_ns = (end - start - paused)[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
     return StepTimes(int(chosen.size), round(np.median(own_ns)), round(np.percentile(own_ns, 95)), source)
+
+
+def undisturbed_steps(rank: Rank, kind: str) -> dict[int, int]:
+    """Return ``number -> own time in ns`` of the steps of a kind that nothing was recorded in."""
+    table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
+    timed = rank.manifest.get("time_steps") or [0, -1]
+    return {
+        row["step"]: row["end_ns"] - row["start_ns"] - row["paused_ns"]
+        for row in table.to_pylist()
+        if row["kind"] == kind and not row["recorded"] and not timed[0] <= row["step"] <= timed[1]
+    }

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.activities import SPAN_KINDS
-from gpuledger.analyze.breakdown import fold_path
 from gpuledger.analyze.instant import module_paths
 from gpuledger.analyze.steps import StepTimes, step_times
 from gpuledger.analyze.work import read_work
@@ -81,15 +80,6 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         undisturbed=undisturbed,
         accounts=_accounts(module_paths(rank), work.module_id, work.phase, duration, count),
     )
-
-
-def times_by_module(times: TimeBreakdown, depth: int | None = None) -> dict[str, dict[str, float]]:
-    """Return ``module path -> phase -> nanoseconds``, paths folded to their first ``depth`` parts."""
-    found: dict[str, dict[str, float]] = {}
-    for account in times.accounts:
-        phases = found.setdefault(fold_path(account.module, depth), {})
-        phases[account.phase] = phases.get(account.phase, 0.0) + account.time_ns
-    return found
 
 
 def _accounts(

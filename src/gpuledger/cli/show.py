@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -34,8 +35,11 @@ WORDS = {
     "phase": ("category", "module", "phase"),
     "scope": ("category", "module", "scope"),
     "tensor": ("category", "module", "tensor"),
+    "operator": ("category", "module"),
+    "kernel": ("category", "module"),
 }
 """What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
+SORTS = ("bytes", "time", "energy")
 ROWS, ROWS_OF_TWO = 20, 10
 
 
@@ -45,7 +49,7 @@ ROWS, ROWS_OF_TWO = 20, 10
     epilog="""\b
 Examples:
   gpuledger show train.ledger --by module --depth 2
-  gpuledger show train.ledger --at end --by tensor -n 50""",
+  gpuledger show train.ledger --by module --sort energy --fold""",
 )
 @run_argument()
 @click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
@@ -59,6 +63,8 @@ Examples:
     help=f"Rows to show; the rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]",
 )
 @click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold modules and scopes to N parts.")
+@click.option("--sort", type=click.Choice(SORTS), help="Largest first by this.  [default: bytes, else time]")
+@click.option("--fold", is_flag=True, help="Fold layers whose paths differ in a number alone: layers.* (32).")
 @click.option("--unknown", is_flag=True, help="Show what has no name yet, with stacks, and how to name it.")
 @rank_option()
 @device_option()
@@ -70,16 +76,20 @@ def show_command(
     step: int | None,
     rows: int | None,
     depth: int | None,
+    sort: str | None,
+    fold: bool,
     unknown: bool,
     rank_text: str | None,
     device_idx: int | None,
     as_json: bool,
 ) -> None:
-    """Show where the bytes are at one instant.
+    """Show where the bytes are at one instant, and where a step's time and energy go.
 
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
     `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side.
     """
+    if by == "tensor" and (sort or fold):
+        raise UsageError(f"--by tensor: takes no {'--sort' if sort else '--fold'}", hint="it lists bytes alone")
     if unknown and (by or depth):
         raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
     places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
@@ -97,7 +107,7 @@ def show_command(
     if len(views) > 1:
         print_lines(_side_by_side(views, terminal))
     else:
-        print_lines(_one_view(views[0], by, rows, depth, terminal))
+        print_lines(_one_view(views[0], places[0][0], Asked(by, rows, depth, sort, fold), terminal))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
 
 
@@ -118,7 +128,10 @@ def _show_unknown(places: list[tuple[Rank, int]], at: str, step: int | None, row
 
 def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | None, depth: int | None) -> list[View]:
     from gpuledger.analyze.breakdown import break_down
+    from gpuledger.analyze.energy import break_down_energy
     from gpuledger.analyze.instant import resolve_instant
+    from gpuledger.analyze.own_cost import own_cost
+    from gpuledger.analyze.rates import find_rates
     from gpuledger.analyze.summary import summarize
     from gpuledger.analyze.times import break_down_time
     from gpuledger.report.document import View
@@ -129,23 +142,42 @@ def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | 
             summarize(rank, device),
             break_down(rank, resolve_instant(rank, at, device, step), words, depth),
             break_down_time(rank, device),
+            break_down_energy(rank, device),
+            find_rates(rank, device),
+            own_cost(rank, device),
         )
         for rank, device in places
     ]
 
 
-def _one_view(view: View, by: str | None, rows: int | None, depth: int | None, terminal: Terminal) -> list[str]:
-    from gpuledger.analyze.times import times_by_module
+@dataclass(frozen=True)
+class Asked:
+    """How one device is to be shown."""
+
+    by: str | None
+    rows: int | None
+    depth: int | None
+    sort: str | None
+    fold: bool
+
+
+def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[str]:
+    from gpuledger.analyze.side_by_side import lines_by
+    from gpuledger.report.ledger_table import ledger_table
     from gpuledger.report.phrases import head_lines
     from gpuledger.report.tables import group_table, tensor_table
 
     lines = head_lines(view, terminal)
-    if by == "tensor":
-        return [*lines, "", *tensor_table(view.breakdown, rows or ROWS).lines(terminal)]
-    for word in (by,) if by else ("category", "module"):
-        count = rows or (ROWS if by else ROWS_OF_TWO)
-        times = times_by_module(view.times, depth) if view.times is not None and word == "module" else None
-        lines += ["", *group_table(view.breakdown, word, count, times).lines(terminal)]
+    if asked.by == "tensor":
+        return [*lines, "", *tensor_table(view.breakdown, asked.rows or ROWS).lines(terminal)]
+    for word in (asked.by,) if asked.by else ("category", "module"):
+        count = asked.rows or (ROWS if asked.by else ROWS_OF_TWO)
+        ledger = lines_by(rank, view.breakdown, word, depth=asked.depth, sort=asked.sort, fold=asked.fold)
+        bytes_alone = all(line.time_ns is None and line.energy_j is None for line in ledger)
+        if not ledger:
+            raise UsageError(f"--by {word}: the run has no time pass", hint="gpuledger run --passes memory,energy,time")
+        table = group_table(view.breakdown, word, count) if bytes_alone and not asked.fold else None
+        lines += ["", *(table or ledger_table(ledger, word, count)).lines(terminal)]
     return lines
 
 

@@ -59,9 +59,9 @@ class FirstCall(_Watch):
 
 
 class OutermostCalls(_Watch):
-    """Calls ``began(module)`` before each outermost call and ``ended(module)`` after it."""
+    """Calls ``began(module, args, kwargs)`` before each outermost call and ``ended(module)`` after it."""
 
-    def __init__(self, began: Callable[[nn.Module], None], ended: Callable[[nn.Module], None]) -> None:
+    def __init__(self, began: Callable[[nn.Module, Any, Any], None], ended: Callable[[nn.Module], None]) -> None:
         super().__init__()
         self._began = began
         self._ended = ended
@@ -74,7 +74,7 @@ class OutermostCalls(_Watch):
         def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if watch._theirs is None or torch.compiler.is_compiling() or getattr(inside, "call", False):
                 return original(self, *args, **kwargs)
-            watch._began(self)
+            watch._began(self, args, kwargs)
             if watch._theirs is None:
                 return self(*args, **kwargs)
             inside.call = True

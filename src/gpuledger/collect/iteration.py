@@ -65,7 +65,7 @@ class IterationRecorder:
     def begin_at_call(self) -> None:
         """Begin when the next outermost module is called; with gradients, where an earlier iteration had them."""
         self.cancel()
-        self._watch = OutermostCalls(self._called, lambda _module: None)
+        self._watch = OutermostCalls(lambda module, _args, _kwargs: self._called(module), lambda _module: None)
         self._watch.install()
 
     def begin(self) -> None:

@@ -29,8 +29,8 @@ class LaterPasses:
         roster: Numbers for modules.
         guard: Wraps what is called from the program.
         give_up: Ends the recording.
-        calls_on_top: Puts the watch on outermost calls above the time pass's (True), or takes it out (False); does
-            nothing where steps are no calls.
+        see_calls: Has a watch on outermost calls above all that is in (True), or takes it out (False); without it
+            steps that are calls are not counted.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class LaterPasses:
         *,
         guard: Guard,
         give_up: Callable[[], None],
-        calls_on_top: Callable[[bool], None],
+        see_calls: Callable[[bool], None],
     ) -> None:
         self._settings = settings
         self._journal = journal
         self._steps = steps
         self._give_up = give_up
-        self._calls_on_top = calls_on_top
+        self._see_calls = see_calls
         self._last_step = 0
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
         self._energy_pass = EnergyPass(journal, steps)
@@ -94,7 +94,7 @@ class LaterPasses:
         """The program ends, or the last step has ended: keep what the passes saw, and say which were not reached."""
         self._energy_pass.finish()
         if self._time_pass.is_open:
-            self._calls_on_top(False)
+            self._see_calls(False)
             self._time_pass.end()
             if self._steps.seen < self._last_step:
                 self._journal.note("The time pass ended early: the program ended inside it.")
@@ -108,7 +108,7 @@ class LaterPasses:
         self._wanted = []
         self._energy_pass.take_out()
         if self._time_pass.is_open:
-            self._calls_on_top(False)
+            self._see_calls(False)
             self._time_pass.end(keep=False)
         if self._user_profiler is not None:
             self._user_profiler.remove()
@@ -123,10 +123,11 @@ class LaterPasses:
             self._journal.note("No time pass: the program uses a profiler of its own, which goes first.")
             return False
         self._last_step = self._steps.seen + TIME_STEPS
+        self._see_calls(False)  # or it would stay below the time pass's ranges
         watch.ours_begins()
         self._time_pass.begin()
         watch.ours_ends()
-        self._calls_on_top(True)
+        self._see_calls(True)
         self._journal.fact(time_steps=[self._steps.seen + 1, self._last_step])
         self._steps.restart_clock()
         return True
@@ -136,7 +137,7 @@ class LaterPasses:
         if self._energy_pass.is_open:
             self._journal.note("The program made a profiler of its own in the energy pass; its cost is in the joules.")
         if self._time_pass.is_open:
-            self._calls_on_top(False)
+            self._see_calls(False)
             self._time_pass.end(keep=False)
             self._journal.note("No time pass: the program made a profiler of its own, which goes first.")
             self._give_up()

@@ -107,7 +107,7 @@ class Session:
             self.roster,
             guard=self._guarded,
             give_up=self._end,
-            calls_on_top=self._put_calls_on_top,
+            see_calls=self._see_calls,
         )
         self._guarded(self._begin)()
 
@@ -179,18 +179,15 @@ class Session:
         )
         if self.steps.seen + 1 >= self.settings.first_step:
             self.window.open()
-        elif not self.steps.trained:
-            self._watch_outermost_calls()
+        else:
+            self._see_calls(True)
 
-    def _watch_outermost_calls(self) -> None:
-        self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
-
-    def _put_calls_on_top(self, on_top: bool) -> None:
-        """Have the watch on outermost calls above what has just been put in, or take it out."""
+    def _see_calls(self, wanted: bool) -> None:
+        """Have a watch on outermost calls where they are the steps, above all that is in; or take it out."""
         if isinstance(self._calls, OutermostCalls):
             self._watch_calls(None)
-            if on_top:
-                self._watch_outermost_calls()
+        if wanted and not self.steps.trained:
+            self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
 
     def _watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
         """Have one light watch at the most."""
@@ -269,11 +266,12 @@ class Session:
         """The program says itself that a step has ended."""
         self._guarded(self.steps.mark)()
 
-    def _call_began(self, module: nn.Module) -> None:
+    def _call_began(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost module is entered while nothing is recorded."""
         module_id = self.roster.enroll(module)
         if self.window is not None and self.roster.holds_tensors(module_id):
             self.steps.call_began(module_id, self.window.expects_training)
+            self.window.inputs.see(module_id, self.steps.seen + 1, args, kwargs)
 
     def _call_ended(self, module: nn.Module) -> None:
         if self.window is not None:
@@ -319,8 +317,7 @@ class Session:
     def _begin_later_passes(self) -> None:
         """The window has closed: go on with other quantities, and see calls where they are the steps."""
         if len(self.settings.passes) > 1:
-            if not self.steps.trained:
-                self._watch_outermost_calls()
+            self._see_calls(True)
             self._later.begin()
 
     # -- what can go wrong ----------------------------------------------------------------------------------------

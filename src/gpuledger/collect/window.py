@@ -9,6 +9,7 @@ from typing import Any
 from gpuledger.collect.card import CardReader
 from gpuledger.collect.communication import collectives_backend
 from gpuledger.collect.identities import Sightings
+from gpuledger.collect.inputs import InputShapes
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import Phases
 from gpuledger.collect.rank_journal import RankJournal
@@ -61,7 +62,8 @@ class MemoryWindow:
         self.was_opened = False
         self.phases = Phases(recorder, tags)
         self.sightings = Sightings(self._roster, recorder.counts)
-        journal.sources.append(self.sightings)
+        self.inputs = InputShapes()
+        journal.sources += [self.sightings, self.inputs]
         self._tracker = ModuleTracker(
             self.phases,
             self._roster,
@@ -179,6 +181,7 @@ class MemoryWindow:
         self._roster.note_called(module_id)
         if self._roster.holds_tensors(module_id):
             self._steps.call_began(module_id, self.expects_training)
+            self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.sightings.see_new_weights()
         self.sightings.see_inputs(module_id, args, kwargs)
 

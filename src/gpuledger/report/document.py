@@ -12,7 +12,10 @@ from gpuledger.model.tables import SCHEMA_VERSION
 if TYPE_CHECKING:
     from gpuledger.analyze.balance import Balance
     from gpuledger.analyze.breakdown import Breakdown
+    from gpuledger.analyze.energy import EnergyBreakdown
     from gpuledger.analyze.instant import Instant
+    from gpuledger.analyze.own_cost import OwnCost
+    from gpuledger.analyze.rates import Rates
     from gpuledger.analyze.summary import Summary
     from gpuledger.analyze.times import TimeBreakdown
 
@@ -24,6 +27,9 @@ class View:
     summary: Summary
     breakdown: Breakdown
     times: TimeBreakdown | None = None
+    energy: EnergyBreakdown | None = None
+    rates: Rates | None = None
+    cost: OwnCost | None = None
 
 
 def show_document(views: Sequence[View], words: tuple[str, ...]) -> dict[str, Any]:
@@ -75,6 +81,9 @@ def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
         "active_bytes": books.active_bytes,
         "reserved_bytes": books.reserved_bytes,
         "time": None if view.times is None else _time_document(view.times),
+        "energy": None if view.energy is None else _energy_document(view.energy),
+        "rates": None if view.rates is None else asdict(view.rates),
+        "own_cost": None if view.cost is None else asdict(view.cost),
         "accounts": [_account_document(account, words) for account in books.accounts],
         "notes": list(summary.notes),
     }
@@ -92,6 +101,12 @@ def _time_document(times: TimeBreakdown) -> dict[str, Any]:
         "by_kind_ns": times.by_kind_ns,
         "accounts": [{**asdict(account), "module": account.module or None} for account in times.accounts],
     }
+
+
+def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
+    """Return one step of the energy pass; the accounts sum to ``step_energy_j``."""
+    accounts = [{**asdict(account), "module": account.module or None} for account in energy.accounts]
+    return {**asdict(energy), "accounts": accounts}
 
 
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:

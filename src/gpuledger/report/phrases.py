@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.report.terminal import BOLD, Terminal
-from gpuledger.units import format_bytes, format_frac, format_ns, share_frac
+from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.energy import EnergyBreakdown
     from gpuledger.analyze.instant import Instant
+    from gpuledger.analyze.own_cost import OwnCost
+    from gpuledger.analyze.rates import Rates
     from gpuledger.analyze.summary import Summary
     from gpuledger.analyze.times import TimeBreakdown
     from gpuledger.report.document import View
@@ -102,7 +105,15 @@ def head_lines(view: View, terminal: Terminal) -> list[str]:
     if label == "at":
         parts.insert(0, instant.label)
     lines = [*labelled(terminal, label, parts), *labelled(terminal, "step", step_time(summary))]
-    return lines if view.times is None else [*lines, *labelled(terminal, "time", time_parts(view.times))]
+    if view.times is not None:
+        lines += labelled(terminal, "time", time_parts(view.times))
+    if view.energy is not None:
+        lines += labelled(terminal, "joules", energy_parts(view.energy))
+    if view.rates is not None and (view.times is not None or view.energy is not None):
+        lines += labelled(terminal, "rate", rate_parts(view.rates))
+    if view.cost is not None and (view.times is not None or view.energy is not None):
+        lines += labelled(terminal, "cost", cost_parts(view.cost))
+    return lines
 
 
 def time_parts(times: TimeBreakdown) -> list[str]:
@@ -110,11 +121,47 @@ def time_parts(times: TimeBreakdown) -> list[str]:
     source = f"Kineto, {times.steps} steps" if times.steps > 1 else "Kineto, 1 step"
     if times.on_host:
         return [f"operators {format_ns(round(times.work_ns))} a step", f"host time, {source}"]
-    parts = [f"busy {format_ns(round(times.busy_ns))} a step"]
+    step_ns = times.undisturbed.median_ns
+    busy = f"busy {format_ns(round(times.busy_ns))} a step"
+    parts = [f"{busy} ({percent(min(times.busy_ns, step_ns), step_ns)})" if step_ns else busy]
     if times.idle_ns is not None:
-        parts.append(f"idle {format_ns(max(round(times.idle_ns), 0))}")
+        parts.append(f"idle {format_ns(max(round(times.idle_ns), 0))} (derived)")
     others = {kind: round(times.by_kind_ns.get(kind, 0)) for kind in ("copy", "collective")}
     return [*parts, *(f"{kind} {format_ns(time_ns)}" for kind, time_ns in others.items() if time_ns), source]
+
+
+def energy_parts(energy: EnergyBreakdown) -> list[str]:
+    """Return a step's joules in parts: ``4.21 J ± 10.00 mJ a step``, ``base power 118 W``, the method of the shares."""
+    parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} a step"]
+    if energy.base_w is not None:
+        parts.append(f"base power {energy.base_w:.0f} W")
+    return [*parts, f"{energy.steps} steps", energy.method]
+
+
+def rate_parts(rates: Rates) -> list[str]:
+    """Return samples, or prefill and decode, in parts."""
+    parts = []
+    if rates.samples_per_s is not None:
+        parts.append(f"{rates.samples_per_s:,.1f} samples/s")
+    if rates.sample_energy_j is not None:
+        parts.append(f"{format_joules(rates.sample_energy_j)} a sample")
+    for kind in rates.kinds:
+        joules = "" if kind.token_energy_j is None else f", {format_joules(kind.token_energy_j)} a token"
+        parts.append(f"{kind.name} {kind.tokens_per_s:,.1f} tokens/s{joules}")
+    return [*parts, f"batch {rates.batch}: {rates.source}"]
+
+
+def cost_parts(cost: OwnCost) -> list[str]:
+    """Return what recording took in parts: ``this profiler: 12.1 MiB of host memory``, ``3.20 s of pauses``."""
+    parts = [f"this profiler: {format_ns(cost.paused_ns)} of pauses"]
+    if cost.recorder_bytes is not None:
+        parts.insert(0, f"this profiler: {format_bytes(cost.recorder_bytes)} of host memory")
+        parts[1] = f"{format_ns(cost.paused_ns)} of pauses"
+    if cost.timed_step_frac is not None:
+        parts.append(f"a step in the time pass takes {cost.timed_step_frac:.2f} of a bare one")
+    if cost.energy_j is not None:
+        parts.append(f"{format_joules(cost.energy_j)} in pauses, at most")
+    return parts
 
 
 def step_time(summary: Summary) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.balance import HISTORY, NVML_MEMORY, NVML_PROCESSES, Line
 from gpuledger.analyze.groups import UNNAMED, Group, group_accounts, label_of
-from gpuledger.analyze.tree import OUTSIDE_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.colors import category_color
 from gpuledger.report.phrases import MISSING, Unit, column_unit, device_label, labelled, percent, place_of, share
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from gpuledger.report.document import View
 
 Row = tuple[str | Cell | Bar, ...]
-ModuleTimes = Mapping[str, Mapping[str, float]]
 CLOSED_LINES = ("card", "memory", "used", "allocated", "remainder", "total")
 """Lines of the balance that are sums or differences of others, set in bold."""
 SHORT_SOURCES = {HISTORY: "allocator history", NVML_MEMORY: "NVML memory", NVML_PROCESSES: "NVML processes"}
@@ -41,50 +39,27 @@ class Scale:
         return Cell(amount, style), Cell(fraction, style)
 
 
-TIMED_PHASES = ("forward", "backward")
-"""Phases whose milliseconds stand beside a module's bytes."""
-
-
-def group_table(books: Breakdown, word: str, rows: int, times: ModuleTimes | None = None) -> Table:
-    """Return the accounts as a table with one row per ``word``, closed by a total.
-
-    ``times`` are nanoseconds of a step by module and phase; with them a module's milliseconds stand beside its bytes.
-    """
+def group_table(books: Breakdown, word: str, rows: int) -> Table:
+    """Return the accounts as a table with one row per ``word``, closed by a total."""
     groups = group_accounts(books.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
     total = books.allocated_bytes
     scale, largest = Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
     make_row = _category_row if word == "category" else _stacked_row
     blanks = ("",) if word == "category" else ("", "")
-    body: list[Row] = [_with_times(make_row(group, scale, largest), times, [group.label]) for group in shown]
+    body: list[Row] = [make_row(group, scale, largest) for group in shown]
     if rest:
         left = sum(group.bytes for group in rest)
-        row = (Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks)
-        body.append(_with_times(row, times, set(times or {}) - {_path_of(group.label) for group in shown}, DIM))
-    body.append(_with_times((Cell("total", BOLD), *scale.cells(total, BOLD), *blanks), times, set(times or {}), BOLD))
+        body.append((Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks))
+    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), *blanks))
     columns = (
         Column(f"by {word}", shrinks=True),
         Column(scale.unit.name, right=True),
         Column("share", right=True),
-        *(() if times is None else (Column(f"{phase} ms", right=True, optional=3) for phase in TIMED_PHASES)),
         *(() if word == "category" else (Column("mostly", optional=1),)),
         Column(bar=True, optional=2),
     )
     return Table(columns, tuple(body))
-
-
-def _with_times(row: Row, times: ModuleTimes | None, modules: Iterable[str], style: str = "") -> Row:
-    """Return a row with the milliseconds of ``modules`` after its share; a dash where nothing ran."""
-    if times is None:
-        return row
-    paths = [_path_of(module) for module in modules]
-    sums = [sum(times.get(path, {}).get(phase, 0.0) for path in paths) for phase in TIMED_PHASES]
-    cells = (Cell(f"{one_ns / 1e6:,.3f}" if one_ns else MISSING, style) for one_ns in sums)
-    return (*row[:3], *cells, *row[3:])
-
-
-def _path_of(label: str) -> str:
-    return "" if label == OUTSIDE_PATH else label
 
 
 def tensor_table(books: Breakdown, rows: int) -> Table:

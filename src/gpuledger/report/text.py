@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.empty import steps_not_reached, why_empty
+from gpuledger.analyze.energy import break_down_energy
 from gpuledger.analyze.groups import group_accounts, label_of
 from gpuledger.analyze.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.ranks import find_imbalance
+from gpuledger.analyze.rates import find_rates
 from gpuledger.analyze.summary import summarize
+from gpuledger.analyze.times import break_down_time
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.document import View
@@ -63,7 +66,9 @@ def _view(rank: Rank) -> View | None:
         summary = summarize(rank)
     except EmptyRunError:
         return None
-    return View(summary, break_down(rank, summary.instant))
+    device_idx = summary.device_idx
+    times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
+    return View(summary, break_down(rank, summary.instant), times, energy, find_rates(rank, device_idx))
 
 
 def _notes(run: Run, views: list[View]) -> Iterable[str]:

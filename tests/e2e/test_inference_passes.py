@@ -1,0 +1,55 @@
+"""Inference with all passes: steps are calls, told apart by shape, and nothing of ours is left on a module's call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from programs import recorded as recorded_with
+from programs import write_script
+
+from gpuledger.analyze.rates import find_rates
+from gpuledger.analyze.times import break_down_time
+from gpuledger.api import load
+
+pytestmark = pytest.mark.torch
+
+GENERATE = """
+import torch
+before = torch.nn.Module.__call__
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.head = torch.nn.Linear(8, 50)
+    def forward(self, input_ids=None):
+        return self.head(self.embedding(input_ids))
+model = Model().eval()
+with torch.no_grad():
+    for _ in range(6):
+        model(input_ids=torch.ones(4, 16, dtype=torch.long))
+        for _ in range(4):
+            model(input_ids=torch.ones(4, 1, dtype=torch.long))
+print(getattr(torch.nn.Module.__call__, "__wrapped__", None) is None)
+"""
+
+
+def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
+    write_script(tmp_path, GENERATE)
+    ended = recorded_with(["train.py"], tmp_path, ("-q", "--passes", "memory,energy,time"))
+    assert (ended.status, ended.stdout) == (0, b"True\n")
+    rank = load(tmp_path / "train.ledger").rank(0)
+    assert rank.manifest["time_steps"] == [14, 15]
+    times = break_down_time(rank)
+    assert times is not None
+    assert times.steps == 2
+    assert {("embedding", "forward"), ("head", "forward")} <= {(a.module, a.phase) for a in times.accounts}
+    assert times.unplaced_ns < 0.5 * times.work_ns
+    rates = find_rates(rank)
+    assert rates is not None
+    assert rates.samples_per_s is None
+    prefill, decode = rates.kinds
+    assert (prefill.name, prefill.rows, prefill.length) == ("prefill", 4, 16)
+    assert (decode.name, decode.rows, decode.length) == ("decode", 4, 1)
+    assert prefill.tokens_per_s > 0
+    assert decode.token_energy_j is None

@@ -1,0 +1,61 @@
+"""Bytes, milliseconds and joules side by side: what is folded, sorted or cut still sums to the whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.analyze.side_by_side import Line, fold_numbers, sort_lines
+from gpuledger.report.ledger_table import ledger_table
+from gpuledger.report.terminal import Terminal
+
+
+def line(label: str, size: int | None = 1, time_ns: float | None = 2.0, energy_j: float | None = 3.0) -> Line:
+    return Line(label, size, time_ns, time_ns, 0.0 if time_ns is not None else None, energy_j, 0.5)
+
+
+PATHS = st.lists(
+    st.lists(st.sampled_from(["0", "1", "12", "layers", "mlp"]), min_size=1, max_size=4).map(".".join), unique=True
+)
+
+
+@given(PATHS)
+def test_folding_keeps_every_sum(paths: list[str]) -> None:
+    lines = [line(path, size) for size, path in enumerate(paths)]
+    folded = fold_numbers(lines, {})
+    assert sum(one.folded for one in folded) == len(lines)
+    for name in ("bytes", "time_ns", "energy_j", "uncertainty_j"):
+        assert sum(getattr(one, name) for one in folded) == sum(getattr(one, name) for one in lines)
+    assert len({one.label for one in folded}) == len(folded)
+
+
+def test_layers_that_differ_in_their_number_become_one() -> None:
+    folded = fold_numbers([*(line(f"layers.{n}.mlp") for n in range(32)), line("head"), line("0")], {})
+    assert [(one.label, one.folded) for one in folded] == [("layers.*.mlp", 32), ("head", 1), ("0", 1)]
+
+
+def test_layers_of_another_class_are_not_identical() -> None:
+    classes = {"0": "Linear", "1": "ReLU", "2": "Linear", "3": "ReLU", "4": "Tanh"}
+    folded = fold_numbers([line(path) for path in classes], classes)
+    assert [(one.label, one.folded) for one in folded] == [("* Linear", 2), ("* ReLU", 2), ("4", 1)]
+
+
+@pytest.mark.parametrize(("sort", "first"), [("bytes", "a"), ("time", "b"), ("energy", "c"), (None, "a")])
+def test_any_quantity_sorts(sort: str | None, first: str) -> None:
+    lines = [line("c", 1, 1.0, 9.0), line("b", 2, 9.0, 1.0), line("a", 9, 2.0, 2.0)]
+    assert sort_lines(lines, sort)[0].label == first
+
+
+def test_a_quantity_nobody_has_sorts_by_one_that_is_there() -> None:
+    assert sort_lines([line("a", 1, None, None), line("b", 2, None, None)], "energy")[0].label == "b"
+
+
+def test_the_table_closes_with_the_total_and_leaves_out_what_nobody_has() -> None:
+    lines = [line(f"kernel{n}", None, 1e6 * n, float(n)) for n in range(5, 0, -1)]
+    rows = ledger_table(lines, "kernel", 2).lines(Terminal())
+    assert "MiB" not in rows[0]
+    assert rows[-1].split()[0] == "total"
+    assert "15.000" in rows[-1]
+    assert rows[-2].startswith("… 3 more")
+    assert "6.000" in rows[-2]
