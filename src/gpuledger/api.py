@@ -34,8 +34,10 @@ from gpuledger.model.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from gpuledger.analyze.diff import Diff
+    from gpuledger.collect.energy_meter import EnergyMeter
     from gpuledger.collect.session import Session
 
+MEMORY_ALONE = "memory"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -174,8 +176,11 @@ class Recording:
         stacks: bool,
         force: bool,
         devices: str,
+        passes: str = MEMORY_ALONE,
     ) -> None:
         self.name = name
+        self._passes = passes
+        self._meter: EnergyMeter | None = None
         self._out = None if out is None else str(out)
         self._steps = steps
         self._stacks = stacks
@@ -193,15 +198,20 @@ class Recording:
             UsageError: the output exists, or another recording is under way in this process.
         """
         from gpuledger.collect import session as sessions
-        from gpuledger.collect.settings import RecordSettings
+        from gpuledger.collect.settings import DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP, RecordSettings, parse_passes
 
         sessions.refuse_second()
+        passes = parse_passes(self._passes)
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
         self._started_ns = time.time_ns()
-        first, last = self._steps or (1, sys.maxsize)
-        settings = RecordSettings(self.path, first, last, self._stacks and self._steps is not None, self._devices)
+        everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
+        first, last = self._steps or everything
+        stacks = self._stacks and self._steps is not None
+        settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
         rank_directory = self.path / "rank-0"
         self._write_manifest("running")
+        if "energy" in passes and self._devices != "cpu":
+            self._meter = _begin_meter(self.path)
         self._session = sessions.start_recording(settings, rank_directory)
         return self
 
@@ -223,6 +233,8 @@ class Recording:
         if os.getpid() != session.pid:
             return  # a forked child leaves the block as well; the recording is its parent's
         sessions.stop_recording(session, "exception" if error else "end of record")
+        if self._meter is not None:
+            self._meter.__exit__(None, None, None)
         try:
             self._write_manifest("complete")
             post_missing(self.path)
@@ -244,6 +256,45 @@ class Recording:
     def _repr_html_(self) -> str | None:
         """Return the finished run as a notebook shows it; None until then."""
         return None if self.path is None or self._session is not None else self.run()._repr_html_()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the figures of the finished recording by name, such as ``step_energy_j``.
+
+        Those it does not have are left out.
+
+        Raises:
+            UsageError: it is not finished.
+        """
+        from gpuledger.analyze.metrics import headline
+
+        return headline(self.run().rank())
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        """Return the most bytes that were allocated; None where nothing was recorded."""
+        found = self.metrics.get("peak_allocated_bytes")
+        return None if found is None else round(found)
+
+    @property
+    def step_time_ns(self) -> float | None:
+        """Return the median step in nanoseconds, undisturbed where there were such steps; None without a step."""
+        return self.metrics.get("step_time_ns")
+
+    @property
+    def step_energy_j(self) -> float | None:
+        """Return the joules of one step; None without an energy pass on a card whose energy can be read."""
+        return self.metrics.get("step_energy_j")
+
+    @property
+    def sample_energy_j(self) -> float | None:
+        """Return the joules of one sample; None where those of a step, or the batch size, are not known."""
+        return self.metrics.get("sample_energy_j")
+
+    @property
+    def gpu_busy_frac(self) -> float | None:
+        """Return the share of a step in which the card has work; None without a time pass on a card."""
+        return self.metrics.get("gpu_busy_frac")
 
     def _write_manifest(self, status: str) -> None:
         assert self.path is not None
@@ -275,6 +326,7 @@ class Recording:
                 stacks=self._stacks,
                 force=self._force,
                 devices=self._devices,
+                passes=self._passes,
             ):
                 return function(*args, **kwargs)
 
@@ -289,6 +341,7 @@ def record(
     stacks: bool = True,
     force: bool = False,
     devices: str = "auto",
+    passes: str = MEMORY_ALONE,
 ) -> Recording:
     """Return a recording of what happens inside a ``with`` block, or of a decorated function.
 
@@ -299,5 +352,16 @@ def record(
         stacks: Keep Python stacks in the last recorded step (only where ``steps`` says which that is).
         force: Overwrite ``out``.
         devices: ``auto``, ``cuda`` or ``cpu``.
+        passes: What to record, one after the other, such as ``memory,energy,time``; with more than memory ``steps`` is
+            (1, 3) where it is not given.
     """
-    return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices)
+    return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)
+
+
+def _begin_meter(run_directory: Path) -> EnergyMeter | None:
+    """Return what reads the cards' energy from now on; None where there is no driver, or no card that can be read."""
+    from gpuledger.collect.energy_meter import open_meter
+    from gpuledger.collect.nvml import open_nvml
+
+    meter = None if open_nvml() is None else open_meter(run_directory, until_end=False, pid=os.getpid)
+    return None if meter is None else meter.__enter__()

@@ -217,3 +217,25 @@ def test_reading_while_it_is_recorded_freezes_nothing(step: Training) -> None:
     posted_ns = (recording.path / "rank-0" / "manifest.json").stat().st_mtime_ns
     gpuledger.load(recording.path)
     assert (recording.path / "rank-0" / "manifest.json").stat().st_mtime_ns == posted_ns
+
+
+def test_all_passes_give_their_figures_as_values(step: Training) -> None:
+    with gpuledger.record("all", passes="memory,energy,time") as recording:
+        for _ in range(20):
+            step()
+    assert recording.peak_allocated_bytes is not None
+    assert recording.peak_allocated_bytes > 0
+    assert recording.step_time_ns is not None
+    assert recording.step_energy_j is None
+    assert recording.sample_energy_j is None
+    assert recording.gpu_busy_frac is None
+    rank = recording.run().rank()
+    assert rank.manifest["time_steps"] == [14, 15]
+    assert rank.manifest["inputs"]["shape"] == [ROWS, 16]
+    assert [note for note in rank.manifest["notes"] if note.startswith("No joules")]
+
+
+def test_passes_of_a_recording_are_checked_before_anything_is_written(step: Training) -> None:
+    with pytest.raises(UsageError, match="no pass 'joules'"), gpuledger.record("none", passes="memory,joules"):
+        step()
+    assert not Path("none.ledger").exists()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.energy import step_energy
 from gpuledger.analyze.live import allocated_curve, device_indices, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.rates import find_rates
 from gpuledger.analyze.steps import step_times
+from gpuledger.analyze.times import break_down_time
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -69,6 +72,7 @@ def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
         *_watched(rank, device_idx),
         *_process_peak(rank, device_idx),
         *_step_time(rank),
+        *_busy(rank, device_idx),
         *_energy(rank, device_idx),
     ]
     return {metric.name: metric for metric in found}
@@ -129,7 +133,40 @@ def _step_time(rank: Rank) -> list[Metric]:
     return [Metric("step_time_ns", times.median_ns, times.source, spread)]
 
 
+def _busy(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the share of a step in which the card has something under way.
+
+    Source: Kineto in the steps of the time pass, over the undisturbed step.
+    """
+    times = break_down_time(rank, device_idx)
+    if times is None or times.on_host or not times.undisturbed.median_ns:
+        return []
+    return [Metric("gpu_busy_frac", min(times.busy_ns / times.undisturbed.median_ns, 1.0), "Kineto, time pass")]
+
+
 def _energy(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the energy of a step of the energy pass, and of a sample where the batch is known.
+
+    Source: NVML energy counter from tick to tick.
+    """
+    step, rates = step_energy(rank, device_idx), find_rates(rank, device_idx)
+    if step is None:
+        return _energy_of_windows(rank, device_idx)
+    found = [Metric("step_energy_j", step.energy_j, "energy pass", step.uncertainty_j)]
+    if rates is not None and rates.sample_energy_j is not None:
+        off_j = step.uncertainty_j / rates.batch
+        found.append(Metric("sample_energy_j", rates.sample_energy_j, f"energy pass, {rates.source}", off_j))
+    return found
+
+
+def headline(rank: Rank) -> dict[str, float]:
+    """Return the figures of the device whose peak is highest, by name."""
+    found = [measure(rank, device_idx) for device_idx in metric_devices(rank)]
+    most = max(found, key=lambda one: one["peak_allocated_bytes"].value if "peak_allocated_bytes" in one else -1.0)
+    return {name: metric.value for name, metric in most.items()}
+
+
+def _energy_of_windows(rank: Rank, device_idx: int) -> list[Metric]:
     """Return the energy of a step: that of all windows over the steps that lie in them.
 
     Source: NVML energy counter from tick to tick.
