@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -15,6 +15,11 @@ from gpuledger.errors import UsageError
 REFERENCE = "h200"
 """The card whose measured figures stand in where a card has none of its own."""
 MIB = 1 << 20
+HANDLES, HANDLE_BYTES = 2, 64 * MIB
+"""cuBLAS handles of a training (forward and backward) and what each takes of the libraries' bytes.
+
+Source: a U-Net without a matrix product left 128 MiB of the libraries' bytes untaken on an H200.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,12 @@ class Card:
     def outside_bytes(self) -> int:
         """Return what a training process holds beside the allocator: context and libraries."""
         return self.context_bytes.value + self.library_bytes.value
+
+    def with_handles(self, count: int) -> Card:
+        """Return the card as a program with ``count`` cuBLAS handles finds it: without the others' library bytes."""
+        unused_bytes = max(HANDLES - count, 0) * HANDLE_BYTES
+        kept = replace(self.library_bytes, value=max(self.library_bytes.value - unused_bytes, 0))
+        return replace(self, library_bytes=kept)
 
     def figures(self) -> dict[str, Figure]:
         """Return every figure by name."""

@@ -49,27 +49,79 @@ def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
-    """All layers of an RNN run at once, in cuDNN."""
+    """All layers of an RNN run at once, in cuDNN; a single cell runs in a fused kernel."""
     for name, mode in _RNN_MODES.items():
-        plain = getattr(torch._C._VariableFunctions, name)
-
-        def recurrent(*args: Any, plain: Any = plain, mode: int = mode) -> Any:
-            packed = isinstance(args[3], (list, tuple))
-            if packed or not functions.on_card(args[0]):
-                return plain(*args)
-            data, hidden, weights, biased, layers, dropout, train, both, batch_first = args
-            h0, c0 = hidden if mode == 2 else (hidden, None)
-            with_autocast = cast_for_autocast(data, h0, *weights)
-            data, h0, weights = with_autocast[0], with_autocast[1], list(with_autocast[2:])
-            c0 = cast_for_autocast(c0)[0] if c0 is not None else None
-            made = aten._cudnn_rnn(
-                data, weights, 4 if biased else 2, None, h0, c0, mode, h0.shape[-1], 0, layers, batch_first,
-                dropout, train, both, [], None,
-            )  # fmt: skip
-            return made[:3] if mode == 2 else made[:2]
-
-        patches.put(torch._VF, name, recurrent)
+        patches.put(torch._VF, name, _all_layers(functions, getattr(torch._C._VariableFunctions, name), mode))
+    for name, fused in (("lstm_cell", aten._thnn_fused_lstm_cell), ("gru_cell", aten._thnn_fused_gru_cell)):
+        patches.put(torch._VF, name, _one_cell(functions, getattr(torch._C._VariableFunctions, name), fused))
     patches.put(nn.RNNBase, "flatten_parameters", lambda module: _flatten_weights(functions, module))
+
+
+def _all_layers(functions: VirtualFunctions, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
+    def recurrent(*args: Any) -> Any:
+        packed = isinstance(args[3], (list, tuple))
+        if not functions.on_card(args[0]):
+            return plain(*args)
+        if packed:
+            data, sizes, hidden, weights, biased, layers, dropout, train, both = args
+            batch_first = False
+        else:
+            data, hidden, weights, biased, layers, dropout, train, both, batch_first = args
+            sizes = []
+        h0, c0 = hidden if mode == 2 else (hidden, None)
+        weights = _recast(functions, weights)
+        data, h0 = cast_for_autocast(data, h0)
+        c0 = cast_for_autocast(c0)[0] if c0 is not None else None
+        made = aten._cudnn_rnn(
+            data, weights, 4 if biased else 2, None, h0, c0, mode, h0.shape[-1], 0, layers, batch_first,
+            dropout, train, both, sizes, None,
+        )  # fmt: skip
+        return made[:3] if mode == 2 else made[:2]
+
+    return recurrent
+
+
+class _Together(torch.autograd.Function):
+    """Weights in another type, in one storage."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Any) -> Any:
+        ctx.dtypes = [weight.dtype for weight in weights]
+        flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device=CUDA)
+        pieces = flat.split([weight.numel() for weight in weights])
+        return tuple(piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, *(
+            None if gradient is None else gradient.to(dtype)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+        )
+
+
+def _recast(functions: VirtualFunctions, weights: Any) -> list[Any]:
+    """Return an RNN's weights as autocast hands them to cuDNN: in one storage, as cuDNN wants them."""
+    if not torch.is_autocast_enabled("cuda"):
+        return list(weights)
+    dtype = torch.get_autocast_dtype("cuda")
+    if all(weight.dtype == dtype for weight in weights):
+        return list(weights)
+    return list(_Together.apply(dtype, *weights))  # type: ignore[no-untyped-call]
+
+
+def _one_cell(functions: VirtualFunctions, plain: Callable[..., Any], fused: Any) -> Callable[..., Any]:
+    def cell(data: Any, hidden: Any, *weights: Any) -> Any:
+        if not functions.on_card(data):
+            return plain(data, hidden, *weights)
+        pair = isinstance(hidden, (list, tuple))
+        before = hidden[0] if pair else hidden
+        of_data, of_before = F.linear(data, weights[0]), F.linear(before, weights[1])
+        biases = weights[2:4] if len(weights) > 2 else (None, None)
+        if pair:
+            return fused(of_data, of_before, cast_for_autocast(hidden[1])[0], *biases)[:2]
+        return fused(of_data, of_before, cast_for_autocast(before)[0], *biases)[0]
+
+    return cell
 
 
 def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:

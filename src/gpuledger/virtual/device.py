@@ -48,6 +48,11 @@ class VirtualDevice:
         """Return the allocator's counters."""
         return self.allocator.counters
 
+    @property
+    def handles(self) -> int:
+        """Return how many cuBLAS handles the program has."""
+        return len({key[2] for key in self.kept if isinstance(key, tuple) and key[0] == "cublas"})
+
     # -- storages ---------------------------------------------------------------------------------------------------
 
     def holds(self, tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.model.journal import Action, Journal
 from gpuledger.virtual.allocator import CachingAllocator
-from gpuledger.virtual.cards import Card, catalogue
+from gpuledger.virtual.cards import HANDLES, Card, catalogue
 from gpuledger.virtual.pools import Limits, OutOfMemoryError
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
@@ -102,9 +102,9 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
     return Fit(card, EDGE if survives else TOO_LARGE, own.process_bytes, own.upper_bytes)
 
 
-def fit_catalogue(peaks: Peaks, requests: Requests, level: float) -> tuple[Fit, ...]:
-    """Return the answer of every card, the largest first."""
-    cards = sorted(catalogue().values(), key=lambda card: -card.total_bytes)
+def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
+    """Return the answer of every card, the largest first, for a program with so many cuBLAS handles."""
+    cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
     return tuple(fit_card(card, peaks, requests, level) for card in cards)
 
 

@@ -18,7 +18,7 @@ from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal import read_journal
 from gpuledger.model.run import Run, read_run, write_json
-from gpuledger.virtual.cards import Card
+from gpuledger.virtual.cards import HANDLES, Card
 from gpuledger.virtual.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, peaks_on
 
 DEFAULT_STEPS = 3
@@ -103,8 +103,10 @@ def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimat
     close_manifest(run_directory, (f"Nothing ran: estimated for {order.card.name}.",))
     journal = read_journal(rank_directory / "journal")
     counters = journal.tables["counters"]
+    handles = int(journal.facts.get("cublas_handles", HANDLES))
+    card = order.card.with_handles(handles)
     peaks = peaks_on(
-        order.card,
+        card,
         int(counters["peak_allocated_bytes"].max()),
         int(counters["peak_reserved_bytes"].max()),
         order.level,
@@ -112,10 +114,10 @@ def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimat
     requests = Requests(journal, order.settings)
     steps = int(journal.facts.get("steps_seen", 0))
     return Estimate(
-        order.card,
+        card,
         peaks,
-        fit_card(order.card, peaks, requests, order.level),
-        fit_catalogue(peaks, requests, order.level),
+        fit_card(card, peaks, requests, order.level),
+        fit_catalogue(peaks, requests, order.level, handles),
         steps,
         order.level,
         notes,

@@ -39,15 +39,23 @@ class VirtualSession(Session):
         self.journal.fact(
             devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
             workspace_bytes=sorted({cublas_bytes(self.device), CUBLASLT_BYTES}),
+        )
+        self._adopt(recorder, None)
+        assert self.window is not None
+        self.window.sightings.place_of = recorder.place_of
+
+    def finish(self, reason: str = "exit") -> None:
+        """Close the journal; which libraries were used is known by now."""
+        card = self.device.card.with_handles(self.device.handles)
+        self.journal.fact(
+            cublas_handles=self.device.handles,
             libraries={
                 "context_bytes": card.context_bytes.value,
                 "library_bytes": card.library_bytes.value,
                 "source": f"catalogue of cards: {card.context_bytes.source}",
             },
         )
-        self._adopt(recorder, None)
-        assert self.window is not None
-        self.window.sightings.place_of = recorder.place_of
+        super().finish(reason)
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
         super()._step_ended(kind, start_ns, end_ns)
