@@ -132,3 +132,8 @@ def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown
     opened.page.mouse.click(box["x"] + box["width"] * 0.1, box["y"] + 20)
     assert "at=" in opened.state
     assert opened.complaints == []
+
+
+def test_a_narrow_window_needs_no_sideways_scroll(open_report: Callable[..., Opened], run: Run) -> None:
+    opened = open_report(state="#metric=energy", width=390, ledger=run.path)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390

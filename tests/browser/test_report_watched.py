@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from imports import DATA
 from opened import Opened
 from watched_runs import watch_run
 
 from gpuledger.analyze.watched import watched
+from gpuledger.api import import_files
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.run import write_table
 from gpuledger.units import format_bytes
@@ -45,3 +47,14 @@ def test_a_watched_card_has_a_page_of_its_own(open_report: Callable[..., Opened]
     assert format_bytes(USED[0]) in opened.text("#legend")
     assert opened.complaints == []
     assert opened.requests == [opened.address]
+
+
+def test_events_without_times_are_counted_instead(open_report: Callable[..., Opened], tmp_path: Path) -> None:
+    log = DATA / "memory_csv" / "20200405120000.csv"
+    opened = open_report(ledger=import_files("memory-csv", [log], tmp_path / "log.ledger", {}).path)
+    assert opened.page.locator("#axis").is_disabled()
+    assert opened.page.locator("#axis").get_attribute("aria-pressed") == "true"
+    assert "0 ns" not in opened.text("main")
+    assert opened.page.locator("[data-card=step_time_ns], [data-card=remainder_bytes]").count() == 0
+    opened.page.locator("#timeline .u-over").hover(position={"x": 1000, "y": 60})
+    assert opened.complaints == []

@@ -9,6 +9,8 @@ from typing import Any
 from gpuledger.units import format_bytes, format_ns
 
 Row = tuple[str, str]
+_FIRST_DATE_NS = 10**17
+"""Before 1973 there were no cards to log."""
 
 
 def facts_of_run(manifest: dict[str, Any]) -> list[Row]:
@@ -82,7 +84,10 @@ def _text(value: object) -> str:
 
 
 def _moment(t_ns: object) -> str:
-    return datetime.fromtimestamp(t_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if isinstance(t_ns, int) else ""
+    """Return a time in words; "" for one that counts from the run's own beginning, as in logs without dates."""
+    if not isinstance(t_ns, int) or t_ns < _FIRST_DATE_NS:
+        return ""
+    return datetime.fromtimestamp(t_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _status(manifest: dict[str, Any]) -> str:

@@ -122,9 +122,9 @@ class App {
 
   drawInstant(view, k) {
     const instant = view.instants[k];
-    byId("instant-name").textContent = `At ${k === view.peak ? "the peak" : instant.label ? `the ${instant.label}` : formatNs(instant.t)}`;
+    byId("instant-name").textContent = `At ${k === view.peak ? "the peak" : instant.label ? `the ${instant.label}` : momentOf(view, instant.t) || `event ${groupDigits(instant.event)}`}`;
     const module = instant.module ? printable(instant.module) : "";
-    byId("instant-where").textContent = byId("instant-where").dataset.tip = [formatNs(instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
+    byId("instant-where").textContent = byId("instant-where").dataset.tip = [momentOf(view, instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
     byId("instant-bytes").textContent = [`${formatBytes(instant.allocated)} allocated`, view.device_idx < 0 ? null : `${formatBytes(instant.reserved)} reserved`].filter(Boolean).join(" · ");
     byId("instant-bytes").dataset.tip = formatExact(instant.allocated);
     byId("earlier").disabled = k === 0;
@@ -136,7 +136,8 @@ class App {
     const capacity = this.view.summary.capacity_bytes;
     byId("scale").disabled = !capacity;
     byId("scale").setAttribute("aria-pressed", String(state.scale === "capacity"));
-    byId("axis").setAttribute("aria-pressed", String(state.axis === "event"));
+    byId("axis").disabled = isTimeless(this.view);
+    byId("axis").setAttribute("aria-pressed", String(axisName(this.view, state) === "event"));
     byId("reset-zoom").disabled = !state.zoom;
     const shown = chosenCurrency(this.view, state);
     byId("step-notes").hidden = shown === "bytes";

@@ -79,14 +79,15 @@ function holderCard(view, base) {
 
 function stepCard(view, base) {
   const { step_time: time, instant } = view.summary;
+  if (!time.count) return null;
   const band = view.bands.find((one) => one.kind === "step" && one.step === instant.step);
   return card({
     key: "step_time_ns",
     title: "Step time",
     value: formatNs(time.median_ns),
-    exact: time.median_ns === null ? "no step was timed" : `${groupDigits(time.median_ns)} ns`,
+    exact: `${groupDigits(time.median_ns)} ns`,
     lines: [
-      time.count ? `median${time.p95_ns === null ? "" : `; p95 ${formatNs(time.p95_ns)}`}` : "no step was timed",
+      `median${time.p95_ns === null ? "" : `; p95 ${formatNs(time.p95_ns)}`}`,
       time.source || null,
     ],
     href: formatState({ ...base, axis: "time", zoom: band ? formatZoom(band.start, band.end) : "" }),
@@ -126,7 +127,7 @@ function energyCard(view, base) {
     title: "Energy, a step",
     value: formatJoules(energy.step_energy_j),
     exact: `${energy.step_energy_j} J a step`,
-    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, energy.base_w === null ? null : `base ${formatWatts(energy.base_w)}`, printable(energy.method)],
+    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, energy.base_w === null ? null : `${formatWatts(energy.base_w)} with nothing to do`, energy.accounts.node.length > 1 ? "shared among modules" : null],
     href: formatState({ ...base, metric: "energy", q: "" }),
     jump: "instant-section",
     definition: "step_energy_j",
@@ -135,13 +136,13 @@ function energyCard(view, base) {
 
 function balanceCard(view, base) {
   const { balance } = view;
-  const measured = balance.used_bytes !== null;
+  if (balance.used_bytes === null) return null;
   return card({
     key: "remainder_bytes",
     title: "Left unexplained",
     value: formatBytes(balance.remainder_bytes),
     exact: formatExact(balance.remainder_bytes),
-    lines: [measured ? `of ${formatBytes(balance.used_bytes)} used` : "the card was not read", "see the balance"],
+    lines: [`of ${formatBytes(balance.used_bytes)} used`, "see the balance"],
     href: formatState(base),
     jump: "balance-section",
     definition: "remainder",

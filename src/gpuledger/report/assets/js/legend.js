@@ -79,6 +79,6 @@ class Legend {
     const total = this.values.get("allocated") || this.values.get("used_total");
     if (total) total.textContent = formatBytes(sums.reduce((sum, [, bytes]) => sum + bytes, 0));
     if (this.values.has("reserved")) this.values.get("reserved").textContent = formatBytes(reserved);
-    byId("readout").textContent = [formatNs(t), place].filter(Boolean).join(" · ");
+    byId("readout").textContent = [momentOf(this.view, t), place].filter(Boolean).join(" · ");
   }
 }

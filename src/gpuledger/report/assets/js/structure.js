@@ -212,7 +212,7 @@ class Structure {
     const step = (node) => element("button", { type: "button", className: "link", onclick: () => this.zoomTo(node), disabled: node === focus }, this.view.tree.name[node]);
     byId("trail").replaceChildren(...[0, ...nodes].flatMap((node, i) => (i ? [element("span", { className: "muted", "aria-hidden": "true" }, "›"), step(node)] : [step(node)])));
     const { currency, total } = this.ledger;
-    byId("trail-bytes").textContent = `${currency.format(total[focus])} ${focus ? `· ${formatShare(total[focus], total[0])} ${currency.whole}` : currency.whole.replace(/^of /, "")}`;
+    byId("trail-bytes").textContent = `${currency.format(total[focus])} ${focus ? `· ${formatShare(total[focus], total[0])} ${currency.whole}` : currency.alone}`;
   }
 }
 

@@ -13,6 +13,22 @@ function parseZoom(text) {
   return Number.isFinite(start) && Number.isFinite(end) && end > start ? [start, end] : null;
 }
 
+/** Return whether the events of `view` have an order and no times, as in logs that keep none. */
+function isTimeless(view) {
+  const { t } = view.timeline;
+  return t.length > 1 && t[0] === t[t.length - 1];
+}
+
+/** Return what the x axis of `view` counts: "time" or "event". */
+function axisName(view, state) {
+  return state.axis === "event" || isTimeless(view) ? "event" : "time";
+}
+
+/** Return time `t` of `view` as text; "" where it has no times. */
+function momentOf(view, t) {
+  return isTimeless(view) ? "" : formatNs(t);
+}
+
 /** The x axis: the state counts it in ns or events, the plot in seconds or events. */
 const AXES = {
   time: { key: "t", perUnit: 1e9, values: (timeline) => timeline.t, labels: (ticks) => timeLabels(ticks), place: (timeline, t) => t },
@@ -51,7 +67,7 @@ class Timeline {
   draw() {
     if (this.plot) this.plot.destroy();
     this.hidden = new Set(this.store.state.hide.split(",").filter(Boolean));
-    this.axis = AXES[this.store.state.axis] || AXES.time;
+    this.axis = AXES[axisName(this.view, this.store.state)];
     this.bands = this.view.bands.map((band) => ({ ...band, from: this.axisPlace(band.start), to: this.axisPlace(band.end) }));
     this.plot = new uPlot(this.options(), this.stack(), this.host);
     this.listenTo(this.plot);
@@ -108,7 +124,8 @@ class Timeline {
   /** Return uPlot's columns: x, then running sums from all categories down to the first, then reserved. */
   stack() {
     const { categories, bytes, reserved } = this.view.timeline;
-    const x = this.axis.values(this.view.timeline).map((value) => value / this.axis.perUnit);
+    const values = this.axis.values(this.view.timeline);
+    const x = Float64Array.from(values, (value) => value / this.axis.perUnit);
     const sums = [];
     let below = new Float64Array(x.length);
     categories.forEach((category, position) => {
@@ -116,12 +133,14 @@ class Timeline {
       below = shown ? below.map((sum, i) => sum + bytes[position][i]) : below;
       sums.unshift(below);
     });
-    return [x, ...sums, reserved];
+    const columns = [x, ...sums, reserved];
+    return this.axis === AXES.event ? columns.map(lastsOneEvent) : columns;
   }
 
   range() {
     const values = this.axis.values(this.view.timeline);
-    const recorded = [values[0], Math.max(values[values.length - 1], values[0] + 1)];
+    const last = values[values.length - 1];
+    const recorded = [values[0], this.axis === AXES.event ? last + 1 : Math.max(last, values[0] + 1)];
     const whole = this.axis === AXES.time && this.store.state.span === "run" ? runSpan(this.view, recorded) : recorded;
     return (parseZoom(this.store.state.zoom) || whole).map((value) => value / this.axis.perUnit);
   }
@@ -162,7 +181,8 @@ class Timeline {
   }
 
   hover(plot) {
-    this.onHover(plot.cursor.left >= 0 ? plot.cursor.idx : null);
+    const { left, idx } = plot.cursor;
+    this.onHover(left >= 0 && idx !== null ? Math.min(idx, this.view.timeline.t.length - 1) : null);
   }
 
   /** Move to the zoom in the state. */
@@ -192,6 +212,14 @@ class Timeline {
   place(instant) {
     return instant[this.axis.key] / this.axis.perUnit;
   }
+}
+
+/** Return a column with its last value once more: the state after the last event is as wide as any other. */
+function lastsOneEvent(column, place) {
+  const longer = new Float64Array(column.length + 1);
+  longer.set(column);
+  longer[column.length] = column[column.length - 1] + (place === 0 ? 1 : 0);
+  return longer;
 }
 
 /** Return [start, end] in ns of everything that has a time: the recorded allocations, all steps, all readings. */
