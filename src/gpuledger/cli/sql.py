@@ -49,11 +49,24 @@ def sql_command(run_path: str, query: str, as_json: bool, as_csv: bool, rows: in
     module's path and the tensor's name, `peaks` the event of each device's highest allocated bytes, `at_peak` the
     accounts alive at it. One SELECT (or DESCRIBE, SHOW TABLES); no other file can be read or written.
     """
-    if as_json and as_csv:
-        raise UsageError("--json and --csv: give one of them")
     from gpuledger.model.sql import ask, open_database
 
-    answer = ask(open_database(open_run(run_path)), query)
+    refuse_two_forms(as_json=as_json, as_csv=as_csv)
+    print_answer(ask(open_database(open_run(run_path)), query), rows, as_json=as_json, as_csv=as_csv)
+
+
+def refuse_two_forms(*, as_json: bool, as_csv: bool) -> None:
+    """Do nothing where one form at most is asked for.
+
+    Raises:
+        UsageError: both are.
+    """
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: give one of them")
+
+
+def print_answer(answer: Answer, rows: int, *, as_json: bool, as_csv: bool) -> None:
+    """Print a query's answer: as JSON or CSV whole, else its first rows as a table."""
     if as_json:
         _print_json(answer)
     elif as_csv:

@@ -6,7 +6,7 @@ Arrow and is not let to the file system itself, so a query can neither read nor 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +70,17 @@ def open_database(run: Run) -> duckdb.DuckDBPyConnection:
     Raises:
         InputError: a part is damaged.
     """
+    return locked_database({name: _dataset(run, name) for name in TABLES}, _VIEWS)
+
+
+def locked_database(tables: Mapping[str, Any], views: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
+    """Return a database over Arrow tables and datasets, with views on them, that reads and writes nothing else."""
     import duckdb
 
     connection = duckdb.connect(":memory:")
-    for name in TABLES:
-        connection.register(name, _dataset(run, name))
-    for statement in (*_VIEWS, *_LOCKS):
+    for name, table in tables.items():
+        connection.register(name, table)
+    for statement in (*views, *_LOCKS):
         connection.execute(statement)
     return connection
 

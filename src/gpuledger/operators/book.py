@@ -22,7 +22,7 @@ except ImportError as error:  # the extra is not installed
 
 from gpuledger.operators import schema
 
-__all__ = ["Book", "Environment", "Record", "open_book"]
+__all__ = ["Book", "Environment", "Record", "open_book", "open_existing"]
 
 RETRY_S = 60.0
 """How long a write is tried again while the store cannot be reached."""
@@ -56,6 +56,18 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
         book.close()
         raise
     return book
+
+
+def open_existing(url: str) -> Book:
+    """Return the book at a path or URL to read from it.
+
+    Raises:
+        InputError: there is none, or as :func:`open_book`.
+    """
+    file = parse_url(url).database if parse_url(url).get_backend_name() == "sqlite" else None
+    if file and not Path(file).is_file():
+        raise InputError(f"{file}: no such book", hint="gpuledger ops measure makes one; --book names another")
+    return open_book(url)
 
 
 def parse_url(text: str) -> sa.URL:

@@ -1,0 +1,97 @@
+"""``gpuledger ops diff``: two books side by side."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+
+if TYPE_CHECKING:
+    from gpuledger.operators.book_diff import BookDiff, Change
+
+ROWS = 20
+
+
+@click.command(
+    "diff",
+    short_help="Tell what two books disagree about.",
+    epilog="""\b
+Examples:
+  gpuledger ops diff driver-570.book driver-580.book
+  gpuledger ops diff h100.parquet h200.parquet --json""",
+)
+@click.argument("before", metavar="BOOK_A")
+@click.argument("after", metavar="BOOK_B")
+@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@json_option()
+def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
+    """Tell what two books disagree about: cards, drivers, versions.
+
+    The newest measurement of each operator is taken, by the same mode on both sides. A change is marked where the two
+    intervals of its time lie apart.
+    """
+    from gpuledger.operators.book_diff import diff_books
+    from gpuledger.operators.contents import contents_of
+
+    found = diff_books(contents_of(before), contents_of(after))
+    if as_json:
+        print_json(_document(found))
+        return
+    print_lines(_lines(found, rows))
+    if len(found.changes) > rows:
+        print_notes([f"gpuledger: {len(found.changes) - rows:,} more operators; -n or --json print them"])
+
+
+def _lines(found: BookDiff, rows: int) -> list[str]:
+    from gpuledger.report.terminal import Column, Table, Terminal
+
+    certain = sum(change.certain for change in found.changes)
+    head = [
+        *(f"A  {text}" for text in found.before),
+        *(f"B  {text}" for text in found.after),
+        f"{len(found.changes):,} operators in both, {found.only_before:,} only in A, {found.only_after:,} only in B; "
+        f"median time B/A {found.median_time_ratio:.3f}, {certain:,} with intervals apart",
+        "",
+    ]
+    titles = ("time A", "time B", "B/A", "energy B/A", "")
+    columns = (*(Column(title, right=True) for title in titles[:4]), Column(""), Column("operator"))
+    cells = tuple(_cells(change) for change in found.changes[:rows])
+    return [*head, *Table(columns, cells).lines(Terminal.of(sys.stdout))]
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    times = [record.time_median_ns or 0.0 for record in (change.before, change.after)]
+    ratio = change.energy_ratio
+    return (
+        *(f"{time_ns / 1e3:,.2f} µs" for time_ns in times),
+        f"{change.time_ratio:.3f}",
+        "-" if ratio is None else f"{ratio:.3f}",
+        "*" if change.certain else "",
+        change.key.text,
+    )
+
+
+def _document(found: BookDiff) -> dict[str, Any]:
+    return {
+        "before": list(found.before),
+        "after": list(found.after),
+        "only_before": found.only_before,
+        "only_after": found.only_after,
+        "median_time_ratio": found.median_time_ratio,
+        "changes": [
+            {
+                "digest": change.key.digest,
+                "operator": change.key.text,
+                "mode": change.before.method.get("mode"),
+                "time_ratio": change.time_ratio,
+                "energy_ratio": change.energy_ratio,
+                "intervals_apart": change.certain,
+                "before_time_ns": change.before.time_median_ns,
+                "after_time_ns": change.after.time_median_ns,
+            }
+            for change in found.changes
+        ],
+    }

@@ -1,0 +1,46 @@
+"""``gpuledger ops export``: a book as Parquet, CSV or a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuledger.cli.common import print_notes
+from gpuledger.cli.ops.common import book_option
+from gpuledger.errors import UsageError
+
+
+@click.command(
+    "export",
+    short_help="Write the book as Parquet, CSV or HTML.",
+    epilog="""\b
+Examples:
+  gpuledger ops export --to parquet -o h200.parquet
+  gpuledger ops export --book postgresql://me@host/books --to html""",
+)
+@book_option()
+@click.option("--to", "form", required=True, type=click.Choice(["parquet", "csv", "html"]), help="The form to write.")
+@click.option("-o", "output", metavar="FILE", help="Where to write.  [default: operators.FORM]")
+@click.option("--force", is_flag=True, help="Replace a file of that name.")
+def export_command(book_url: str, form: str, output: str | None, force: bool) -> None:
+    """Write the book as Parquet, CSV or HTML.
+
+    Parquet holds everything in one file: `merge`, `diff` and `query` take it in place of a book. HTML is one page for
+    people, without what they do not read.
+    """
+    from gpuledger.operators.contents import contents_of, write_csv, write_parquet
+
+    path = Path(output or f"operators.{form}")
+    if path.exists() and not force:
+        raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
+    contents = contents_of(book_url)
+    if form == "parquet":
+        write_parquet(contents, path)
+    elif form == "csv":
+        write_csv(contents, path)
+    else:
+        from gpuledger.report.book_page import render_book
+
+        path.write_text(render_book(contents.rows(), book_url), encoding="utf-8")
+    print_notes([f"gpuledger: {len(contents.records):,} records of {len(contents.keys):,} operators in {path}"])

@@ -1,0 +1,77 @@
+"""``gpuledger ops import``: operator lists and result rows that others wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuledger.cli.common import print_lines, print_notes, unread_lines
+from gpuledger.cli.ops.common import book_option
+from gpuledger.errors import InputError, UsageError
+
+PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
+
+
+@click.command(
+    "import",
+    short_help="Take in operator lists and result rows that others wrote.",
+    epilog="""\b
+Examples:
+  gpuledger ops import tritonbench hf_train/BertForMaskedLM_training.txt
+  gpuledger ops import printed-rows --card "NVIDIA A30" results_A30.txt""",
+)
+@click.argument("form", type=click.Choice(["tritonbench", "printed-rows"]), metavar="tritonbench|printed-rows")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--card", metavar="NAME", help="The card that printed rows were measured on.")
+@click.option("--out", "directory", default=".", metavar="DIR", help="Where workloads go.  [default: here]")
+@click.option("--force", is_flag=True, help="Replace workloads of that name.")
+@book_option()
+def import_command(
+    form: str, files: tuple[str, ...], card: str | None, directory: str, force: bool, book_url: str
+) -> None:
+    """Take in operator lists and result rows that others wrote.
+
+    tritonbench's lists of operator inputs become workloads, one a file. Rows that ml-operator-profiling printed become
+    records of the book. Its data sets and models are pickles, which run code when they are read: they are refused.
+    """
+    for file in files:
+        if file.lower().endswith(PICKLES):
+            raise InputError(f"{file}: a pickle runs code when it is read", hint="import the rows that were printed")
+    if form == "tritonbench":
+        _import_lists([Path(file) for file in files], Path(directory), force=force)
+        return
+    if card is None:
+        raise UsageError("import printed-rows: which card?", hint='no row says so: --card "NVIDIA A30"')
+    _import_rows([Path(file) for file in files], card, book_url)
+
+
+def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
+    from gpuledger.operators.import_lists import read_list
+    from gpuledger.operators.workload import SUFFIX
+
+    read = [(directory / (path.stem + SUFFIX), read_list(path)) for path in paths]
+    for place, _ in read:
+        if place.exists() and not force:
+            raise UsageError(f"{place}: exists", hint="--force replaces it, --out gives another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    for place, workload in read:
+        workload.write(place)
+        print_lines([f"{place}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls"])
+
+
+def _import_rows(paths: list[Path], card: str, book_url: str) -> None:
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.import_rows import read_rows
+
+    found = read_rows(paths, card)
+    if not found.records:
+        raise InputError(f"{paths[0]}: no row could be read", hint=next(iter(found.unread), None))
+    with open_book(book_url) as book:
+        book.put_keys(found.keys)
+        book.put_environment(found.environment)
+        book.put_records(found.records)
+    print_lines([f"{len(found.records):,} records of {len(found.keys):,} operators on {card}"])
+    print_notes(unread_lines(found.unread))
+    if found.unread:
+        click.get_current_context().find_root().ensure_object(dict)["exit_code"] = InputError.exit_code

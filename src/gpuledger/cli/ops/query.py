@@ -1,0 +1,37 @@
+"""``gpuledger ops query``: SQL over a book, read-only."""
+
+from __future__ import annotations
+
+import click
+
+from gpuledger.cli.common import json_option
+from gpuledger.cli.ops.common import book_option
+from gpuledger.cli.sql import ROWS, print_answer, refuse_two_forms
+
+
+@click.command(
+    "query",
+    short_help="Ask the book with SQL, read-only.",
+    epilog="""\b
+Examples:
+  gpuledger ops query "select operator, count(*), min(time_median_ns) from measured group by 1"
+  gpuledger ops query --book h200.parquet "describe records" --csv""",
+)
+@click.argument("query")
+@book_option()
+@json_option()
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
+@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+def query_command(query: str, book_url: str, as_json: bool, as_csv: bool, rows: int) -> None:
+    """Ask the book with SQL, read-only.
+
+    Tables: `keys`, `environments`, `records`; `measured` is every record with its operator and its environment. Inputs,
+    flags, method, blocks and kernels are JSON text. One SELECT (or DESCRIBE, SHOW TABLES), in DuckDB's words; neither
+    the book nor any file can be written.
+    """
+    refuse_two_forms(as_json=as_json, as_csv=as_csv)
+    from gpuledger.model.sql import ask, locked_database
+    from gpuledger.operators.contents import MEASURED, contents_of, tables_of
+
+    database = locked_database(tables_of(contents_of(book_url)), (MEASURED,))
+    print_answer(ask(database, query), rows, as_json=as_json, as_csv=as_csv)

@@ -1,0 +1,76 @@
+"""``gpuledger ops sweep``: configurations that no model uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuledger.cli.common import print_lines, print_notes, quoted
+from gpuledger.errors import UsageError
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """Values with commas between them."""
+
+    name = "list"
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Return the values."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self.kind(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list such as 1,2,4", param, ctx)
+
+
+WHOLE, SHARES, TEXTS = Numbers(int), Numbers(float), Numbers(str)
+
+
+@click.command(
+    "sweep",
+    short_help="Write configurations that no model uses, to be measured.",
+    epilog="""\b
+Examples:
+  gpuledger ops sweep conv2d --sizes 14,28,56 --channels 64,128,256 --kernel 1,3,5,7 --stride 1,2 --sample 200
+  gpuledger ops sweep linear --channels 768,3072 --dtype float16,bfloat16 --sparsity 0,0.5,0.9""",
+)
+@click.argument("operator")
+@click.option("--batch", type=WHOLE, default="32", show_default=True, metavar="LIST", help="Samples.")
+@click.option("--sizes", type=WHOLE, default="56", show_default=True, metavar="LIST", help="Edge of images, or rows.")
+@click.option("--channels", type=WHOLE, default="64", show_default=True, metavar="LIST", help="In and out.")
+@click.option("--kernel", type=WHOLE, default="3", show_default=True, metavar="LIST", help="Of convolutions.")
+@click.option("--stride", type=WHOLE, default="1", show_default=True, metavar="LIST", help="Of convolutions.")
+@click.option("--groups", type=WHOLE, default="1", show_default=True, metavar="LIST", help="Of convolutions.")
+@click.option("--dtype", type=TEXTS, default="float32", show_default=True, metavar="LIST", help="float32,float16,…")
+@click.option("--sparsity", type=SHARES, default="0", show_default=True, metavar="LIST", help="Zeros in the input.")
+@click.option(
+    "--weight-sparsity", type=SHARES, default="0", show_default=True, metavar="LIST", help="Zeros in the weights."
+)
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Draw N of the combinations.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the draw.")
+@click.option("-o", "output", metavar="FILE", help="Where to write.  [default: sweep-OPERATOR.workload.json]")
+@click.option("--force", is_flag=True, help="Replace a file of that name.")
+def sweep_command(
+    operator: str, sample: int | None, seed: int, output: str | None, force: bool, **lists: tuple[Any, ...]
+) -> None:
+    """Write configurations that no model uses, to be measured.
+
+    OPERATOR is conv2d, linear, bmm, relu, add, softmax or layer_norm. Every combination of the lists that can be is
+    one configuration; `ops measure` takes the file. Sparsity of inputs and weights is part of an operator's key.
+    """
+    from gpuledger.operators.sweep import Grid, sweep
+    from gpuledger.operators.workload import SUFFIX
+
+    workload = sweep(operator, Grid(**lists), sample, seed)
+    path = Path(output or workload.name + SUFFIX)
+    if path.exists() and not force:
+        raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
+    workload.write(path)
+    print_lines([f"{path}: {len(workload.uses):,} configurations of {operator}"])
+    print_notes(["", f"next   gpuledger ops measure {quoted(path)}"])

@@ -1,0 +1,27 @@
+"""Tensor descriptions made by hand, without a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def contiguous(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a contiguous tensor."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+def tensor(shape: Sequence[int], dtype: str, sparsity: float = 0.0) -> dict[str, Any]:
+    """Return the description of a contiguous tensor, of which a share is zero."""
+    described: dict[str, Any] = {"shape": list(shape), "dtype": dtype, "stride": contiguous(shape)}
+    return {**described, "sparsity": sparsity} if sparsity else described
+
+
+def turned(shape: Sequence[int], dtype: str, sparsity: float = 0.0) -> dict[str, Any]:
+    """Return the description of a matrix that was made the other way round, as a linear layer's weight is."""
+    return {**tensor(shape, dtype, sparsity), "stride": [1, shape[0]]}

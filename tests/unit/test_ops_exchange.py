@@ -1,0 +1,320 @@
+"""Books as Parquet, CSV, HTML and SQL; merged, compared, and filled from others' files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("torch")
+
+from click.testing import CliRunner, Result
+
+from gpuledger.cli.main import main
+from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.operators.book import open_book
+from gpuledger.operators.book_diff import diff_books
+from gpuledger.operators.contents import Contents, contents_of, merge, read_parquet, write_parquet
+from gpuledger.operators.import_lists import read_list
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.rebuild import rebuild
+from gpuledger.operators.records import Environment, Record
+from gpuledger.operators.sweep import OPERATORS, Grid, sweep
+from gpuledger.operators.workload import read_workload
+
+pytestmark = pytest.mark.torch
+HERE = Environment("NVIDIA H200", "570.1", "2.13.0", "13.0", {"benchmark": False, "l2": 50})
+SHAPES = [{"shape": [n + 1, 2], "dtype": "float32", "stride": [2, 1]} for n in range(6)]
+KEYS = [OperatorKey("aten.relu.default", (shape,)) for shape in SHAPES]
+
+
+def record(key: OperatorKey, time_ns: float, measured_ns: int = 1, where: Environment = HERE, **more: Any) -> Record:
+    made = Record(
+        key.digest, where.digest, {"mode": "hot"}, time_ns, 0.99 * time_ns, 1.01 * time_ns, blocks=({"t_ns": 0.1},),
+        kernels=("<k>",), measured_ns=measured_ns,
+    )  # fmt: skip
+    return replace(made, **more)
+
+
+def contents(records: list[Record], where: Environment = HERE) -> Contents:
+    return Contents({key.digest: key for key in KEYS}, {where.digest: where}, tuple(records))
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    place = str(tmp_path / "operators.book")
+    failed = record(KEYS[2], 1, 9, status="failed", reason="out of memory <b>", time_median_ns=None)
+    records = [record(KEYS[0], 10.0), record(KEYS[1], 0.1 + 0.2, energy_median_j=1e-3, flops=7), failed]
+    with open_book(place) as made:
+        merge(made, contents(records))
+    return place
+
+
+def ops(*words: str) -> Result:
+    return CliRunner().invoke(main, ["ops", *words])
+
+
+# -- exchange ---------------------------------------------------------------------------------------------------------
+
+
+def test_parquet_holds_all_of_a_book(book: str, tmp_path: Path) -> None:
+    assert ops("export", "--book", book, "--to", "parquet", "-o", str(tmp_path / "b.parquet")).exit_code == 0
+    before, after = contents_of(book), contents_of(str(tmp_path / "b.parquet"))
+    assert dict(before.keys) == dict(after.keys)
+    assert set(before.keys) == {key.digest for key in KEYS}
+    assert before.environments == after.environments
+    assert sorted(before.records, key=repr) == sorted(after.records, key=repr)
+
+
+def test_merging_twice_adds_nothing(book: str, tmp_path: Path) -> None:
+    write_parquet(contents_of(book), tmp_path / "b.parquet")
+    other = str(tmp_path / "other.book")
+    results = [ops("merge", str(tmp_path / "b.parquet"), "--book", other) for _ in range(2)]
+    assert [re.findall(r": (\d) of 3 records", result.stdout) for result in results] == [["3"], ["0"]]
+    assert contents_of(other) == contents_of(book)
+
+
+def test_csv_and_html_hold_every_record(book: str, tmp_path: Path) -> None:
+    for form in ("csv", "html"):
+        assert ops("export", "--book", book, "--to", form, "-o", str(tmp_path / f"b.{form}")).exit_code == 0
+    with open(tmp_path / "b.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(KEYS)  # three records, three keys without one
+    assert float(next(row["time_median_ns"] for row in rows if row["flops"] == "7")) == 0.1 + 0.2
+    page = (tmp_path / "b.html").read_text()
+    assert page.count("<tr>") == 4
+    assert "out of memory &lt;b&gt;" in page
+    assert "http" not in page
+
+
+def test_an_export_replaces_nothing(book: str, tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("mine")
+    result = ops("export", "--book", book, "--to", "csv", "-o", str(tmp_path / "b.csv"))
+    assert (result.exit_code, (tmp_path / "b.csv").read_text()) == (2, "mine")
+    assert ops("export", "--book", book, "--to", "csv", "-o", str(tmp_path / "b.csv"), "--force").exit_code == 0
+
+
+def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.parquet").write_text("no parquet")
+    with pytest.raises(InputError, match=r"x\.parquet"):
+        read_parquet(tmp_path / "x.parquet")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "y.parquet")
+    with pytest.raises(InputError, match="not exported from an operator book"):
+        read_parquet(tmp_path / "y.parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr("gpuledger.operators.contents.VERSION", 99)
+        write_parquet(contents([]), tmp_path / "z.parquet")
+    with pytest.raises(InputError, match="version 99, this gpuledger reads up to 1"):
+        read_parquet(tmp_path / "z.parquet")
+
+
+def test_a_book_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    place = tmp_path / "none.book"
+    result = ops("query", "select 1", "--book", str(place))
+    assert (result.exit_code, place.exists()) == (3, False)
+    assert "no such book" in result.stderr
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_sql_sees_records_with_their_operators(book: str) -> None:
+    query = "select operator, card, status, time_median_ns as t from measured order by t nulls last"
+    rows = json.loads(ops("query", query, "--book", book, "--json").stdout)
+    assert [row["t"] for row in rows] == [0.1 + 0.2, 10.0, None]
+    assert {(row["operator"], row["card"]) for row in rows} == {("aten.relu.default", "NVIDIA H200")}
+    tables = json.loads(ops("query", "show tables", "--book", book, "--json").stdout)
+    assert {row["name"] for row in tables} == {"keys", "environments", "records", "measured"}
+    assert "flops" in ops("query", "select flops from records", "--book", book, "--csv").stdout
+
+
+@pytest.mark.parametrize(
+    "query", ["drop table keys", "insert into keys values (1)", "copy keys to '/tmp/x'", "select * from '/etc/passwd'"]
+)
+def test_sql_changes_and_reads_nothing_else(book: str, query: str) -> None:
+    assert ops("query", query, "--book", book).exit_code == 2
+    assert len(contents_of(book).keys) == len(KEYS)
+
+
+# -- two books --------------------------------------------------------------------------------------------------------
+
+
+def test_a_book_differs_from_itself_in_nothing(book: str) -> None:
+    found = diff_books(contents_of(book), contents_of(book))
+    assert {change.time_ratio for change in found.changes} == {1.0}
+    assert (found.only_before, found.only_after, found.median_time_ratio) == (0, 0, 1.0)
+    assert not any(change.certain for change in found.changes)
+
+
+def test_a_diff_compares_the_newest_by_the_same_mode(tmp_path: Path) -> None:
+    newer = replace(HERE, driver="580.2")
+    old = contents([record(KEYS[0], 10), record(KEYS[0], 20, 2), record(KEYS[1], 10), record(KEYS[3], 5)])
+    new = contents(
+        [
+            record(KEYS[0], 30, where=newer),
+            record(KEYS[1], 10.1, where=newer),
+            record(KEYS[3], 5, where=newer, method={"mode": "rotating"}),
+            record(KEYS[2], 5, where=newer),
+        ],
+        newer,
+    )
+    found = diff_books(old, new)
+    assert [(change.time_ratio, change.certain) for change in found.changes] == [(1.5, True), (1.01, False)]
+    assert (found.only_before, found.only_after) == (1, 2)
+    write_parquet(old, tmp_path / "a.parquet")
+    write_parquet(new, tmp_path / "b.parquet")
+    text = ops("diff", str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")).stdout
+    assert "driver 570.1" in text
+    assert "driver 580.2" in text
+    assert "1.500" in text
+    document = json.loads(ops("diff", str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"), "--json").stdout)
+    assert document["changes"][0]["intervals_apart"] is True
+
+
+def test_books_with_nothing_in_common_are_said() -> None:
+    with pytest.raises(EmptyRunError, match="no measured operator in common"):
+        diff_books(contents([record(KEYS[0], 1)]), contents([record(KEYS[1], 1)]))
+
+
+# -- others' files ----------------------------------------------------------------------------------------------------
+
+LIST = """Operator: aten._softmax.default
+cnt: 12, ((T([32, 12, 128, 128], f16), -1, False), {})
+Operator: aten.add.Tensor
+cnt: 3, ((T([32, 128, 768], f16), T([32, 128, 768], f16, stride=(98304, 1, 128))), {})
+cnt: 1, ((T([], i64), 1), {})
+Operator: aten.masked_fill.Scalar
+cnt: 2, ((T([4, 4], f32), T([4, 4], b8), -inf), {})
+Operator: aten._to_copy.default
+cnt: 5, ((T([2, 3], f32),), {'dtype': f16, 'layout': torch.strided, 'device': 'cuda'})
+"""
+
+
+def test_tritonbench_lists_become_workloads_that_can_be_rebuilt(tmp_path: Path) -> None:
+    place = tmp_path / "hf_train" / "Bert_training.txt"
+    place.parent.mkdir()
+    place.write_text(LIST)
+    result = ops("import", "tritonbench", str(place), "--out", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    workload = read_workload(tmp_path / "Bert_training.workload.json")
+    assert (workload.mode, len(workload.uses), workload.calls) == ("training", 5, 23)
+    keys = {use.key.text: use for use in workload.uses}
+    assert keys["masked_fill.Scalar(4x4, 4x4:bool, -inf)"].count == 2
+    for use in workload.uses:
+        rebuild(use.key)()
+    tensors = list(workload.uses[1].key.tensors())
+    assert [tensor["stride"] for tensor in tensors] == [[98304, 768, 1], [98304, 1, 128]]
+    assert ops("import", "tritonbench", str(place), "--out", str(tmp_path)).exit_code == 2  # it is there already
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("cnt: 1, ((__import__('os').system('true'),), {})", "unknown"),
+        ("cnt: x, ((1,), {})", "not a call"),
+        ("cnt: 1, ((T([1, open], f16),), {})", "unknown open"),
+        ("cnt: 1, ((T([1], f99),), {})", "unknown f99"),
+        ("cnt: 1, ((", "not a call"),
+        ("anything", "neither an operator nor a call"),
+        ("", "holds no call"),
+    ],
+)
+def test_a_line_that_is_no_call_is_named(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(f"Operator: aten.relu.default\n{line}\n")
+    with pytest.raises(InputError, match=words) as caught:
+        read_list(tmp_path / "x.txt")
+    assert "x.txt" in caught.value.message
+
+
+ROW = (
+    "Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False) (32, 3, 32, 32) "
+    "4.9735599475901805e-05 4.795864740121037 0.002355356321078426 0.06774386814458334 336050 16.7136482038768 "
+    "96.42720286190094 1.0269891259419743 322.3300691835349 4.553065377997446 6.064573724148192e-05 "
+    "2024-11-16_20-26-42 2024-11-16_20-27-02 4.6149126776564534e-07"
+)
+
+
+def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
+    book, rows = str(tmp_path / "a30.book"), tmp_path / "rows.txt"
+    tail = ROW.partition("(32, 3, 32, 32)")[2]
+    others = [f"ReLU(inplace=True) (32, 64, 16, 16){tail}", f"StochasticDepth(p=0.1, mode=row) (2, 3, 4, 5){tail}"]
+    rows.write_text("\n".join([ROW, *others, "", "resnet50 (32, 3, 224, 224)"]))
+    result = ops("import", "printed-rows", str(rows), "--card", "NVIDIA A30", "--book", book)
+    assert result.exit_code == 3
+    assert "StochasticDepth: not a layer of torch.nn" in result.stderr
+    assert "rows.txt:5: not a row of results" in result.stderr
+    found = contents_of(book)
+    assert {key.operator for key in found.keys.values()} == {"aten.convolution.default", "aten.relu_.default"}
+    one = next(one for one in found.records if "convolution" in found.keys[one.key_digest].operator)
+    assert one.time_median_ns == pytest.approx(49735.6, rel=1e-4)
+    assert one.energy_median_j == pytest.approx(4.7958647e-3)
+    assert found.environments[one.environment_digest].card == "NVIDIA A30"
+    key = found.keys[one.key_digest]
+    assert next(key.tensors())["shape"] == [32, 3, 32, 32]
+    assert key.arguments[3:5] == ([2, 2], [3, 3])
+
+
+@pytest.mark.parametrize("name", ["dataset_20241116.pt", "resnet50_32_3_224_224.pkl.xz", "model.PTH"])
+def test_pickles_are_refused_by_name(name: str) -> None:
+    result = ops("import", "printed-rows", name, "--card", "A30")
+    assert result.exit_code == 3
+    assert f"{name}: a pickle runs code when it is read" in result.stderr
+
+
+def test_rows_without_a_card_are_refused() -> None:
+    assert ops("import", "printed-rows", "rows.txt").exit_code == 2
+
+
+# -- sweeps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_swept_configuration_runs(operator: str) -> None:
+    grid = Grid((2,), (5, 8), (4, 6), (1, 3), (1, 2), (1, 2), ("float32", "bfloat16"), (0.0, 0.5), (0.0, 0.9))
+    workload = sweep(operator, grid, sample=12)
+    assert len({use.key.digest for use in workload.uses}) == 12
+    for use in workload.uses:
+        rebuild(use.key)()
+
+
+def test_impossible_combinations_are_left_out_and_a_sample_is_the_same_again() -> None:
+    grid = Grid(channels=(6, 9), groups=(1, 2, 3), kernel=(1, 3))
+    keys = [use.key for use in sweep("conv2d", grid).uses]
+    assert len(keys) == 2 * (4 + 1 + 4)  # 9 channels are not two groups
+    assert sweep("conv2d", grid, sample=5, seed=3) == sweep("conv2d", grid, sample=5, seed=3)
+    assert sweep("conv2d", grid, sample=5, seed=3) != sweep("conv2d", grid, sample=5, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("operator", "grid", "words"),
+    [
+        ("conv9d", Grid(), "sweep conv9d: unknown"),
+        ("relu", Grid(dtype=("float99",)), "--dtype float99"),
+        ("relu", Grid(sparsity=(1.0,)), "--sparsity 1.0"),
+        ("relu", Grid(batch=(0,)), "--batch"),
+        ("conv2d", Grid(channels=(3,), groups=(2,)), "no combination"),
+        ("relu", Grid(batch=tuple(range(1, 2000)), sizes=tuple(range(1, 2000))), "combinations"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(operator: str, grid: Grid, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        sweep(operator, grid)
+
+
+def test_a_sweep_is_written_once(tmp_path: Path) -> None:
+    place = str(tmp_path / "s.workload.json")
+    words = ("sweep", "conv2d", "--channels", "8,16", "--kernel", "1,3", "--sparsity", "0,0.5", "-o", place)
+    result = ops(*words)
+    assert result.exit_code == 0, result.stderr
+    assert len(read_workload(Path(place)).uses) == 16
+    assert ops(*words).exit_code == 2
+    assert ops("sweep", "conv2d", "--kernel", "one").exit_code == 2
