@@ -9,7 +9,7 @@ from gpuledger.analyze.instant import find_peak
 from gpuledger.report.terminal import Column, Table, Terminal
 from gpuledger.units import format_bytes
 from gpuledger.virtual.cards import Card
-from gpuledger.virtual.fit import Fit, Search
+from gpuledger.virtual.fit import Fit, Search, category_spread
 from gpuledger.virtual.run import Estimate
 from gpuledger.virtual.what_if import Outcome
 
@@ -76,7 +76,9 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "capacity_bytes": found.card.usable_bytes,
         "level": found.level,
         "steps": found.steps,
+        "interval_from": peaks.kind,
         "by_category": {account.category: account.bytes for account in books.accounts},
+        "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
         "cards": [
             {
                 "gpu": fit.card.key,

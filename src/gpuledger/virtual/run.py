@@ -19,7 +19,7 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal import read_journal
 from gpuledger.model.run import Run, read_run, write_json
 from gpuledger.virtual.cards import HANDLES, Card
-from gpuledger.virtual.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, peaks_on
+from gpuledger.virtual.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
 
 DEFAULT_STEPS = 3
 DEFAULT_LEVEL = 0.95
@@ -110,6 +110,7 @@ def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimat
         int(counters["peak_allocated_bytes"].max()),
         int(counters["peak_reserved_bytes"].max()),
         order.level,
+        kind_of(journal.facts.get("operators", ())),
     )
     requests = Requests(journal, order.settings)
     steps = int(journal.facts.get("steps_seen", 0))
