@@ -60,6 +60,8 @@ COMPARED = {
     "samples": int,
     "notes": list,
     "times_first": dict,
+    "repeats": int,
+    "spread": dict,
 }
 LINE = {"name": str, "bytes": int, "level": int, "source": str, "note": str}
 

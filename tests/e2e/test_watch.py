@@ -275,3 +275,25 @@ def test_a_full_disk_ends_the_samples_and_not_the_command(tmp_path: Path) -> Non
     assert done.stdout == b"on\n"
     assert b"samples end early" in done.stderr
     assert done.status == 0
+
+
+VARIANTS = """
+import sys
+from gpuledger.cli import main, variants
+variants.Idle.LONGEST_S = 0.5
+sys.argv[1:] = ["watch", "--out", "v", "--repeat", "2", "--", "sh", "-c", "echo 2000000000 > used; sleep 0.3"]
+main.main()
+"""
+
+
+def test_a_card_that_does_not_come_back_to_its_baseline_is_said(tmp_path: Path) -> None:
+    """The command leaves bytes behind: its second run begins from another card."""
+    used = tmp_path / "used"
+    used.write_text("1000000000")
+    environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
+    done = execute([sys.executable, "-c", VARIANTS], tmp_path, environment)
+    assert done.status == 0
+    assert b"r2: begun from a card that was not idle after 0 s: GPU 0 has 953.7 MiB more in use" in done.stderr
+    assert any("not idle" in note for note in notes_of(tmp_path / "v" / "r2.ledger"))
+    assert notes_of(tmp_path / "v" / "r1.ledger") == []
+    assert "means are shown" in b" ".join(done.stderr.split()).decode()

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.analyze.compare import compare
+from gpuledger.analyze.series import build_series
 from gpuledger.cli.variants import (
     Idle,
     Reading,
@@ -26,6 +28,7 @@ from gpuledger.cli.variants import (
 from gpuledger.errors import UsageError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
 from gpuledger.model.run import read_run
+from gpuledger.report.compare_table import comparison_csv, comparison_markdown
 
 MIB = 1 << 20
 S = 10**9
@@ -224,3 +227,39 @@ def test_without_a_name_the_folder_is_numbered(tmp_path: Path, monkeypatch: pyte
     assert choose_folder(None, plain("a"), force=False) == Path("variants")
     Path("variants").mkdir()
     assert choose_folder(None, plain("a"), force=False) == Path("variants-2")
+
+
+def test_repeats_are_one_row_and_one_line_with_what_lies_between_them(tmp_path: Path) -> None:
+    """The n-th run takes n MiB, so that the repeats of a take 1, 3 and 5, of b 2, 4 and 6."""
+    variants = make_variants(["prog", "{variant}"], [("a", "A"), ("b", "B")], {}, 3)
+    world = World()
+    assert run_variants(variants, tmp_path / "out", world.tools()) == 0
+    runs = [read_run(tmp_path / "out" / f"{variant.name}.ledger") for variant in variants]
+    comparison = compare(runs)
+    assert [(row.figures.name, row.repeats, row.figures.peak_bytes) for row in comparison.rows] == [
+        ("a", 3, 3 * MIB),
+        ("b", 3, 4 * MIB),
+    ]
+    assert comparison.rows[1].spread["peak_bytes"] == (2 * MIB, 6 * MIB)
+    assert comparison.rows[1].times_first["peak_bytes"] == pytest.approx(4 / 3)
+    assert "4 MiB ± 2 MiB" in comparison_markdown(comparison)
+    assert any("means are shown" in note for note in comparison.notes)
+    (first, second), _ = build_series(runs)
+    assert (first.name, first.peak[1], first.repeats) == ("a", 3 * MIB, 3)
+    assert second.low is not None
+    assert second.high is not None
+    assert (second.high.max(), second.low[1], second.values[1]) == (6 * MIB, 2 * MIB, 4 * MIB)
+    assert len(compare([runs[0], read_run(tmp_path / "out" / "b-r1.ledger")]).rows) == 2
+    (row,) = list(csv.DictReader(comparison_csv(compare(runs[::2])).splitlines()))
+    assert (row["repeats"], row["peak_bytes_lowest"], row["peak_bytes_highest"]) == ("3", str(MIB), str(5 * MIB))
+
+
+def test_a_repeat_that_failed_is_not_in_the_mean(tmp_path: Path) -> None:
+    variants = make_variants(["prog", "x"], [], {}, 3)
+    world = World()
+    world.watch = lambda command, place, watch=world.watch: (  # type: ignore[method-assign]
+        world._statuses.update({"x": 7 * (len(world.ran) == 1)}) or watch(command, place)
+    )
+    assert run_variants(variants, tmp_path / "out", world.tools()) == 1
+    (row,) = compare([read_run(tmp_path / "out" / f"r{turn}.ledger") for turn in (1, 2, 3)]).rows
+    assert (row.figures.name, row.repeats, row.figures.peak_bytes, row.figures.exit_status) == ("run", 2, 2 * MIB, 7)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.live import allocated_curve, device_indices, read_lives, to_numbers
+from gpuledger.analyze.repeats import gathered, middle_of, repeat_of
 from gpuledger.analyze.timeline import event_times_ns, thin
 from gpuledger.errors import EmptyRunError, UsageError
 
@@ -76,20 +77,30 @@ class Line:
     source: str
     steps: bool = False
     exit_status: int | None = None
+    repeat_of: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line as it is drawn: ``t_s`` float64[n] from its own time 0, ``values`` float64[n] above ``baseline``."""
+    """A line as it is drawn: ``t_s`` float64[n] from its own time 0, ``values`` float64[n] above ``baseline``.
+
+    Of a command that was repeated it is the run with the middle peak, and all runs lie between ``low`` and ``high``
+    float64[n].
+    """
 
     line: Line
     t_s: F64
     values: F64
     baseline: float
+    low: F64 | None = None
+    high: F64 | None = None
+    repeats: int = 1
 
     @property
     def name(self) -> str:
         """Return what the line is called: its run, and its rank and device where there are several."""
+        if self.repeats > 1 and self.line.repeat_of is not None:
+            return self.line.repeat_of[1] + self.line.name.partition(" · ")[1] + self.line.name.partition(" · ")[2]
         return self.line.name
 
     @property
@@ -132,7 +143,14 @@ def build_series(
     if not found:
         hint = "gpuledger watch -- COMMAND reads the card"
         raise EmptyRunError(notes[0].rstrip(".") if notes else "no run", hint=hint)
-    return [_placed(line, align, baseline, points) for line in found], notes
+    placed = [_placed(line, align, baseline, points) for line in found]
+    together = gathered([(_repeat_key(one.line, number), one) for number, one in enumerate(placed)])
+    return [middle_of(ones) if len(ones) > 1 else ones[0] for ones in together], notes
+
+
+def _repeat_key(line: Line, number: int) -> tuple[object, ...]:
+    """Return what the lines of a repeated command share: its variant, and which rank and card."""
+    return (line.repeat_of, line.rank, line.device_idx) if line.repeat_of else (number,)
 
 
 def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -> tuple[list[Line], list[str]]:
@@ -181,7 +199,8 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
         device = "CPU" if line.device_idx == CPU else f"GPU {line.device_idx}"
         parts = [f"rank {rank.number}"] * (len(run.ranks) > 1) + [device] * (len(lines) > 1)
         status = run.manifest.get("exit_status")
-        named.append(replace(line, name=" · ".join([run.name, *parts]), exit_status=status))
+        name = " · ".join([run.name, *parts])
+        named.append(replace(line, name=name, exit_status=status, repeat_of=repeat_of(run)))
     return named
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpuledger.analyze.repeats import REPEAT_OF, SERIES
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Variant:
-    """One command to run: its name, which is its run's, and its words."""
+    """One command to run: its name, which is its run's, and its words; ``of`` is the name all its repeats share."""
 
     name: str
     command: tuple[str, ...]
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,10 @@ def make_variants(
     for turn in range(1, repeat + 1):
         for chosen in product(*axes):
             values = dict(zip(names, (value for _, value, _ in chosen), strict=True))
-            parts = [part for part, _, _ in chosen] + [f"r{turn}"] * (repeat > 1)
-            found.append(Variant("-".join(parts) or "run", tuple(_filled(word, values) for word in command)))
+            name = "-".join(part for part, _, _ in chosen)
+            words = tuple(_filled(word, values) for word in command)
+            numbered = f"{name}-r{turn}" if name else f"r{turn}"
+            found.append(Variant(numbered if repeat > 1 else name or "run", words, name or "run"))
     return found
 
 
@@ -180,6 +184,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
 
     folder.mkdir(parents=True, exist_ok=True)
     idle = Idle.seen(tools)
+    series = time.time_ns()
     statuses: dict[str, int] = {}
     for number, variant in enumerate(variants, 1):
         late = idle.wait(tools)
@@ -188,7 +193,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
         status = statuses[variant.name] = tools.watch(variant.command, place)
         if late:
             tools.say(f"gpuledger: {variant.name}: {late}")
-            _add_note(place, late)
+        _keep(place, late, {REPEAT_OF: variant.of or variant.name, SERIES: series})
         if status in _INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
@@ -257,15 +262,15 @@ def _lowest(*values: Number | None) -> Number | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _add_note(place: Path, note: str) -> None:
+def _keep(place: Path, late: str, facts: Mapping[str, Any]) -> None:
+    """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
     from gpuledger.model.run import read_json, write_json
 
     manifest_path = place / "manifest.json"
     if manifest_path.is_file():
         manifest = read_json(manifest_path)
-        write_json(
-            manifest_path, {**manifest, "notes": [*manifest.get("notes", []), note[:1].upper() + note[1:] + "."]}
-        )
+        notes = [*manifest.get("notes", []), *([f"{late[:1].upper()}{late[1:]}."] if late else [])]
+        write_json(manifest_path, {**manifest, **facts, "notes": notes})
 
 
 def show_comparison(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> None:

@@ -48,7 +48,10 @@ def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
 
 def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
     """Return an object for each card of each run: its figures in base units, and each as a multiple of the first's."""
-    return [{**asdict(row.figures), "times_first": row.times_first} for row in comparison.rows]
+    return [
+        {**asdict(row.figures), "times_first": row.times_first, "repeats": row.repeats, "spread": row.spread}
+        for row in comparison.rows
+    ]
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -56,10 +59,14 @@ def comparison_csv(comparison: Comparison) -> str:
     stream = io.StringIO()
     facts = ("name", "device_idx", "exit_status", "samples", "baseline_bytes", "energy_uncertainty_j")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*facts[:2], *FIGURES, *facts[2:], *(f"{name}_times_first" for name in FIGURES)])
+    bounds = [f"{name}_{which}" for name in FIGURES for which in ("lowest", "highest")]
+    titles = (f"{name}_times_first" for name in FIGURES)
+    writer.writerow([*facts[:2], *FIGURES, *facts[2:], *titles, "repeats", *bounds])
     for row in comparison.rows:
         values = [getattr(row.figures, name) for name in (*facts[:2], *FIGURES, *facts[2:])]
-        writer.writerow(["" if value is None else value for value in (*values, *row.times_first.values())])
+        spread = [value for name in FIGURES for value in row.spread.get(name, (None, None))]
+        cells = (*values, *row.times_first.values(), row.repeats, *spread)
+        writer.writerow(["" if value is None else value for value in cells])
     return stream.getvalue()
 
 
@@ -111,9 +118,12 @@ def _amount(row: Compared, name: str) -> str:
     value = row.value(name)
     if value is None:
         return MISSING
-    text = _FORMATS[FIGURES[name]](value)
-    uncertainty = row.figures.energy_uncertainty_j
-    return f"{text} ± {format_joules(uncertainty)}" if name == "energy_j" and uncertainty is not None else text
+    to_text = _FORMATS[FIGURES[name]]
+    uncertainty = row.figures.energy_uncertainty_j if name == "energy_j" else None
+    if name in row.spread:
+        low, high = row.spread[name]
+        uncertainty = (high - low) / 2
+    return to_text(value) if uncertainty is None else f"{to_text(value)} ± {to_text(uncertainty)}"
 
 
 def bytes_in_mib(value_bytes: float) -> str:

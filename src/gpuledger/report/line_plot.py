@@ -99,6 +99,9 @@ def _draw_line(axis: Axes, one: Series, number: int, unit: AxisUnit, alpha: floa
     axis.plot(one.t_s, values, color=color, linestyle=style, linewidth=1.5, drawstyle=where, zorder=3, gid="data")
     step = "post" if one.line.steps else None
     axis.fill_between(one.t_s, values, 0, color=color, alpha=alpha, linewidth=0, step=step, zorder=2)  # type: ignore[arg-type]
+    if one.low is not None and one.high is not None:
+        low, high = one.low / unit.size, one.high / unit.size
+        axis.fill_between(one.t_s, low, high, color=color, alpha=0.3, linewidth=0, step=step, zorder=2)  # type: ignore[arg-type]
     at_s, peak = one.peak
     axis.plot([at_s], [peak / unit.size], "o", color=color, markersize=5, markeredgecolor="white", zorder=5)
 
@@ -109,7 +112,7 @@ def _scale(axis: Axes, series: Sequence[Series], unit: AxisUnit) -> None:
     first, last = min(one.t_s[0] for one in series), max(one.t_s[-1] for one in series)
     margin = (last - first) * 0.01 or 0.5
     axis.set_xlim(first - margin, last + margin)
-    top = max(one.peak[1] for one in series) / unit.size
+    top = max(one.peak[1] if one.high is None else float(one.high.max()) for one in series) / unit.size
     bottom = min(min(float(one.values.min()) for one in series) / unit.size, 0.0)
     axis.set_ylim(bottom * 1.05, (top or 1.0) * HEADROOM)
     axis.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
@@ -152,6 +155,8 @@ def _legend_entry(one: Series, name: str, unit: AxisUnit) -> LegendEntry:
     failed = f" (exit status {one.line.exit_status})" if one.line.exit_status else ""
     at_s, peak = one.peak
     details = [f"peak {unit.text(peak)} at {at_s:,.2f} s"]
+    if one.repeats > 1:
+        details.append(f"the middle of {one.repeats} runs; between them the band")
     if one.baseline:
         details.append(f"above {axis_unit('B', one.baseline).text(one.baseline)} at its beginning")
     return LegendEntry(shortened(name, NAME_CHARACTERS) + failed, tuple(details))
