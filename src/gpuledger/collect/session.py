@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from gpuledger.collect import out_of_memory, torch_private
 from gpuledger.collect.calls import FirstCall, OutermostCalls, in_data_worker
@@ -30,7 +29,7 @@ from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.ranks import claim_rank
 from gpuledger.collect.recorder import Recorder
 from gpuledger.collect.roster import Roster
-from gpuledger.collect.settings import RecordSettings, settings_from
+from gpuledger.collect.settings import ALL_STEPS, RecordSettings, settings_from
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.tags import TagBook
@@ -40,9 +39,6 @@ from gpuledger.collect.window import MemoryWindow
 from gpuledger.errors import UsageError
 from gpuledger.model.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run import rank_directories
-
-ALL_STEPS = 1 << 40
-"""Stands for a recording without a last step."""
 
 
 class Session:
@@ -83,13 +79,13 @@ class Session:
         keep_uncompiled()
         os.register_at_fork(after_in_child=calling(weakref.WeakMethod(self._leave_to_parent)))
         atexit.register(self.finish, "exit")
-        last_step = self.settings.last_step
+        last_step = self.settings.last_step if self.settings.last_step < ALL_STEPS else None
         self.journal.fact(
             pid=self.pid,
             torch_version=torch.__version__,
             cuda_version=torch.version.cuda,
             python_version=platform.python_version(),
-            steps_asked=[self.settings.first_step, None if last_step >= ALL_STEPS else last_step],
+            steps_asked=[self.settings.first_step, last_step],
             stacks=self.settings.stacks,
             passes=sorted(self.settings.passes),
         )
@@ -266,14 +262,14 @@ class Session:
         """The program says itself that a step has ended."""
         self._guarded(self.steps.mark)()
 
-    def _call_began(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _call_began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost module is entered while nothing is recorded."""
         module_id = self.roster.enroll(module)
         if self.window is not None and self.roster.holds_tensors(module_id):
             self.steps.call_began(module_id, self.window.expects_training)
             self.window.inputs.see(module_id, self.steps.seen + 1, args, kwargs)
 
-    def _call_ended(self, module: nn.Module) -> None:
+    def _call_ended(self, module: torch.nn.Module) -> None:
         if self.window is not None:
             self.window.on_outermost_end(self.roster.enroll(module))
 
@@ -368,13 +364,18 @@ def start_from_environment() -> Session | None:
     return _session
 
 
+def current() -> Session | None:
+    """Return the recording under way in this process."""
+    return _session if _session is not None and not _session.ended else None
+
+
 def refuse_second() -> None:
     """Do nothing where a recording can begin.
 
     Raises:
         UsageError: one is under way in this process.
     """
-    if _session is not None and not _session.ended:
+    if current() is not None:
         raise UsageError("record: another recording is under way in this process", hint="end that one first")
 
 

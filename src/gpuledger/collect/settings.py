@@ -13,6 +13,9 @@ from gpuledger.errors import UsageError
 DEFAULT_FIRST_STEP = 1
 DEFAULT_LAST_STEP = 3
 
+ALL_STEPS = 1 << 40
+"""Stands for a recording without a last step."""
+
 
 def parse_steps(text: str) -> tuple[int, int]:
     """Return ``(first, last)`` of ``A:B``, both included, or of a single number.

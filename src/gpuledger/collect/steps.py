@@ -64,6 +64,10 @@ class StepCounter:
         """Let the step under way begin now: what came before was ours."""
         self._started_ns = time.time_ns()
 
+    def expect_marks(self) -> None:
+        """The program says that it will mark its steps: from now on nothing else counts."""
+        self._marked = True
+
     def mark(self) -> None:
         """The program says itself that a step has ended; from now on only its word counts.
 

@@ -1,0 +1,61 @@
+"""What the callbacks of training frameworks share: they mark steps, and record where nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.api import Recording, record
+from gpuledger.collect import session as sessions
+from gpuledger.errors import GpuLedgerError
+
+PREFIX = "gpuledger/"
+"""Beginning of the names under which figures are logged."""
+
+ALL_PASSES = "memory,energy,time"
+
+
+class RecordedTraining:
+    """One training: below ``gpuledger run``, or inside ``gpuledger.record``, its steps are marked; else it is recorded.
+
+    Args:
+        name: Name of a recording of its own.
+        how: What ``gpuledger.record`` takes; ``passes`` is all of them where it is not given.
+    """
+
+    def __init__(self, name: str, how: dict[str, Any]) -> None:
+        self.recording: Recording | None = None
+        self._name = name
+        self._how = {"passes": ALL_PASSES, **how}
+
+    def begin(self) -> None:
+        """The training begins.
+
+        Raises:
+            UsageError: the recording's output exists.
+        """
+        if sessions.current() is None:
+            self.recording = record(self._name, **self._how)
+            self.recording.__enter__()
+        session = sessions.current()
+        if session is not None:
+            session.steps.expect_marks()
+
+    def mark(self) -> None:
+        """A step has ended."""
+        session = sessions.current()
+        if session is not None:
+            session.mark_step()
+
+    def end(self) -> dict[str, float]:
+        """Return the figures of a recording of its own, now that it is over, by the names to log them under.
+
+        They are empty below ``gpuledger run``, which tells its figures when the program has ended.
+        """
+        recording = self.recording
+        if recording is None:
+            return {}
+        recording.__exit__(None, None, None)
+        try:
+            return {f"{PREFIX}{name}": value for name, value in recording.metrics.items()}
+        except GpuLedgerError:  # nothing was recorded: the run says why
+            return {}
