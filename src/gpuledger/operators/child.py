@@ -43,7 +43,7 @@ def follow(order: dict[str, Any], program: list[str], answer: Path) -> dict[str,
     if not capture.finished or not capture.finished.uses:
         return _why_nothing(capture, place.title)
     if capture.steps.seen < order["steps"]:
-        notes.setdefault(f"The program took {capture.steps.seen} steps; the last one was captured.")
+        notes.setdefault(f"The program took {capture.steps.seen} of {order['steps']} steps; the last one was captured.")
     mode: Mode = "training" if capture.trained else "inference"
     facts = {"program": Path(program[0]).name, "device": place.title, "torch": torch.__version__}
     settings = {**facts, "notes": list(notes), **capture.finished.facts}
