@@ -46,7 +46,7 @@ def examples():
 
 @pytest.fixture(scope="module")
 def model(examples):
-    return fit(examples, ROOF, "digest", folds=2)
+    return fit(examples, ROOF, "digest")
 
 
 def errors_of(model, keys):

@@ -124,6 +124,11 @@ def stand_in(shelf: Shelf, cache: Path | None = None) -> tuple[FittedPredictor |
     return RoofPredictor(roof, examples), f"as far from the card's roof as {len(examples)} measured operators"
 
 
+def is_catalogued(name: str) -> bool:
+    """Return whether the catalogue has a card of this name."""
+    return _catalogued(name) is not None
+
+
 def predictor_for(
     book: Book, gpu: str | None, cache: Path | None = None
 ) -> tuple[FittedPredictor, Shelf, tuple[str, ...]]:

@@ -41,7 +41,7 @@ class FittedPredictor:
 
     def __init__(self, model: Model, roof: Roof | None = None) -> None:
         self._model = model
-        self._roof = roof or model.roof
+        self.roof = roof or model.roof
 
     def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
         """Return the cost of one call of each operator."""
@@ -51,11 +51,11 @@ class FittedPredictor:
         """Return the cost of one call of each operator, and what is to be said of it."""
         if not keys:
             return []
-        features = features_of(keys, hot, self._roof)
-        roofs_ns = np.array([self._roof.time_ns(key, work_of(key)) for key in keys])
+        features = features_of(keys, hot, self.roof)
+        roofs_ns = np.array([self.roof.time_ns(key, work_of(key)) for key in keys])
         times = [roofs_ns * np.exp2(share) for share in self._model.time.predict(features)]
         powers = None
-        limit_w = self._roof.power_limit_w
+        limit_w = self.roof.power_limit_w
         if self._model.power is not None and limit_w:
             shares = self._model.power.predict(features)
             powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in shares]

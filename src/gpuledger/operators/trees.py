@@ -16,6 +16,10 @@ Floats = npt.NDArray[np.float64]
 AT_ONCE = 512
 """Rows that go through all trees together: more would not fit the cache."""
 TOLERANCE = 1e-6
+MANY = 1_000
+"""Rows from which larger trees are worth their time."""
+ROUNDS = 100
+"""Trees that correct one another; more of them change a prediction by less than its error."""
 _FIELDS = ("value", "feature", "threshold", "left", "right", "missing_left", "is_leaf")
 
 
@@ -81,9 +85,15 @@ def learn(features: Floats, target: Floats, quantile: float | None) -> Forest:
     features = np.where(np.isnan(features).all(axis=0), 0.0, features)  # of what never applies it makes no bins
     least = int(np.clip(len(target) // 40, 2, 20))
     model = HistGradientBoostingRegressor(
-        **loss, max_iter=200, learning_rate=0.1, min_samples_leaf=least, l2_regularization=1.0, early_stopping=False,
+        **loss,
+        max_iter=ROUNDS,
+        max_leaf_nodes=15 if len(target) < MANY else 31,
+        learning_rate=0.15,
+        min_samples_leaf=least,
+        l2_regularization=1.0,
+        early_stopping=False,
         random_state=0,
-    )  # fmt: skip
+    )
     with threadpool_limits(1, "openmp"):  # a few thousand rows are learned before threads have found each other
         model.fit(features, target)
     try:

@@ -1,0 +1,76 @@
+"""``gpuledger ops card``: the validation card."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines
+from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.units import format_frac
+
+if TYPE_CHECKING:
+    from gpuledger.operators.card import Errors, ValidationCard
+
+
+@click.command(
+    "card",
+    short_help="Tell how good predictions from the book are.",
+    epilog="""\b
+Examples:
+  gpuledger ops card
+  gpuledger ops card --model resnet50-inference-32x3x224x224.workload.json --json""",
+)
+@book_option()
+@click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
+@click.option("--model", "models", multiple=True, metavar="WORKLOAD", help="Hold this one out as a whole; repeatable.")
+@json_option()
+def card_command(book_url: str, card: str | None, models: tuple[str, ...], as_json: bool) -> None:
+    """Tell the errors of predictions by type of operator, of held-out models, and beyond the range learned from.
+
+    Operators are held out by families of shapes: the same layer at another batch is never on both sides.
+    """
+    workloads = [open_workload(text) for text in models]
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.card import validate
+    from gpuledger.operators.choose import open_shelf, roof_of_shelf
+
+    shelf = open_shelf(open_book(book_url), card)
+    found = validate(shelf.examples, roof_of_shelf(shelf), workloads)
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_lines(_lines(found))
+
+
+def _lines(found: ValidationCard) -> list[str]:
+    from gpuledger.report.terminal import Column, Table, Terminal
+
+    terminal = Terminal.of(sys.stdout)
+    titles = ("held out", "count", "mean", "median", "90 %", "in interval", "power")
+    columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
+    errors = [found.unseen, *([found.beyond] if found.beyond else []), *found.by_type]
+    lines = [f"{found.card}: {found.examples} measured operators, {found.groups} families of shapes", ""]
+    lines += Table(columns, tuple(_row(one) for one in errors)).lines(terminal)
+    if found.models:
+        of_models = ("held-out model", "mode", "time", "energy", "calls measured")
+        columns = tuple(Column(title, right=place > 1) for place, title in enumerate(of_models))
+        rows = tuple(
+            (one.name, one.mode, _signed(one.time_frac), _signed(one.energy_frac), format_frac(one.covered_frac))
+            for one in found.models
+        )
+        lines += ["", *Table(columns, rows).lines(terminal)]
+    return lines
+
+
+def _row(one: Errors) -> tuple[str, ...]:
+    power = "-" if one.power_mean_frac is None else format_frac(one.power_mean_frac)
+    shares = (one.mean_frac, one.median_frac, one.p90_frac, one.inside_frac)
+    return (one.name, f"{one.count:,}", *map(format_frac, shares), power)
+
+
+def _signed(value_frac: float | None) -> str:
+    return "-" if value_frac is None else f"{value_frac * 100:+.1f} %"

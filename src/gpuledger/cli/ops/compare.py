@@ -1,0 +1,172 @@
+"""``gpuledger ops compare``: sums of operators beside whole models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.cli.ops.measure import measuring_options, method_of, progress_bar, workloads_argument
+from gpuledger.cli.report import choose_file, write_bytes
+from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, parse_frac
+
+if TYPE_CHECKING:
+    from gpuledger.operators.compare import Errors, Pair
+
+
+@click.command(
+    "compare",
+    short_help="Hold sums beside whole models.",
+    epilog="""\b
+Examples:
+  gpuledger ops compare resnet50-inference-32x3x224x224
+  gpuledger ops compare *.workload.json -o compare.png --json""",
+)
+@workloads_argument()
+@book_option()
+@measuring_options()
+@click.option("-o", "--output", metavar="FILE", help="Draw the bars here as well: .png, .svg or .pdf.")
+@click.option("--overwrite", is_flag=True, help="Overwrite the picture.")
+@json_option()
+def compare_command(
+    workload_paths: tuple[str, ...],
+    book_url: str,
+    output: str | None,
+    overwrite: bool,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Measure whole models on this machine, and hold the sums of their operators beside them.
+
+    Operators that the book lacks are measured first.
+    """
+    method = method_of(how)
+    place_of_picture = None if output is None else _picture(output, force=overwrite)
+    workloads = [open_workload(text) for text in workload_paths]
+    from gpuledger.operators.again import step_of
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.compare import Pair
+    from gpuledger.operators.fill import fill
+    from gpuledger.operators.place import find_place
+    from gpuledger.operators.sum import sum_up
+    from gpuledger.operators.whole import measure_whole
+
+    place, book = find_place(how["device"], force=how["force"]), open_book(book_url)
+    steps = [step_of(workload, place) for workload in workloads]
+    with progress_bar() as tell:
+        fill(workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), tell=tell)
+    pairs = []
+    for workload, step in zip(workloads, steps, strict=True):
+        whole = measure_whole(step, place, method)
+        total = sum_up(workload, book.records(place.environment), place.environment)
+        pairs.append(Pair(workload.name, workload.mode, total, whole))
+    if as_json:
+        print_json(document_of(pairs, place.environment.to_json()))
+    else:
+        print_lines([place.environment.card, *lines_of(pairs)])
+    if place_of_picture is not None:
+        _draw(pairs, place_of_picture, place.environment.card)
+
+
+def _picture(output: str, *, force: bool) -> Path:
+    from gpuledger.report.plot_style import picture_suffix
+
+    place = choose_file(output, output, force=force)
+    picture_suffix(place)
+    return place
+
+
+def lines_of(pairs: Sequence[Pair]) -> list[str]:
+    """Return the pairs as a table, and their errors."""
+    from gpuledger.operators.compare import energy_errors, time_errors
+    from gpuledger.report.terminal import Column, Table, Terminal
+
+    titles = ("workload", "sum", "whole", "sum / whole", "sum", "whole", "sum / whole", "calls measured")
+    columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
+    rows = tuple(
+        (
+            pair.name,
+            format_ns(pair.sum.step_ns),
+            format_ns(pair.whole.time_ns.median),
+            format_frac(pair.time_frac),
+            "-" if pair.sum.energy_j is None else format_joules(pair.sum.energy_j),
+            "-" if pair.whole.energy_j is None else format_joules(pair.whole.energy_j.median),
+            "-" if pair.energy_frac is None else format_frac(pair.energy_frac),
+            format_frac(pair.sum.calls_frac),
+        )
+        for pair in pairs
+    )
+    lines = Table(columns, rows).lines(Terminal.of(sys.stdout))
+    found = (("time", time_errors(pairs)), ("energy", energy_errors(pairs)))
+    return [*lines, *(_errors_line(what, errors) for what, errors in found if errors is not None)]
+
+
+def _errors_line(what: str, errors: Errors) -> str:
+    return (
+        f"{what}: {format_frac(errors.mean_frac)} off on average, {format_frac(errors.worst_frac)} at most, "
+        f"{errors.bias_frac * 100:+.1f} % on balance"
+    )
+
+
+def document_of(pairs: Sequence[Pair], environment: dict[str, Any]) -> dict[str, Any]:
+    """Return the pairs and their errors as a JSON value."""
+    from gpuledger.operators.compare import energy_errors, time_errors
+
+    found = {"time": time_errors(pairs), "energy": energy_errors(pairs)}
+    return {
+        "environment": environment,
+        "pairs": [_pair_document(pair) for pair in pairs],
+        "errors": {what: None if errors is None else vars(errors) for what, errors in found.items()},
+    }
+
+
+def _pair_document(pair: Pair) -> dict[str, Any]:
+    total, whole = pair.sum, pair.whole
+    return {
+        "workload": pair.name,
+        "mode": pair.mode,
+        "sum_ns": total.step_ns,
+        "sum_half_interval_ns": total.busy_half_ns,
+        "whole_ns": whole.time_ns.median,
+        "whole_low_ns": whole.time_ns.low,
+        "whole_high_ns": whole.time_ns.high,
+        "time_frac": pair.time_frac,
+        "sum_j": total.energy_j,
+        "whole_j": None if whole.energy_j is None else whole.energy_j.median,
+        "energy_frac": pair.energy_frac,
+        "calls_frac": total.calls_frac,
+        "throttled_blocks": whole.throttled,
+        "notes": list(total.notes),
+    }
+
+
+def _draw(pairs: Sequence[Pair], place: Path, card: str) -> None:
+    from gpuledger.report.operator_plot import BarPair, draw_pairs
+    from gpuledger.report.plot_style import own_settings, picture_bytes, picture_suffix
+
+    times = [
+        BarPair(
+            pair.name, pair.sum.step_ns / 1e6, pair.sum.busy_half_ns / 1e6, pair.whole.time_ns.median / 1e6,
+            (pair.whole.time_ns.high - pair.whole.time_ns.low) / 2e6,
+        )
+        for pair in pairs
+    ]  # fmt: skip
+    energies = [
+        BarPair(
+            pair.name,
+            pair.sum.energy_j,
+            pair.sum.energy_half_j or 0.0,
+            None if pair.whole.energy_j is None else pair.whole.energy_j.median,
+            0.0 if pair.whole.energy_j is None else (pair.whole.energy_j.high - pair.whole.energy_j.low) / 2,
+        )
+        for pair in pairs
+    ]
+    with own_settings():
+        figure = draw_pairs(times, energies, f"Operators' sum and the whole model on {card}")
+        written = write_bytes(place, picture_bytes(figure, picture_suffix(place)))
+    print_notes([f"gpuledger: wrote {place} ({format_bytes(written)})"])

@@ -1,0 +1,54 @@
+"""``gpuledger ops fit``: learn from the book what operators cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines
+from gpuledger.cli.ops.common import book_option
+from gpuledger.errors import UsageError
+
+
+@click.command(
+    "fit",
+    short_help="Learn from the book what operators cost.",
+    epilog="""\b
+Examples:
+  gpuledger ops fit
+  gpuledger ops fit --card h200 -o h200.model""",
+)
+@book_option()
+@click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
+@click.option("-o", "--output", metavar="FILE", help="Keep the model here as well.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@json_option()
+def fit_command(book_url: str, card: str | None, output: str | None, force: bool, as_json: bool) -> None:
+    """Learn what operators cost, as shares of what the card can do at most.
+
+    The model is kept until the book changes, as arrays of numbers: reading one runs no code. `ops predict` does this
+    by itself where it has not been done.
+    """
+    if output is not None and Path(output).exists() and not force:
+        raise UsageError(f"{output}: exists", hint="--force replaces it")
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.choose import cache_folder, model_of, open_shelf
+    from gpuledger.operators.predict import save_model
+
+    shelf = open_shelf(open_book(book_url), card)
+    model = model_of(shelf, cache_folder())
+    if output is not None:
+        save_model(model, Path(output))
+    document = {
+        "card": model.roof.card,
+        "examples": model.examples,
+        "operators": len(model.ranges),
+        "energy": model.power is not None,
+        "roof": model.roof.source,
+    }
+    if as_json:
+        print_json(document)
+        return
+    what = "time and energy" if model.power is not None else "time"
+    print_lines([f"{model.roof.card}: {what} of {model.examples} measured operators of {len(model.ranges)} types"])

@@ -1,0 +1,148 @@
+"""``gpuledger ops predict``: a model's time and energy on a card, measured or not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.errors import UsageError
+from gpuledger.units import format_frac, format_joules, format_ns
+
+if TYPE_CHECKING:
+    from gpuledger.operators.forecast import Forecast
+    from gpuledger.operators.workload import Workload
+
+WARNINGS_SHOWN = 5
+MOST_BATCHES = 32
+
+
+@click.command(
+    "predict",
+    short_help="Predict a model on a card, measured or not.",
+    epilog="""\b
+Examples:
+  gpuledger ops predict torchvision:resnet50 --gpu h200 --batch 1:64
+  gpuledger ops predict vit_b_16.workload.json --gpu b200 --json""",
+)
+@click.argument("model", metavar="MODEL|WORKLOAD")
+@book_option()
+@click.option("--gpu", metavar="CARD", help="A card of the book or the catalogue.  [default: the one measured last]")
+@click.option("--batch", "batches", metavar="N|A:B", help="Samples; A:B doubles from A to B.  [default: 32]")
+@click.option("--train", is_flag=True, help="A training step: forward, backward, optimizer.")
+@json_option()
+def predict_command(
+    model: str, book_url: str, gpu: str | None, batches: str | None, train: bool, as_json: bool
+) -> None:
+    """Predict milliseconds and joules, with the interval that holds 90 % of operators.
+
+    What the book has measured on that card is taken from it. A card it has not measured is predicted from another's
+    records and the datasheets of both, and is marked so.
+    """
+    from gpuledger.operators.book import open_book
+    from gpuledger.operators.choose import cache_folder, predictor_for, roof_of_shelf
+    from gpuledger.operators.forecast import forecast
+
+    predictor, shelf, notes = predictor_for(open_book(book_url), gpu, cache_folder())
+    roof = predictor.roof if notes else roof_of_shelf(shelf)
+    found = [
+        (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))
+        for batch, workload in _workloads(model, batches, gpu, shelf.environment.card, train=train)
+    ]
+    if as_json:
+        print_json([_document(batch, one, notes) for batch, one in found])
+        return
+    print_lines(_lines(roof.card, found))
+    warnings = list(dict.fromkeys(text for _, one in found for text in one.warnings))
+    shown = [*notes, *warnings[:WARNINGS_SHOWN]]
+    if len(warnings) > WARNINGS_SHOWN:
+        shown.append(f"… and {len(warnings) - WARNINGS_SHOWN} more; --json has them")
+    print_notes(f"note: {text}" for text in shown)
+
+
+def _workloads(
+    model: str, batches: str | None, gpu: str | None, card: str, *, train: bool
+) -> list[tuple[int | None, Workload]]:
+    """Return the workload in a file, or a model's captured now at each batch, on a card that is not here."""
+    from gpuledger.operators.workload import SUFFIX
+
+    if Path(model).exists() or Path(model + SUFFIX).exists():
+        if batches is not None:
+            raise UsageError(f"--batch {batches}: {model} is a workload of one batch", hint="give a model's name")
+        return [(None, open_workload(model))]
+    from gpuledger.operators.captures import asked_for, capture_model
+    from gpuledger.operators.choose import is_catalogued
+    from gpuledger.operators.wanted import Wanted
+
+    place = next((name for name in (gpu, card) if name and is_catalogued(name)), "cpu")
+    mode = "training" if train else "inference"
+    sizes = parse_batches(batches or "32")
+    return [
+        (batch, capture_model(asked_for(Wanted(model, mode, batch=batch)), place))  # type: ignore[arg-type]
+        for batch in sizes
+    ]
+
+
+def parse_batches(text: str) -> list[int]:
+    """Return the batches that ``32``, ``1,8`` or ``1:64`` (doubling) name.
+
+    Raises:
+        UsageError: it names none.
+    """
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        if not first.isdecimal() or int(first) < 1 or (colon and (not last.isdecimal() or int(last) < int(first))):
+            raise UsageError(f"--batch {text}: not a batch", hint="32, 1,8 or 1:64")
+        size = int(first)
+        while size <= int(last or first):
+            sizes.append(size)
+            size *= 2
+    if len(sizes) > MOST_BATCHES:
+        raise UsageError(f"--batch {text}: {len(sizes)} sizes, at most {MOST_BATCHES}")
+    return sizes
+
+
+def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]:
+    from gpuledger.report.terminal import Column, Table, Terminal
+
+    titles = ("batch", "time", "from", "to", "energy", "from", "to", "time measured")
+    columns = tuple(Column(title, right=True) for title in titles)
+    rows = tuple(
+        (
+            "-" if batch is None else f"{batch:,}",
+            *map(format_ns, (one.total.step_ns, one.low_ns, one.high_ns)),
+            *("-" if value is None else format_joules(value) for value in (one.total.energy_j, one.low_j, one.high_j)),
+            format_frac(one.total.time_frac),
+        )
+        for batch, one in found
+    )
+    first = found[0][1].total.workload
+    return [
+        f"{first.name.split('-')[0]} ({first.mode}) on {card}",
+        *Table(columns, rows).lines(Terminal.of(sys.stdout)),
+    ]
+
+
+def _document(batch: int | None, one: Forecast, notes: Sequence[str]) -> dict[str, Any]:
+    total = one.total
+    return {
+        "workload": total.workload.name,
+        "mode": total.workload.mode,
+        "batch": batch,
+        "card": total.environment.card if total.environment is not None else None,
+        "time_ns": total.step_ns,
+        "time_low_ns": one.low_ns,
+        "time_high_ns": one.high_ns,
+        "energy_j": total.energy_j,
+        "energy_low_j": one.low_j,
+        "energy_high_j": one.high_j,
+        "time_measured_frac": total.time_frac,
+        "notes": list(notes),
+        "warnings": list(one.warnings),
+    }

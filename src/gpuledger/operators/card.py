@@ -1,0 +1,175 @@
+"""The validation card: how good predictions from a book are, on operators they have not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuledger.operators.fit import LEAST_EXAMPLES, Example, fit, folds_of, group_numbers
+from gpuledger.operators.formulas import work_of
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.predict import FittedPredictor
+from gpuledger.operators.roof import Roof
+from gpuledger.operators.sum import Cost
+from gpuledger.operators.workload import Workload
+
+FOLDS = 5
+BEYOND_FRAC = 0.2
+"""The largest share of operators, by least time, that the test beyond the range is made on."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of predictions, as shares of what was measured. ``inside_frac`` lay within their interval (90 % asked)."""
+
+    name: str
+    count: int
+    mean_frac: float
+    median_frac: float
+    p90_frac: float
+    inside_frac: float
+    power_mean_frac: float | None
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A workload of which no operator was learned from: predicted sum over measured sum, less one."""
+
+    name: str
+    mode: str
+    time_frac: float
+    energy_frac: float | None
+    covered_frac: float
+
+
+@dataclass(frozen=True)
+class ValidationCard:
+    """What predictions from a book are worth.
+
+    Attributes:
+        unseen: Of operators whose shape family was held out; ``by_type`` the same by name of the operator.
+        beyond: Of the largest operators, learned from the smaller ones; None where there are too few.
+        models: Of whole workloads.
+    """
+
+    card: str
+    examples: int
+    groups: int
+    unseen: Errors
+    by_type: tuple[Errors, ...]
+    beyond: Errors | None
+    models: tuple[HeldOut, ...]
+
+
+def validate(
+    examples: Sequence[Example], roof: Roof, workloads: Sequence[Workload] = (), folds: int | None = None
+) -> ValidationCard:
+    """Return how well operators are predicted that were not learned from.
+
+    Args:
+        examples: All that is measured.
+        roof: The card's.
+        workloads: Each is held out in turn, with every shape family that it uses.
+        folds: Parts the shape families are split into; None for :data:`FOLDS`.
+
+    Raises:
+        EmptyRunError: too few examples.
+        UsageError: scikit-learn is not installed.
+    """
+    groups = group_numbers(examples)
+    places = folds_of(groups, folds or FOLDS)
+    predicted: dict[int, Cost] = {}
+    for fold in range(int(places.max(initial=-1)) + 1):
+        inside = [one for one, place in zip(examples, places, strict=True) if place != fold]
+        held = [number for number, place in enumerate(places) if place == fold]
+        if len(inside) >= LEAST_EXAMPLES:
+            predicted.update(zip(held, _costs(inside, [examples[number] for number in held], roof), strict=True))
+    pairs = [(examples[number], cost) for number, cost in sorted(predicted.items())]
+    if not pairs:
+        fit(examples, roof)  # says what is lacking
+    names = dict.fromkeys(one.key.name for one, _ in pairs)
+    by_type = [_errors(name, [pair for pair in pairs if pair[0].key.name == name]) for name in names]
+    return ValidationCard(
+        roof.card,
+        len(examples),
+        len(set(groups.tolist())),
+        _errors("unseen operators", pairs),
+        tuple(sorted(by_type, key=lambda errors: -errors.count)),
+        _beyond(examples, roof),
+        tuple(one for workload in workloads if (one := _held_out(workload, examples, roof)) is not None),
+    )
+
+
+def _costs(inside: Sequence[Example], asked: Sequence[Example], roof: Roof) -> list[Cost]:
+    model = fit(inside, roof)
+    return FittedPredictor(model).costs([one.key for one in asked], [one.is_hot for one in asked])
+
+
+def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:
+    away = np.array([abs(cost.time_ns / one.time_ns - 1) for one, cost in pairs])
+    inside = [cost.time_low_ns <= one.time_ns <= cost.time_high_ns for one, cost in pairs]
+    powers = [
+        abs(cost.energy_j / cost.time_ns * 1e9 / one.power_w - 1)
+        for one, cost in pairs
+        if one.power_w and cost.energy_j is not None
+    ]
+    return Errors(
+        name,
+        len(pairs),
+        float(away.mean()),
+        float(np.median(away)),
+        float(np.quantile(away, 0.9)),
+        float(np.mean(inside)),
+        float(np.mean(powers)) if powers else None,
+    )
+
+
+def _beyond(examples: Sequence[Example], roof: Roof) -> Errors | None:
+    """Return the errors of the largest operators, by the time they need at least."""
+    ordered = sorted(examples, key=lambda one: roof.time_ns(one.key, work_of(one.key)))
+    cut = int(len(ordered) * (1 - BEYOND_FRAC))
+    inside, beyond = ordered[:cut], ordered[cut:]
+    if len(inside) < LEAST_EXAMPLES or not beyond:
+        return None
+    return _errors("beyond the range", list(zip(beyond, _costs(inside, beyond, roof), strict=True)))
+
+
+def _held_out(workload: Workload, examples: Sequence[Example], roof: Roof) -> HeldOut | None:
+    """Return a workload's predicted sum against its measured one; None where too little of either is there.
+
+    Both sums are over the operators that were measured: what is judged is the prediction, not the coverage.
+    """
+    counts = {use.key.digest: use.count for use in workload.uses}
+    own = _one_each(examples, counts)
+    families = {one.group for one in own.values()}
+    inside = [one for one in examples if one.group not in families]
+    if not own or len(inside) < LEAST_EXAMPLES:
+        return None
+    held = list(own.values())
+    costs = _costs(inside, held, roof)
+    weights = [counts[one.key.digest] for one in held]
+    measured_ns = sum(weight * one.time_ns for weight, one in zip(weights, held, strict=True))
+    predicted_ns = sum(weight * cost.time_ns for weight, cost in zip(weights, costs, strict=True))
+    return HeldOut(
+        workload.name,
+        workload.mode,
+        predicted_ns / measured_ns - 1,
+        _energy_frac(weights, held, costs),
+        sum(weights) / workload.calls,
+    )
+
+
+def _energy_frac(weights: Sequence[int], held: Sequence[Example], costs: Sequence[Cost]) -> float | None:
+    pairs = [
+        (weight * one.power_w * one.time_ns / 1e9, weight * cost.energy_j)
+        for weight, one, cost in zip(weights, held, costs, strict=True)
+        if one.power_w and cost.energy_j is not None
+    ]
+    return sum(found for _, found in pairs) / sum(real for real, _ in pairs) - 1 if pairs else None
+
+
+def _one_each(examples: Sequence[Example], counts: Mapping[str, int]) -> dict[OperatorKey, Example]:
+    """Return a workload's measured operators, each in one mode."""
+    return {one.key: one for one in examples if one.key.digest in counts}
