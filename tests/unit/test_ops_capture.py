@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from op_models import conv_net
 from torch import nn
 
+from gpuledger import ops
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operators.capture import Capture
 from gpuledger.operators.captures import CPU, Asked, Place, asked_for, capture_model, place_named
@@ -279,6 +280,26 @@ def test_inputs_that_do_not_fit_are_said() -> None:
         capture_model(asked_for(Wanted("op_models:conv_net", inputs="4x5x16x16")), CPU)
     with pytest.raises(InputError, match="nothing to train"):
         capture_model(asked_for(Wanted("torch.nn:Identity", "training", inputs="4x3")), CPU)
+
+
+def test_a_step_of_ones_own_is_captured() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    trained = ops.capture(train, name="mine", device=CPU)
+    assert (trained.name, trained.mode) == ("mine", "training")
+    assert {"addmm", "mm", "add_"} <= set(names(trained))
+    with torch.no_grad():
+        looked = ops.capture(lambda: model(torch.ones(3, 4)), device=CPU)
+    assert (looked.mode, names(looked)["addmm"]) == ("inference", 1)
+    assert ops.rebuild(next(use.key for use in looked.uses if use.key.name == "addmm"))().shape == (3, 2)
+    with pytest.raises(InputError, match="did nothing on cpu"):
+        ops.capture(lambda: None, device=CPU)
 
 
 def test_options_reach_the_factory() -> None:

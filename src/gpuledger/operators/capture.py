@@ -127,7 +127,7 @@ class Capture:
     def see(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Count one call that has been made."""
         if self._place.phases.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
-            self.trained = True
+            self.trained = self.tally.trained = True
         name = func.overloadpacket.__name__
         if func.is_view or name in NO_KERNEL:
             self.tally.no_kernel[str(func)] += 1

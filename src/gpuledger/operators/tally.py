@@ -39,6 +39,7 @@ class Tally:
         self.order: list[str] = []
         self.no_kernel: Counter[str] = Counter()
         self.host_calls = 0
+        self.trained = False
         self._seen: dict[str, _Seen] = {}
         self._layers: dict[str, tuple[LayerCall, tuple[tuple[str, int], ...], int]] = {}
 
