@@ -15,6 +15,7 @@ import pytest
 from programs import execute, manifest
 from stubbed import GPULEDGER, library_directory, watch, with_stub
 
+from gpuledger.analyze.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
 from gpuledger.analyze.watched import watched
 from gpuledger.api import load
 
@@ -151,9 +152,33 @@ def test_a_card_that_is_lost_ends_its_samples(tmp_path: Path) -> None:
     assert any("GPU 0 was lost" in note for note in notes_of(tmp_path / "w.ledger"))
 
 
-def test_process_ids_that_are_not_ours_are_noted(tmp_path: Path) -> None:
-    watch(["--out", "w", "--", sys.executable, "-c", BUSY], tmp_path, pid=4_000_000)
+def test_process_ids_that_are_not_ours_are_noted_and_the_card_stands_for_them(tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.write_text("1000000000")
+    source = f"import time; open({str(used)!r}, 'w').write('3000000000'); time.sleep(0.7)"
+    environment = {**with_stub(tmp_path, pid=4_000_000), "STUB_NVML_BYTES": str(used)}
+    execute([*GPULEDGER, "watch", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment)
+    run = load(tmp_path / "w.ledger")
     assert any("process ids are not those" in note for note in notes_of(tmp_path / "w.ledger"))
+    (line,), _ = build_series([run], per="process")
+    assert (line.peak[1], line.baseline, line.line.source) == (2e9, 0, STAND_IN_SOURCE)
+
+
+def test_the_bytes_of_the_commands_own_processes_are_told_apart(tmp_path: Path) -> None:
+    """A grandchild that lives for a second is the command's; a stranger is not, and no sign of a container."""
+    owner = tmp_path / "owner"
+    owner.write_text("1")
+    source = f"import os, time; time.sleep(0.4); open({str(owner)!r}, 'w').write(str(os.getpid())); time.sleep(0.6)"
+    (tmp_path / "own.py").write_text(source)
+    environment = {**with_stub(tmp_path, pid_bytes=7e8), "STUB_NVML_PID": str(owner)}
+    command = [*GPULEDGER, "watch", "--out", "w", "--", "sh", "-c", f"{sys.executable} own.py; true"]
+    execute(command, tmp_path, environment)
+    run = load(tmp_path / "w.ledger")
+    assert notes_of(tmp_path / "w.ledger") == []
+    assert int(owner.read_text()) in run.rank().manifest["pids"]
+    assert {row["pid"] for row in run.table("process_samples").to_pylist()} == {1, int(owner.read_text())}
+    (line,), _ = build_series([run], per="process")
+    assert (line.peak[1], line.line.source) == (7e8, PROCESS_SOURCE)
 
 
 def begin(directory: Path, *words: str) -> subprocess.Popen[bytes]:

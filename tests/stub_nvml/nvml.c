@@ -3,7 +3,7 @@
    keys: cards N | used BYTES | total BYTES | watts W | no_power 1 | no_energy 1 | no_permission 1 | old_driver 1
          lost_after_s S | pid PID | pid_bytes BYTES | init_error CODE | energy_read_us US
          wobble W (power goes up and down by it) | throttled_frac SHARE (of the time, by the power cap)
-   Bytes in use follow the file STUB_NVML_BYTES while it is there (a number). The energy counter ticks every 100 ms. */
+   Bytes in use follow the file STUB_NVML_BYTES while it is there (a number), the process id STUB_NVML_PID. The energy counter ticks every 100 ms. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,16 +47,19 @@ static double power_now(void) { return watts + wobble * ((long)(seconds() * 10) 
 
 static nvmlReturn_t state(void) { return lost_after_s && seconds() > lost_after_s ? GPU_IS_LOST : OK; }
 
-static unsigned long long used_bytes(void) {
-    const char *path = getenv("STUB_NVML_BYTES");
+/* The number in the file that an environment variable names, while it is there. */
+static double followed(const char *variable, double value) {
+    const char *path = getenv(variable);
     FILE *file = path ? fopen(path, "r") : NULL;
-    double value = used;
+    double found = value;
     if (file) {
-        if (fscanf(file, "%lf", &value) != 1) value = used;
+        if (fscanf(file, "%lf", &found) != 1) found = value;
         fclose(file);
     }
-    return (unsigned long long)value;
+    return found;
 }
+
+static unsigned long long used_bytes(void) { return (unsigned long long)followed("STUB_NVML_BYTES", used); }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     (void)flags;
@@ -167,10 +170,11 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy, 
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu, compute; } process;
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, process *found) {
     (void)device;
-    if (!pid) { *count = 0; return OK; }
+    unsigned owner = (unsigned)followed("STUB_NVML_PID", pid);
+    if (!owner) { *count = 0; return OK; }
     if (*count < 1) { *count = 1; return 7; }
     *count = 1;
-    found[0].pid = (unsigned)pid;
+    found[0].pid = owner;
     found[0].bytes = (unsigned long long)pid_bytes;
     found[0].gpu = found[0].compute = 0xFFFFFFFF;
     return OK;

@@ -218,5 +218,8 @@ class TestFamily:
         family.see([1])
         assert not family.is_elsewhere
         family.see([4_000_000])
+        assert not family.is_elsewhere  # it may have ended just now
+        family.see([4_000_000])
+        family.look()
         assert family.is_elsewhere
         assert family.on_card == {os.getpid()}

@@ -29,6 +29,7 @@ _KEPT_POINTS = 4000
 UNKNOWN_CARD = "unknown card"
 BOOK_SOURCE = "allocated bytes"
 PROCESS_SOURCE = "bytes of the program's processes on the card"
+STAND_IN_SOURCE = "the card's bytes above its first reading, for a program whose processes cannot be told"
 _SOURCES = {
     "used_bytes": "bytes in use on the card",
     "power_average_w": "mean of the last second",
@@ -189,9 +190,10 @@ def _has_values(rank: Rank, column: str) -> bool:
 def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[Line]:
     if per == "process":
         lines = _process_lines(rank)
+        if not lines and rank.manifest.get("processes_known") is False:
+            lines = [_above_first(line) for line in _device_lines(rank, column)]
     else:
-        devices = np.unique(to_numbers(rank.table("samples", ("device_idx",)).column(0))).tolist()
-        lines = [line for device in devices if (line := _sample_line(rank, device, column)) is not None]
+        lines = _device_lines(rank, column)
         if not lines and metric == MEMORY:
             lines = [_book_line(rank, device) for device in device_indices(rank)]
     named = []
@@ -202,6 +204,16 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
         name = " · ".join([run.name, *parts])
         named.append(replace(line, name=name, exit_status=status, repeat_of=repeat_of(run)))
     return named
+
+
+def _device_lines(rank: Rank, column: str) -> list[Line]:
+    devices = np.unique(to_numbers(rank.table("samples", ("device_idx",)).column(0))).tolist()
+    return [line for device in devices if (line := _sample_line(rank, device, column)) is not None]
+
+
+def _above_first(line: Line) -> Line:
+    """Return a card's bytes above its first reading: they stand for a program's whose processes cannot be told."""
+    return replace(line, values=np.maximum(line.values - line.values[0], 0.0), source=STAND_IN_SOURCE)
 
 
 def _sample_line(rank: Rank, device_idx: int, column: str) -> Line | None:
@@ -219,7 +231,7 @@ def _sample_line(rank: Rank, device_idx: int, column: str) -> Line | None:
 def _process_lines(rank: Rank) -> list[Line]:
     """Return the bytes of the program's own processes, summed at each reading, a line a card.
 
-    Where the driver's process ids are not ours (in a container) nothing can be summed, and there is no line.
+    Where the driver's process ids are not ours (in a container) nothing can be summed, and there is none.
     """
     table = rank.table("process_samples", ("t_ns", "device_idx", "pid", "bytes"))
     devices, pids = to_numbers(table["device_idx"]), to_numbers(table["pid"])

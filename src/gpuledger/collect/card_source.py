@@ -40,6 +40,7 @@ class Source:
     driver_version: str
     interval_ns: int
     notes: tuple[str, ...] = ()
+    knows_processes: bool = True
     close: Callable[[], None] = lambda: None
 
     def devices(self) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def open_source(wanted: list[int] | None, interval_ns: int) -> Source:
             raise
         stream, driver_version = found
         slower_ns = max(interval_ns, smi.SHORTEST_NS)
-        return Source(stream.cards, driver_version, slower_ns, (smi.NOTE,), stream.stop)
+        return Source(stream.cards, driver_version, slower_ns, (smi.NOTE,), False, stream.stop)
     return Source(cards, driver_version, interval_ns)
 
 

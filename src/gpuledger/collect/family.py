@@ -22,6 +22,7 @@ class Family:
         """Those of them that were seen on a card, and the root."""
         self.absent: set[int] = set()
         """Process ids on a card that nothing on this machine has: the driver counts in another namespace."""
+        self._doubted: set[int] = set()
         self._members: set[int] = set()
         self._others: set[int] = set()
 
@@ -34,7 +35,6 @@ class Family:
     def look(self) -> None:
         """Take in who lives below the root now; forget who has ended, and who was a stranger: numbers come again."""
         self._others.clear()
-        self.absent.clear()
         self._members = {pid for pid in self._members if _exists(pid)}
         if self.root is not None:
             self._members |= {self.root, *_below(self.root)}
@@ -46,10 +46,12 @@ class Family:
                 continue
             if self._is_member(pid):
                 self.on_card.add(pid)
-            else:
+            elif _exists(pid) or pid in self.absent:
                 self._others.add(pid)
-                if not _exists(pid):
-                    self.absent.add(pid)
+            elif pid in self._doubted:
+                self.absent.add(pid)
+            else:
+                self._doubted.add(pid)  # it may have ended just now: it is looked for once more
 
     @property
     def is_elsewhere(self) -> bool:

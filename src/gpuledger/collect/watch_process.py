@@ -218,6 +218,7 @@ class Sampler:
 
     def _note_the_end(self) -> None:
         if self.family.is_elsewhere:
+            self._facts["processes_known"] = False
             self._notes.append(
                 "The driver's process ids are not those of this machine (a container): a process's bytes are not "
                 "known, the card's above its first reading stand for them."

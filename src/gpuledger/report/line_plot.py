@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.series import BOOK_SOURCE, MEMORY, PROCESS_SOURCE, QUANTITIES, UNKNOWN_CARD
+from gpuledger.analyze.series import (
+    BOOK_SOURCE,
+    MEMORY,
+    PROCESS_SOURCE,
+    QUANTITIES,
+    STAND_IN_SOURCE,
+    UNKNOWN_CARD,
+)
 from gpuledger.report.figures import INK, SOFT, new_figure, shortened
 from gpuledger.report.plot_style import (
     AxisUnit,
@@ -175,6 +182,6 @@ def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit) -> tuple[
 def _title(metric: str, sources: Sequence[str]) -> str:
     if metric == MEMORY and list(sources) == [BOOK_SOURCE]:
         return "Allocated memory over time"
-    if metric == MEMORY and list(sources) == [PROCESS_SOURCE]:
+    if metric == MEMORY and set(sources) <= {PROCESS_SOURCE, STAND_IN_SOURCE}:
         return "The program's GPU memory over time"
     return f"{QUANTITIES[metric].title} over time"
