@@ -75,6 +75,8 @@ function decodeTree(tree) {
     name[node] = path[node].startsWith(`${path[parent]}.`) && parent > 0 ? path[node].slice(path[parent].length + 1) : path[node];
   }
   name[0] = "all";
+  const className = tree.class_id.map((id) => printable(tree.classes[id]));
+  const folded = path.map(foldPath);
   return {
     count,
     path,
@@ -82,7 +84,9 @@ function decodeTree(tree) {
     depth,
     children,
     parent: tree.parent,
-    className: tree.class_id.map((id) => printable(tree.classes[id])),
+    className,
+    folded,
+    foldedKey: folded.map((name_, node) => `${name_} ${className[node]}`),
     outside: count - 3,
     rounding: count - 1,
   };

@@ -1,5 +1,7 @@
 // Rows of the table: the accounts that match the search, grouped one way or another.
 
+const CATEGORIES_MOST = 1024;
+
 const GROUPS = {
   folded: { label: () => "modules, repeated layers folded", columns: ["name", "class", "count", "amount", "share", "split"] },
   module: { label: () => "modules", columns: ["name", "class", "amount", "total", "share", "split"] },
@@ -23,23 +25,28 @@ function tableRows(view, ledger, matches, group) {
     if (amount === 0 || (matches && !matches.accounts[account])) continue;
     const node = accounts.node[account];
     const category = accounts.category[account];
-    const { key, row } = rowFor(view, ledger, group, node, category);
-    const known = rows.get(key) || rows.set(key, row).get(key);
+    const key = rowKey(view.tree, group, node, category);
+    const known = rows.get(key) || rows.set(key, blankRow(view.tree, ledger, group, node, category)).get(key);
     known.amount += amount;
     known.sums[category] = (known.sums[category] || 0) + amount;
-    known.nodes.add(node);
+    // Accounts are sorted by node: one that is not the last one seen is new.
+    if (known.latest !== node) known.count += 1;
+    known.latest = node;
   }
-  return [...rows.values()].map((row) => ({ ...row, count: row.nodes.size }));
+  return [...rows.values()];
 }
 
-function rowFor(view, ledger, group, node, category) {
-  const { tree } = view;
-  const name = group === "folded" ? foldPath(tree.path[node]) : tree.path[node];
-  const blank = { name, class: tree.className[node], category: -1, amount: 0, total: ledger.total[node], sums: {}, nodes: new Set(), node };
-  if (group === "category") return { key: category, row: { ...blank, name: "", class: "", category } };
-  if (group === "account") return { key: `${node} ${category}`, row: { ...blank, category } };
-  if (group === "module") return { key: node, row: blank };
-  return { key: `${name} ${tree.className[node]}`, row: blank };
+function rowKey(tree, group, node, category) {
+  if (group === "category") return category;
+  if (group === "account") return node * CATEGORIES_MOST + category;
+  return group === "module" ? node : tree.foldedKey[node];
+}
+
+function blankRow(tree, ledger, group, node, category) {
+  const row = { name: tree.path[node], class: tree.className[node], category: -1, amount: 0, total: ledger.total[node], sums: {}, count: 0, latest: -1, node };
+  if (group === "folded") return { ...row, name: tree.folded[node] };
+  if (group === "category") return { ...row, name: "", class: "", category };
+  return group === "account" ? { ...row, category } : row;
 }
 
 function tensorRows(view) {
