@@ -13,6 +13,7 @@ PUBLIC = {
     "__version__",
     "diff",
     "estimate",
+    "fake_output",
     "find_batch",
     "load",
     "memory_profiler",

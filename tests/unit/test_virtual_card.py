@@ -190,6 +190,13 @@ def test_a_value_that_was_never_computed_is_told(device: VirtualDevice) -> None:
     assert any(sentence.startswith("test_virtual_card.py:") for sentence in SAID)
 
 
+def test_the_branch_that_was_taken_is_told(device: VirtualDevice) -> None:
+    loss = torch.randn(3, device="cuda").sum()
+    taken = "above" if loss > 2 else "below"
+    assert taken == "below"
+    assert any("the branch for False was taken" in sentence and "test_virtual_card.py" in sentence for sentence in SAID)
+
+
 def test_a_size_that_depends_on_values_is_the_largest(device: VirtualDevice) -> None:
     data = torch.randn(4, 5, device="cuda")
     assert torch.nonzero(data).shape == (20, 2)

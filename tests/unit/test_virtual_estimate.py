@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gpuledger.analyze.breakdown import break_down  # noqa: E402
 from gpuledger.analyze.instant import find_peak  # noqa: E402
 from gpuledger.cli.main import main  # noqa: E402
 from gpuledger.errors import InputError, UsageError  # noqa: E402
+from gpuledger.virtual.child import last_frames  # noqa: E402
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -110,6 +113,74 @@ def test_what_python_callers_get_wrong() -> None:
         gpuledger.estimate(lambda data: torch.ops.gpuledger_other.mystery(data), torch.randn(2))
     library._destroy()
     assert not torch.cuda.is_available() or torch.version.cuda
+
+
+def test_the_module_that_called_an_unknown_operator_is_named_and_a_hint_helps() -> None:
+    """Without a fake kernel the estimate ends; told the shape of the result, the step goes on."""
+
+    class Mystery(nn.Module):
+        def forward(self, data: Any) -> Any:
+            return torch.ops.gpuledger_told.mystery(data)
+
+    library = torch.library.Library("gpuledger_told", "DEF")
+    library.define("mystery(Tensor x) -> Tensor")
+    library.impl("mystery", lambda x: x.clone(), "CPU")
+    model = nn.Sequential(nn.Linear(256, 256), nn.Sequential(nn.ReLU(), Mystery()))
+
+    def step(data: Any) -> None:
+        with torch.no_grad():
+            model(data)
+
+    with pytest.raises(InputError, match=r"gpuledger_told\.mystery.*called by 1") as caught:
+        gpuledger.estimate(step, torch.randn(1024, 256), steps=1)
+    assert "fake_output" in caught.value.hint
+
+    @gpuledger.fake_output("gpuledger_told::mystery")
+    def mystery(data: Any) -> Any:
+        return data.new_empty(2 * data.shape[0], data.shape[1])
+
+    rank = gpuledger.estimate(step, torch.randn(1024, 256), steps=1).run.rank(0)
+    sizes = rank.table("blocks", ("requested_bytes",)).column("requested_bytes").to_pylist()
+    assert 2 * 1024 * 256 * 4 in sizes
+    library._destroy()
+
+
+def test_a_function_of_an_extension_is_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What C++ does behind a plain function cannot be followed; what it returns can be told."""
+    extension = types.ModuleType("gpuledger_extension")
+    extension.fuse = lambda data: data.numpy().sum()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gpuledger_extension", extension)
+    before = extension.fuse
+
+    @gpuledger.fake_output("gpuledger_extension.fuse")
+    def fuse(data: Any) -> Any:
+        return data.new_empty(data.shape[0])
+
+    seen = []
+    gpuledger.estimate(lambda data: seen.append(extension.fuse(data)), torch.randn(4096, 16), steps=1)
+    assert seen[0].shape == (4096,)
+    assert extension.fuse is before
+
+
+@pytest.mark.parametrize(
+    ("file", "message", "expected"),
+    [
+        ("/x/torch/distributed/fsdp/api.py", "no process group", "FSDP is not modelled"),
+        ("/x/torch/distributed/distributed_c10d.py", "no NCCL", "torch.distributed is not modelled"),
+        ("/x/torch/cuda/graphs.py", "no stream", "a CUDA graph is not modelled"),
+        ("/home/train.py", "Cannot access data pointer of Tensor", "C++ code reads a tensor's bytes"),
+        ("/home/train.py", "out of patience", ""),
+    ],
+)
+def test_what_is_not_modelled_is_named(file: str, message: str, expected: str) -> None:
+    source = compile("def fail(): raise RuntimeError(message)", file, "exec")
+    names: dict[str, Any] = {"message": message}
+    exec(source, names)
+    with pytest.raises(RuntimeError) as caught:
+        names["fail"]()
+    told = last_frames(caught.value)
+    assert told["unmodelled"].startswith(expected)
+    assert bool(told["unmodelled"]) == bool(expected)
 
 
 def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

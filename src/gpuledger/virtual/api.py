@@ -24,7 +24,7 @@ from gpuledger.virtual.cards import find_card
 from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.dispatch import NotModelledError, VirtualMode
 from gpuledger.virtual.fit import Search, Trial, find_largest
-from gpuledger.virtual.run import DEFAULT_LEVEL, DEFAULT_STEPS, Estimate, Order, finish
+from gpuledger.virtual.run import DEFAULT_LEVEL, DEFAULT_STEPS, WHAT_TO_TELL, Estimate, Order, finish
 from gpuledger.virtual.session import VirtualSession
 
 
@@ -73,7 +73,7 @@ def estimate(
                     step(*moved)
                     session.mark_step()
         except NotModelledError as error:
-            raise InputError(f"{error}", hint="leave that operator out of the step, or run on a card") from error
+            raise InputError(f"{error}", hint=WHAT_TO_TELL) from error
         finally:
             session.finish("end of estimate")
     return finish(order, directory, tuple(said))

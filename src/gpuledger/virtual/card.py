@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.dispatch import VirtualMode, Where
 from gpuledger.virtual.facade import CudaFacade
 from gpuledger.virtual.functions import VirtualFunctions
+from gpuledger.virtual.hints import heard, place_of
 from gpuledger.virtual.patches import Patches
 
 
@@ -41,6 +43,13 @@ def let_torchvision_import() -> None:
 _KEPT: list[Any] = []
 
 
+def _stand_in(mode: VirtualMode, patches: Patches, name: str, told: Callable[..., Any]) -> None:
+    """Put a user's function in the place of one of a C++ extension."""
+    place = place_of(name)
+    if place is not None:
+        patches.put(*place, lambda *args, **kwargs: mode.as_told(told, name, args, kwargs))
+
+
 @contextmanager
 def in_place(device: VirtualDevice, say: Callable[[str], None]) -> Iterator[VirtualMode]:
     """Let this thread's code find ``device`` as ``cuda:0``; everything is put back at the end."""
@@ -51,7 +60,7 @@ def in_place(device: VirtualDevice, say: Callable[[str], None]) -> Iterator[Virt
     install_choices(patches, functions, say)
     take_out = install_autocast(patches)
     try:
-        with mode, functions:
+        with heard(partial(_stand_in, mode, patches)), mode, functions:
             yield mode
     finally:
         patches.undo()

@@ -6,6 +6,7 @@ Usage: python -m gpuledger.virtual.child ORDER.json SCRIPT|-m MODULE [ARGS]…
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 import traceback
@@ -44,7 +45,32 @@ def last_frames(error: BaseException) -> dict[str, Any]:
         f for f in frames if "/torch/" not in f.filename and "/gpuledger/" not in f.filename and f.filename[0] != "<"
     ]
     place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    return {"kind": type(error).__name__, "message": str(error), "place": place}
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "place": place,
+        "unmodelled": _unmodelled(error, frames),
+    }
+
+
+_WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
+_FOREIGN = (
+    ("/torch/distributed/fsdp/", "FSDP"),
+    ("/torch/distributed/_composable/", "FSDP"),
+    ("/torch/distributed/", "torch.distributed"),
+    ("/torch/cuda/graphs.py", "a CUDA graph"),
+    ("/triton/", "a Triton kernel"),
+)
+
+
+def _unmodelled(error: BaseException, frames: traceback.StackSummary) -> str:
+    """Return what an error comes from that is not modelled; "" where it is the program's own."""
+    for part, name in _FOREIGN:
+        if any(part in frame.filename for frame in frames):
+            return f"{name} is not modelled"
+    if isinstance(error, RuntimeError) and _WITHOUT_BYTES.search(str(error)):
+        return "C++ code reads a tensor's bytes, which were never computed"
+    return ""
 
 
 if __name__ == "__main__":

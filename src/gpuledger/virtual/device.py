@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,8 @@ class VirtualDevice:
         self.in_engine = False
         self.operators: dict[str, int] = {}
         self.kept: dict[object, int] = {}
+        self.module_now: Callable[[], str] = str
+        """Returns the path of the module that is running; "" outside of any."""
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False

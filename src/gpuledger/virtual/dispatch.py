@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.virtual.device import VirtualDevice
+from gpuledger.virtual.hints import told_operator
 from gpuledger.virtual.kernels import KERNELS
 from gpuledger.virtual.workspaces import workspaces_of
 
@@ -49,8 +50,8 @@ _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, No
 class NotModelledError(Exception):
     """An operator cannot be followed without a card."""
 
-    def __init__(self, operator: str, why: str) -> None:
-        super().__init__(f"{operator}: {why}")
+    def __init__(self, operator: str, why: str, module: str = "") -> None:
+        super().__init__(f"{operator}{f', called by {module},' if module else ':'} {why}")
         self.operator = operator
         self.why = why
 
@@ -123,6 +124,9 @@ class VirtualMode(TorchDispatchMode):
     def run_on_card(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return the result of an operator on the card, its storages and workspaces accounted for."""
         device = self.device
+        told = told_operator(func)
+        if told is not None:
+            return self.as_told(told, func, args, kwargs)
         spaces = workspaces_of(func, args, kwargs, device)
         if spaces is None:
             result = self.fake(func, args, kwargs)
@@ -138,6 +142,13 @@ class VirtualMode(TorchDispatchMode):
             for sizes in (spaces.after, spaces.later):
                 with device.borrow(sizes, spaces.label):
                     pass
+        return result
+
+    def as_told(self, told: Callable[..., Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what a user's function makes in the place of an operator or of a function."""
+        with torch._C.DisableTorchFunction(), self.fake_mode:
+            result = told(*args, **kwargs)
+        self.account(func, result)
         return result
 
     def account(self, func: Any, result: Any) -> None:
@@ -161,7 +172,8 @@ class VirtualMode(TorchDispatchMode):
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._guess(func, args, kwargs)
         except _UNSUPPORTED as error:
-            raise NotModelledError(str(func), f"has no fake kernel ({type(error).__name__})") from error
+            why = f"has no fake kernel ({type(error).__name__})"
+            raise NotModelledError(str(func), why, self.device.module_now()) from error
 
     def make(self, size: Any, like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a new fake tensor of a size."""
@@ -180,7 +192,8 @@ class VirtualMode(TorchDispatchMode):
             return True
         sizes = _LARGEST.get(name)
         if sizes is None:
-            raise NotModelledError(str(func), "the size of its result depends on values, which are not computed")
+            why = "the size of its result depends on values, which are not computed"
+            raise NotModelledError(str(func), why, self.device.module_now())
         self.say(f"{_caller()}: the size of {name}'s result depends on values; the largest possible one was taken.")
         return sizes(self, args, kwargs)
 
@@ -193,9 +206,12 @@ class VirtualMode(TorchDispatchMode):
 
     def placeholder(self, tensor: torch.Tensor) -> Any:
         """Return what ``item()`` gives for a tensor that was never computed."""
-        self.say(f"{_caller()}: asks for a value, which is not computed; a stand-in was given.")
         if tensor.dtype == torch.bool:
+            self.say(
+                f"{_caller()}: asks whether something holds, which is not computed; the branch for False was taken."
+            )
             return False
+        self.say(f"{_caller()}: asks for a value, which is not computed; a stand-in was given.")
         return PLACEHOLDER if tensor.is_floating_point() else 1
 
 

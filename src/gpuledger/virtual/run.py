@@ -23,6 +23,7 @@ from gpuledger.virtual.fit import Fit, Peaks, Requests, fit_card, fit_catalogue,
 
 DEFAULT_STEPS = 3
 DEFAULT_LEVEL = 0.95
+WHAT_TO_TELL = "tell the shape of its result with gpuledger.fake_output (docs/estimate.md), or run on a card"
 
 
 @dataclass(frozen=True)
@@ -152,16 +153,25 @@ def _follow(order: Order, run_directory: Path, output: TextIO | None) -> dict[st
         return outcome
 
 
+def _first_line(message: str) -> str:
+    return message.splitlines()[0] if message else ""
+
+
 def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
     """Raise what stood in the way of an answer."""
     ended = outcome["ended"]
     name = order.program[1] if order.program[0] == "-m" else order.program[0]
     place = outcome.get("place") or name
     if ended == "not modelled":
-        raise InputError(f"{place}: {outcome['message']}", hint="leave that operator out of the step, or run on a card")
+        raise InputError(f"{place}: {outcome['message']}", hint=WHAT_TO_TELL)
+    if ended == "raised" and outcome.get("unmodelled"):
+        raise InputError(
+            f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
+            hint=WHAT_TO_TELL if "C++" in outcome["unmodelled"] else "estimate what one process does without it",
+        )
     if ended == "raised":
         raise InputError(
-            f"{place}: {outcome['kind']}: {outcome['message'].splitlines()[0] if outcome['message'] else ''}",
+            f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}",
             hint="the program raised this on the virtual card; gpuledger -v estimate … shows where",
         )
     if outcome["steps"] and not outcome["allocations"]:

@@ -31,7 +31,14 @@ class VirtualSession(Session):
         super().__init__(settings, rank_directory=directory)
         self.device = device
         self._ends_program = ends_program
+        device.module_now = self._module_now
         self._begins_late = False  # what is alive now is not on the card
+
+    def _module_now(self) -> str:
+        """Return the path of the module that is running; "" outside of any."""
+        pieces = self.device.token.partition("~")[0].split(".")
+        module_id = int(pieces[1], 36) - 1 if len(pieces) > 1 else -1
+        return self.roster.path_of(module_id) if module_id >= 0 else ""
 
     def _begin(self) -> None:
         card = self.device.card
