@@ -42,7 +42,8 @@ class Nvml:
     """A binding with two cards, the second of which tells nothing but its name."""
 
     NVMLError = RuntimeError
-    nvmlMemory_v2 = NVML_TEMPERATURE_GPU = 0
+    nvmlMemory_v2 = NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
+    _nvmlGetFunctionPointer = None
 
     def __init__(self) -> None:
         self.energy = count(1_000_000, 500)
@@ -58,7 +59,11 @@ class Nvml:
 
     def __getattr__(self, name: str) -> Any:
         answers = {
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * GIB, total=10 * GIB),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * GIB, reserved=GIB, total=10 * GIB),
+            "nvmlDeviceGetUUID": b"GPU-0",
+            "nvmlDeviceGetFieldValues": [],
+            "nvmlDeviceGetClockInfo": 1980,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
             "nvmlDeviceGetPowerUsage": 250_000,
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=40),
             "nvmlDeviceGetTemperature": 55,

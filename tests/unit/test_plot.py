@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from imports import DATA, make
 from synthetic import load_run, make_run
@@ -82,6 +82,7 @@ def test_the_baseline_is_the_first_reading(tmp_path: Path) -> None:
     assert (whole.peak[1] / MIB, whole.baseline) == (700, 0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=3000), st.integers(8, 400))
 def test_a_thinned_line_keeps_peak_lowest_point_and_ends(
     tmp_path_factory: pytest.TempPathFactory, used: list[int], points: int

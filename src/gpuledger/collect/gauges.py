@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.collect.nvml import open_nvml
+from gpuledger.collect.sensors import CardSensors
 
 
 @dataclass(frozen=True)
@@ -30,43 +30,27 @@ class Gauges:
     """
 
     def __init__(self, binding: Any, pid: int | None = None) -> None:
-        self._nvml = binding
         self._pid = pid
-        self._handles = [binding.nvmlDeviceGetHandleByIndex(number) for number in range(binding.nvmlDeviceGetCount())]
-        self._started_mj = [self._ask(binding.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in self._handles]
+        self._cards = [CardSensors(binding, number) for number in range(binding.nvmlDeviceGetCount())]
+        self._started_mj = [card.read_energy_mj() for card in self._cards]
 
     def read(self) -> tuple[Gauge, ...]:
         """Return one reading of each card."""
-        return tuple(self._read(handle, start) for handle, start in zip(self._handles, self._started_mj, strict=True))
+        return tuple(self._read(card, start) for card, start in zip(self._cards, self._started_mj, strict=True))
 
-    def _read(self, handle: Any, started_mj: float | None) -> Gauge:
-        nvml = self._nvml
-        name = self._ask(nvml.nvmlDeviceGetName, handle)
-        memory = self._ask(lambda one: nvml.nvmlDeviceGetMemoryInfo(one, version=nvml.nvmlMemory_v2), handle)
-        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        busy = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        now_mj = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    def _read(self, card: CardSensors, started_mj: int | None) -> Gauge:
+        memory, found, now_mj = card.read_memory(), card.read_sensors(), card.read_energy_mj()
+        processes = card.read_processes() if self._pid else []
         return Gauge(
-            name=name.decode() if isinstance(name, bytes) else str(name or "unknown card"),
-            used_bytes=None if memory is None else int(memory.used),
-            total_bytes=None if memory is None else int(memory.total),
-            power_w=None if power_mw is None else power_mw / 1000,
-            temperature_c=self._ask(lambda one: nvml.nvmlDeviceGetTemperature(one, nvml.NVML_TEMPERATURE_GPU), handle),
-            busy_frac=None if busy is None else busy.gpu / 100,
+            name=card.name,
+            used_bytes=None if memory is None else memory.used_bytes,
+            total_bytes=None if memory is None else memory.total_bytes,
+            power_w=found.power_average_w,
+            temperature_c=found.temperature_c,
+            busy_frac=found.utilization_frac,
             energy_j=None if now_mj is None or started_mj is None else (now_mj - started_mj) / 1000,
-            process_bytes=self._process_bytes(handle),
+            process_bytes=next((held_bytes for pid, held_bytes in processes if pid == self._pid), None),
         )
-
-    def _process_bytes(self, handle: Any) -> int | None:
-        processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) if self._pid else None
-        return next((one.usedGpuMemory for one in processes or () if one.pid == self._pid), None)
-
-    def _ask(self, question: Callable[[Any], Any], handle: Any) -> Any:
-        """Return the answer; None where the card does not give one."""
-        try:
-            return question(handle)
-        except self._nvml.NVMLError:
-            return None
 
 
 def open_gauges(pid: int | None = None) -> Gauges | None:

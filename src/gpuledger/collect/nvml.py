@@ -1,22 +1,19 @@
-"""NVML: what the card itself says."""
+"""NVML as recordings use it: cards by their UUID, which is what torch knows of them."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
+
+from gpuledger.collect.sensors import CardSensors, MemoryReading
+
+__all__ = ["DRIVER_NODES", "MemoryReading", "Nvml", "open_nvml"]
 
 DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
 """One of these is there where a driver is: of Linux, or of Windows below WSL."""
 
-
-@dataclass(frozen=True)
-class MemoryReading:
-    """One reading. ``used_bytes`` excludes ``driver_bytes``, which is None where the driver does not tell."""
-
-    used_bytes: int
-    driver_bytes: int | None
-    total_bytes: int
+_NO_NUMBER = -1
+"""Stands for the number of a card that is known by its UUID."""
 
 
 class Nvml:
@@ -24,13 +21,14 @@ class Nvml:
 
     def __init__(self, binding: Any) -> None:
         self._nvml = binding
-        self._handles: dict[str, Any] = {}
+        self._cards: dict[str, CardSensors] = {}
 
-    def _handle(self, uuid: str) -> Any:
-        handle = self._handles.get(uuid)
-        if handle is None:
-            handle = self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        return handle
+    def _card(self, uuid: str) -> CardSensors:
+        card = self._cards.get(uuid)
+        if card is None:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            card = self._cards[uuid] = CardSensors(self._nvml, _NO_NUMBER, handle)
+        return card
 
     def driver_version(self) -> str:
         """Return the driver's version."""
@@ -53,18 +51,16 @@ class Nvml:
     def read_memory(self, uuid: str) -> MemoryReading | None:
         """Return the card's bytes; None where it cannot be read."""
         try:
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=self._nvml.nvmlMemory_v2)
+            return self._card(uuid).read_memory()
         except self._nvml.NVMLError:
             return None
-        return MemoryReading(memory.used, memory.reserved, memory.total)
 
     def read_processes(self, uuid: str) -> list[tuple[int, int | None]] | None:
         """Return ``(pid, bytes)`` of every process on the card; None where it cannot be read."""
         try:
-            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid))
+            return self._card(uuid).list_processes()
         except self._nvml.NVMLError:
             return None
-        return [(process.pid, process.usedGpuMemory) for process in processes]
 
 
 def open_nvml() -> Nvml | None:

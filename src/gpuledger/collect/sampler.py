@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.nvml import MemoryReading
 
 PERIOD_S = 0.05
@@ -55,8 +56,7 @@ class CardSampler:
         self._clock = clock
         self._uuids = cards.card_uuids()
         self._before = {uuid: self._state(uuid) for uuid in self._uuids}
-        self._samples: list[tuple[int, int, int, int, int]] = []
-        self._processes: list[tuple[int, int, int, int]] = []
+        self._log = CardLog()
         self._ticks = self._parts = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpuledger-sampler", daemon=True)
@@ -105,10 +105,8 @@ class CardSampler:
         t_ns, memory = self._clock(), self._cards.read_memory(uuid)
         if memory is None:
             return
-        driver_bytes = -1 if memory.driver_bytes is None else memory.driver_bytes
-        self._samples.append((t_ns, index, memory.used_bytes, driver_bytes, memory.total_bytes))
-        for pid, held_bytes in self._cards.read_processes(uuid) or ():
-            self._processes.append((t_ns, index, pid, -1 if held_bytes is None else held_bytes))
+        self._log.add_memory(t_ns, index, memory)
+        self._log.add_processes(t_ns, index, self._cards.read_processes(uuid) or ())
 
     def write(self) -> None:
         """Write what is waiting as one part.
@@ -116,19 +114,15 @@ class CardSampler:
         Raises:
             OSError: it cannot be written; what was waiting is lost.
         """
-        from gpuledger.model.journal import COLUMNS, JournalWriter, Part
+        from gpuledger.model.journal import JournalWriter, Part, write_compressed
 
         self._ticks = 0
-        samples, self._samples = self._samples, []
-        processes, self._processes = self._processes, []
-        if not samples:
+        if not len(self._log):
             return
         part = Part(facts={"card_uuids": self._uuids})
-        for table, rows in (("samples", samples), ("process_samples", processes)):
-            if rows:
-                part.add(table, **dict(zip(COLUMNS[table], zip(*rows, strict=True), strict=True)))
+        self._log.take(part)
         hour, number = divmod(self._parts, PARTS_IN_JOURNAL)
-        writer = JournalWriter(self._directory / f"{hour:05d}")
+        writer = JournalWriter(self._directory / f"{hour:05d}", write_compressed)
         writer.next_part = number
         writer.write(part)
         self._parts += 1

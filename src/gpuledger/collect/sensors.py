@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuledger.collect.nvml import MemoryReading
-
 _POWER_AVERAGE, _POWER_INSTANT = 185, 186
 """NVML's fields: power of the last second, and power of 25 ms of every 100 ms."""
 
@@ -20,6 +18,15 @@ _POWER_CAP = 0
 _MEMORY_WORDS = ctypes.c_ulonglong * 5
 """NVML's memory info, version 2, as plain words: version, total, reserved, free, used. The binding's own structure
 takes longer to look into than the driver takes to answer."""
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """One reading. ``used_bytes`` excludes ``driver_bytes``, which is None where the driver does not tell."""
+
+    used_bytes: int
+    driver_bytes: int | None
+    total_bytes: int
 
 
 @dataclass(frozen=True)
@@ -35,17 +42,18 @@ class SensorReading:
 
 
 class CardSensors:
-    """The sensors of one card.
+    """The sensors of one card: the one place where a card is read.
 
     Args:
         binding: NVML, open.
         index: The card's number there.
+        handle: NVML's own handle of it, where it was not found by its number.
     """
 
-    def __init__(self, binding: Any, index: int) -> None:
+    def __init__(self, binding: Any, index: int, handle: Any = None) -> None:
         self._nvml = binding
         self.index = index
-        self._handle = binding.nvmlDeviceGetHandleByIndex(index)
+        self._handle = binding.nvmlDeviceGetHandleByIndex(index) if handle is None else handle
         self.name = _text(self._ask(binding.nvmlDeviceGetName)) or "unknown card"
         self.uuid = _text(self._ask(binding.nvmlDeviceGetUUID))
         self._memory_call = _bound_memory_call(binding)
@@ -101,8 +109,12 @@ class CardSensors:
 
     def read_processes(self) -> list[tuple[int, int | None]]:
         """Return ``(pid, bytes)`` of every process on the card; none where the driver does not list them."""
+        return self.list_processes() or []
+
+    def list_processes(self) -> list[tuple[int, int | None]] | None:
+        """Return ``(pid, bytes)`` of every process on the card; None where the driver does not list them."""
         found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
-        return [(process.pid, process.usedGpuMemory) for process in found or ()]
+        return None if found is None else [(process.pid, process.usedGpuMemory) for process in found]
 
     def is_lost(self) -> bool:
         """Return whether the card no longer answers: it fell off the bus, or was reset."""
