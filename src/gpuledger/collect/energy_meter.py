@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
+from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, children_of
 from gpuledger.collect.tick_follower import TickFollower
 from gpuledger.errors import NoDeviceError
-from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, Tick
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
 
 LOOK_S = 0.04
@@ -62,10 +63,7 @@ class CardMeter:
     """
 
     def __init__(self, card: MeteredCard, index: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
-        self.ticks: list[Tick] = []
-        self.samples: list[tuple[Any, ...]] = []
-        self.sensors: list[tuple[Any, ...]] = []
-        self.processes: list[tuple[Any, ...]] = []
+        self.log = CardLog()
         self.counts = True
         """Whether its energy counter is to be followed."""
         self.failure: str | None = None
@@ -107,36 +105,15 @@ class CardMeter:
         if self.counts and self._follower.readable and self._clock() >= self._follower.due_ns:
             tick = self._follower.ask()
             if tick is not None:
-                self.ticks.append(tick)
+                self.log.add_tick(self._index, tick)
 
     def _read_sensors(self, t_ns: int) -> None:
         memory, found = self._card.read_memory(), self._card.read_sensors()
         if memory is None:
             return
-        driver_bytes = -1 if memory.driver_bytes is None else memory.driver_bytes
-        self.samples.append((t_ns, self._index, memory.used_bytes, driver_bytes, memory.total_bytes))
-        floats = (found.power_average_w, found.power_instant_w, None, found.utilization_frac)
-        whole = (found.sm_clock_mhz, found.temperature_c, found.throttle)
-        self.sensors.append(
-            (
-                t_ns,
-                self._index,
-                *(float("nan") if value is None else value for value in floats),
-                *(-1 if value is None else value for value in whole),
-            )
-        )
-        for pid, held_bytes in self._card.read_processes():
-            self.processes.append((t_ns, self._index, pid, -1 if held_bytes is None else held_bytes))
-
-    def tick_rows(self) -> list[tuple[int, ...]]:
-        """Return the ticks as rows of the journal."""
-        return [
-            (tick.t_ns, self._index, tick.energy_mj, tick.reading_ns, _known(tick.throttled_ns)) for tick in self.ticks
-        ]
-
-
-def _known(value: int | None) -> int:
-    return -1 if value is None else value
+        self.log.add_memory(t_ns, self._index, memory)
+        self.log.add_sensors(t_ns, self._index, found)
+        self.log.add_processes(t_ns, self._index, self._card.read_processes())
 
 
 class EnergyMeter:
@@ -230,7 +207,7 @@ class EnergyMeter:
         Raises:
             OSError: it cannot be written.
         """
-        from gpuledger.model.journal import COLUMNS, JournalWriter, Part
+        from gpuledger.model.journal import JournalWriter, Part
 
         if not self._meters:
             return
@@ -246,15 +223,8 @@ class EnergyMeter:
                 "own_pids": sorted(self._own_pids),
             }
         )
-        rows = {
-            "ticks": [row for meter in meters for row in meter.tick_rows()],
-            "samples": [row for meter in meters for row in meter.samples],
-            "sensors": [row for meter in meters for row in meter.sensors],
-            "process_samples": [row for meter in meters for row in meter.processes],
-        }
-        for table, lines in rows.items():
-            if lines:
-                part.add(table, **dict(zip(COLUMNS[table], zip(*lines, strict=True), strict=True)))
+        for meter in meters:
+            meter.log.take(part)
         JournalWriter(self._run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL).write(part)
 
 
