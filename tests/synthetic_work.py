@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TIME_STEPS = (7, 8)
 KINDS = ("kernel", "copy", "host")
 KERNELS = ("gemm_kernel", "layer_norm_kernel", "Memcpy HtoD")
+OPERATOR = "aten::linear"
 MAIN_STREAM, COPY_STREAM, THREAD = 7, 13, 1
 PLAN = (("forward", 0.05, 0.4), ("backward", 0.42, 0.8), ("optimizer", 0.82, 0.9))
 READINGS = 400
@@ -43,9 +44,9 @@ def load_timed(path: Path, *, modules: int = 30, spans: int = 200, host: bool = 
     run = load_run(path, modules=modules, cuda=not host, **shape)
     for rank in run.ranks:
         names = rank.table("names").num_rows
-        write_table(
-            rank.directory, _table("names", {"name_id": names + np.arange(3), "name": list(KERNELS)}), "names", 1
-        )
+        words = [*KERNELS, OPERATOR]
+        numbered = _table("names", {"name_id": names + np.arange(len(words)), "name": words})
+        write_table(rank.directory, numbered, "names", 1)
         work = [_work(step, modules, spans, names, host) for step in TIME_STEPS]
         merged = {name: np.concatenate([part[name] for part in work]) for name in work[0]}
         write_table(rank.directory, _span_table(merged), "spans", 1)
@@ -74,6 +75,7 @@ def _work(step: int, modules: int, spans: int, first_name: int, host: bool) -> d
             "name_id": first_name + np.where(copies, 2, np.arange(each) % 2),
             "start_ns": edges[:-1],
             "end_ns": edges[:-1] + length,
+            "operator_id": np.full(each, first_name + len(KERNELS)),
             "module_id": module,
             "phase": np.full(each, PHASES.index(phase)),
             "step": np.full(each, step),

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return load_timed(tmp_path_factory.mktemp("timed") / "run.ledger", blocks=800)
+    return load_timed(tmp_path_factory.mktemp("timed") / "run.ledger", blocks=800, hostile_names=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def amounts(opened: Opened) -> list[int]:
 
 def test_the_switch_shows_a_steps_time_by_module(opened: Opened, times: TimeBreakdown) -> None:
     before = opened.page.evaluate("document.getElementById('structure').toDataURL()")
-    opened.page.click("#metric-time")
+    opened.page.keyboard.press("m")
     assert opened.page.evaluate("document.getElementById('structure').toDataURL()") != before
     assert opened.text("#instant-name") == "In one step"
     assert format_ns(times.work_ns) in opened.text("#instant-bytes")

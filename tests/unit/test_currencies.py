@@ -66,11 +66,12 @@ def test_the_nodes_hold_the_breakdowns_own_times(run: Run, payload: dict[str, An
 
 def test_bars_are_cut_from_the_same_sums(payload: dict[str, Any]) -> None:
     time = payload["views"][0]["time"]
-    by_phase, by_kind = time["bars"]
-    for bar in (by_phase, by_kind):
+    by_part, by_kind = time["bars"]
+    for bar in (by_part, by_kind):
         assert bar["whole"] == pytest.approx(sum(amount for _, amount in bar["parts"]))
         assert bar["whole"] == pytest.approx(time["work_ns"] + time["idle_ns"], abs=2)
-    assert [name for name, _ in by_phase["parts"]] == ["forward", "backward", "optimizer", IDLE]
+    assert [name for name, _ in by_part["parts"]] == ["forward", "backward", "optimizer", "data", IDLE]
+    assert by_part["whole"] == time["undisturbed"]["median_ns"]
     assert [name for name, _ in by_kind["parts"]] == ["kernel", "copy", IDLE]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import load_run, make_run
-from synthetic_work import COPY_STREAM, MAIN_STREAM, load_timed
+from synthetic_work import COPY_STREAM, MAIN_STREAM, OPERATOR, load_timed
 from watched_runs import watch_run
 
 from gpuledger.analyze.instant import find_peak
@@ -124,6 +124,7 @@ def test_every_span_is_there_and_inside_its_module(run: Run, document: dict[str,
                 for one in ranges
                 if one["ts"] <= event["ts"] + 1e-6 and event["ts"] + event["dur"] <= one["ts"] + one["dur"] + 1e-6
             ]
+            assert event["args"]["operator"] == OPERATOR
             assert {one["cat"] for one in around} >= {"step", "phase"}
             assert around[-1]["args"].get("module", "") == event["args"]["module"]
 

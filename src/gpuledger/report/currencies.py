@@ -12,6 +12,7 @@ from gpuledger.units import format_joules
 
 if TYPE_CHECKING:
     from gpuledger.analyze.energy import EnergyBreakdown
+    from gpuledger.analyze.step_parts import StepParts
     from gpuledger.analyze.times import TimeBreakdown
     from gpuledger.report.data import Module
     from gpuledger.report.tree import Tree
@@ -51,10 +52,17 @@ def time_amounts(times: TimeBreakdown) -> tuple[Amount, ...]:
     return spent + idle
 
 
-def time_bars(times: TimeBreakdown) -> tuple[Bar, ...]:
-    """Return a step's time cut by phase and, on a card, by kind of work."""
+def time_bars(times: TimeBreakdown, parts: StepParts | None) -> tuple[Bar, ...]:
+    """Return an undisturbed step cut into its parts and, on a card, its work by kind.
+
+    Without an undisturbed step to cut, the work of the time pass is cut by phase.
+    """
     where = "operators, host time" if times.on_host else "work of the card"
-    bars = [_bar("By phase", "ns", time_amounts(times), where)]
+    if parts is None:
+        bars = [_bar("By phase", "ns", time_amounts(times), where)]
+    else:
+        scaled = f", the profiled parts times {parts.scale:.2f}" if parts.scale < 1 else ""
+        bars = [Bar("By part", "ns", parts.step_ns, parts.items(), f"one step, undisturbed{scaled}")]
     if not times.on_host:
         kinds = [Amount("", kind, ns) for kind, ns in times.by_kind_ns.items()]
         idle = [one for one in time_amounts(times) if one.phase == IDLE]

@@ -12,6 +12,7 @@ from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.findings import Finding, find_findings
 from gpuledger.analyze.live import device_indices
 from gpuledger.analyze.series import Line, read_lines
+from gpuledger.analyze.step_parts import StepParts, step_parts
 from gpuledger.analyze.summary import Summary, summarize
 from gpuledger.analyze.timeline import Band, Timeline, bands, build_timeline
 from gpuledger.analyze.times import TimeBreakdown, break_down_time
@@ -60,6 +61,7 @@ class View:
     findings: tuple[Finding, ...]
     windows: tuple[dict[str, Any], ...]
     times: TimeBreakdown | None = None
+    parts: StepParts | None = None
     energy: EnergyBreakdown | None = None
     power: Line | None = None
 
@@ -125,6 +127,7 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         findings=find_findings(rank, device_idx),
         windows=read_windows(rank, device_idx),
         times=break_down_time(rank, device_idx),
+        parts=step_parts(rank, device_idx),
         energy=break_down_energy(rank, device_idx),
     )
 

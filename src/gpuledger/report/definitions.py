@@ -25,6 +25,10 @@ _COLUMNS = {
     "used": ("Used", "samples", "used_bytes", ""),
     "driver": ("Driver", "samples", "driver_bytes", ""),
     "capacity": ("Capacity", "samples", "total_bytes", ""),
+    "amount.bytes": ("Bytes", "blocks", "requested_bytes", "bytes asked for and allocated at the instant"),
+    "window_energy_j": ("Energy", "windows", "energy_j", ""),
+    "window_uncertainty_j": ("Plus or minus", "windows", "uncertainty_j", ""),
+    "window_throttled_ns": ("Throttled", "windows", "throttled_ns", ""),
     "power": ("Power", "samples", "power_instant_w", ""),
     "power_average": ("Power", "samples", "power_average_w", ""),
     "other_processes": ("Other processes", "process_samples", "bytes", "what other processes hold on this card"),
@@ -53,6 +57,28 @@ _OWN = {
         "time of a step in which at least one kernel or copy was at work on the card",
         "Kineto (CUPTI), mean over the steps of the time pass",
     ),
+    "amount.time": Definition(
+        "Time",
+        "time of the module's own kernels in one step, or of its operators on the host, summed over its phases",
+        "Kineto (CUPTI on a card), mean over the steps of the time pass",
+    ),
+    "amount.energy": Definition(
+        "Energy",
+        "the module's share of a step's joules: the base power by time, the rest by time and kind of work",
+        "NVML total energy for the sum, apportioned",
+    ),
+    "total": Definition("With children", "what a module and all modules below it have", "sum"),
+    "phase.forward": Definition("Forward", "work launched inside a module's forward", "ranges of modules, Kineto"),
+    "phase.backward": Definition(
+        "Backward", "work launched by autograd, with the module whose forward made the node", "sequence numbers, Kineto"
+    ),
+    "phase.optimizer": Definition("Optimizer", "work launched inside the optimizer's step", "step hooks, Kineto"),
+    "phase.data": Definition(
+        "Data",
+        "work outside forward, backward and optimizer: copies of input, metrics, a loss outside modules",
+        "what is left of the work",
+    ),
+    "phase.between": Definition("Between", "work outside forward, backward and optimizer", "what is left of the work"),
     "phase.idle": Definition(
         "Idle",
         "the undisturbed step less the busy time: no kernel was at work; derived, not measured",

@@ -132,7 +132,7 @@ def _time(times: TimeBreakdown, view: View, tree: Tree, phases: dict[str, int]) 
     amounts = time_amounts(times)
     return {
         "accounts": amount_columns(amounts, tree, view.modules, phases, 0),
-        "bars": [asdict(bar) for bar in time_bars(times)],
+        "bars": [asdict(bar) for bar in time_bars(times, view.parts)],
         "steps": times.steps,
         "on_host": times.on_host,
         "work_ns": round(times.work_ns),

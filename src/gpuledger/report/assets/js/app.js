@@ -58,11 +58,18 @@ class App {
     if (k >= 0 && k < this.view.instants.length) this.store.set({ at: instantKey(this.view, k) });
   }
 
+  /** Go on to the next currency that this view has. */
+  nextCurrency() {
+    const known = Object.keys(CURRENCIES).filter((key) => key === "bytes" || this.view[key]);
+    const at = known.indexOf(chosenCurrency(this.view, this.store.state));
+    this.store.set({ metric: known[(at + 1) % known.length], sort: "" });
+  }
+
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") return this.escape();
     if (event.target.closest("input, select, textarea, canvas")) return;
-    const action = { "/": () => byId("search").focus(), p: () => this.store.set({ at: "peak" }), e: () => this.store.set({ at: "end" }), ",": () => this.move(-1), ".": () => this.move(1) }[event.key];
+    const action = { "/": () => byId("search").focus(), p: () => this.store.set({ at: "peak" }), e: () => this.store.set({ at: "end" }), m: () => this.nextCurrency(), ",": () => this.move(-1), ".": () => this.move(1) }[event.key];
     if (!action) return;
     event.preventDefault();
     action();
@@ -147,7 +154,7 @@ class App {
       button.setAttribute("aria-pressed", String(key === shown));
       button.disabled = key !== "bytes" && !this.view[key];
       if (button.disabled) button.dataset.tip = missing;
-      else delete button.dataset.tip;
+      else button.dataset.tip = `${CURRENCIES[key].everything}, by module (m goes on to the next)`;
     }
     byId("axis").hidden = this.view.kind === "card";
     byId("span").hidden = !hasMoreThanRecorded(this.view);

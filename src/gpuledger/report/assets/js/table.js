@@ -50,9 +50,14 @@ class AccountTable {
       const current = sort.replace(/^-/, "") === column;
       const aria = current ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
       const mark = element("span", { className: "sort-mark", "aria-hidden": "true" }, current ? (sort.startsWith("-") ? "▾" : "▴") : "");
-      const button = element("button", { type: "button", className: "sort", onclick: () => this.sort(column) }, columnTitle(column, group, this.ledger.currency), mark);
+      const button = element("button", { type: "button", className: "sort", "data-define": this.definitionOf(column), onclick: () => this.sort(column) }, columnTitle(column, group, this.ledger.currency), mark);
       return element("th", { scope: "col", className: `column-${column}`, "aria-sort": aria }, button);
     }));
+  }
+
+  /** Return the definition a column's head shows; null where its title says all. */
+  definitionOf(column) {
+    return { amount: `amount.${this.ledger.currency.key}`, total: "total" }[column] || null;
   }
 
   sort(column) {
