@@ -1,7 +1,7 @@
 """Measures the time pass: how much kernel time finds its module, how well it closes, and what it leaves behind.
 
-Each model is recorded twice as a user would (`gpuledger run`), with steps before and after the passes timed by the
-script itself. Needs a CUDA card.
+Each model is recorded twice as a user would (`gpuledger run`), training and inference, with steps before and after the
+passes timed by the script itself. Needs a CUDA card; with --small on a CPU it shows that the script works, no more.
 
 Usage: python bench/time_pass.py --out bench/results/h200/time_pass.json [--models gpt2,resnet50] [--keep DIRECTORY]
 """
@@ -28,8 +28,11 @@ from gpuledger.api import load
 HERE = Path(__file__).parent
 
 
-def record(model: str, seconds: float, directory: Path) -> dict[str, Any]:
-    """Return what one recorded training says of its time."""
+SCRIPTS = {"training": ("train_one.py", "--steps", "20", "--times"), "inference": ("infer_one.py", "--calls", "60")}
+
+
+def record(model: str, mode: str, seconds: float, extra: list[str], directory: Path) -> dict[str, Any]:
+    """Return what one recorded program says of its time."""
     run = directory / f"{model}.ledger"
     command = [
         sys.executable,
@@ -44,7 +47,8 @@ def record(model: str, seconds: float, directory: Path) -> dict[str, Any]:
         "--out",
         str(run),
     ]
-    script = [str(HERE / "train_one.py"), model, "--steps", "20", "--seconds", str(seconds), "--times"]
+    program, *words = SCRIPTS[mode]
+    script = [str(HERE / program), model, *words, "--seconds", str(seconds), *extra]
     started_s = time.monotonic()
     done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
@@ -74,29 +78,39 @@ def record(model: str, seconds: float, directory: Path) -> dict[str, Any]:
     }
 
 
+def record_twice(model: str, mode: str, seconds: float, extra: list[str], directory: Path) -> dict[str, Any]:
+    """Return two runs of one program, and how far their kernels' times are apart."""
+    runs = [record(model, mode, seconds, extra, directory) for _ in range(2)]
+    kernel_ms = [run["kernel_ms"] for run in runs if "kernel_ms" in run]
+    apart = abs(kernel_ms[0] / kernel_ms[1] - 1) if len(kernel_ms) == 2 else None
+    return {"runs": runs, "kernel_repeats_within": apart}
+
+
 def main() -> None:
     """Record every model twice and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--limit-s", type=float, default=300)
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each program goes on")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--keep", type=Path, help="keep the first run's journal of each model there")
     arguments = parser.parse_args()
     deadline_s = time.monotonic() + arguments.limit_s
+    size = ["--device", arguments.device, *(["--small"] if arguments.small else [])]
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for model in arguments.models.split(","):
             if time.monotonic() > deadline_s:
                 break
-            runs = [record(model, 5.0, Path(scratch)) for _ in range(2)]
-            kernel_ms = [run["kernel_ms"] for run in runs if "kernel_ms" in run]
-            results[model] = {"runs": runs}
-            if len(kernel_ms) == 2:
-                results[model]["kernel_repeats_within"] = abs(kernel_ms[0] / kernel_ms[1] - 1)
+            results[model] = {
+                mode: record_twice(model, mode, arguments.seconds, size, Path(scratch)) for mode in SCRIPTS
+            }
             if arguments.keep:
                 shutil.copytree(Path(scratch) / f"{model}.ledger", arguments.keep / f"{model}.ledger")
             print(model, json.dumps(results[model]), flush=True)
-    write_results(arguments.out, {"environment": describe_environment("cuda"), "models": results})
+    write_results(arguments.out, {"environment": describe_environment(arguments.device), "models": results})
 
 
 if __name__ == "__main__":
