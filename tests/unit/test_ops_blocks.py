@@ -46,7 +46,7 @@ class TickingCard:
         return time.monotonic_ns() // 2 if self.throttled else 0
 
     def read_sensors(self):
-        return SimpleNamespace(sm_clock_mhz=1980, temperature_c=55)
+        return SimpleNamespace(sm_clock_mhz=1980, temperature_c=55, utilization_frac=0.98)
 
 
 class Sleeper:
@@ -83,7 +83,7 @@ def test_inputs_that_are_written_are_put_back_before_each_block():
 
 def test_a_block_says_what_the_card_showed_and_whether_the_cap_held_it():
     blocks = time_blocks(Sleeper(), QUICK, TickingCard(throttled=True))
-    assert {(block.sm_clock_mhz, block.temperature_c) for block in blocks} == {(1980, 55)}
+    assert {(block.sm_clock_mhz, block.temperature_c, block.busy_frac) for block in blocks} == {(1980, 55, 0.98)}
     assert all(block.is_throttled for block in blocks)
     assert not any(block.is_throttled for block in time_blocks(Sleeper(), QUICK, TickingCard()))
 

@@ -68,6 +68,7 @@ class Block:
     throttled_ns: int | None = None
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
+    busy_frac: float | None = None
 
     @property
     def is_throttled(self) -> bool:
@@ -119,10 +120,16 @@ def _with_state(block: Block, sensors: Sensors, throttled_before_ns: int | None)
     reading, throttled_ns = sensors.read_sensors(), sensors.read_throttled_ns()
     known = throttled_ns is not None and throttled_before_ns is not None
     within_ns = throttled_ns - throttled_before_ns if known else None  # type: ignore[operator]  # known says so
-    state = replace(
-        block, throttled_ns=within_ns, sm_clock_mhz=reading.sm_clock_mhz, temperature_c=reading.temperature_c
+    return replace(_shown(block, reading), throttled_ns=within_ns), throttled_ns
+
+
+def _shown(block: Block, reading: Any) -> Block:
+    return replace(
+        block,
+        sm_clock_mhz=reading.sm_clock_mhz,
+        temperature_c=reading.temperature_c,
+        busy_frac=reading.utilization_frac,
     )
-    return state, throttled_ns
 
 
 class Load:
@@ -199,8 +206,7 @@ def energy_blocks(
             load.check()
             end = _tick(sensors, clock_ns)
             reading = sensors.read_sensors()
-            block = _energy_block(load, start, end)
-            blocks.append(replace(block, sm_clock_mhz=reading.sm_clock_mhz, temperature_c=reading.temperature_c))
+            blocks.append(_shown(_energy_block(load, start, end), reading))
             start = end
     return blocks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -53,9 +53,9 @@ class Method:
     least_windows: int = 2
     most_windows: int = 6
 
-    def document(self, mode: Mode, how: How) -> dict[str, Any]:
-        """Return what a record keeps of its method, in plain values."""
-        return {"mode": mode.value, "how": how.value, "inputs": "normal", "time": "burst", "energy": "ticks"}
+    def document(self) -> dict[str, Any]:
+        """Return the choices as plain values."""
+        return {**asdict(self), "modes": [mode.value for mode in self.modes]}
 
 
 HOT_FRAC, ROTATING_FRAC = 0.5, 2.0

@@ -9,6 +9,7 @@ from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.measure import Task
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.place import Place
+from gpuledger.operators.records import Environment
 from gpuledger.operators.workload import Use, Workload
 
 
@@ -24,10 +25,27 @@ def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
 
 def missing_tasks(tasks: Sequence[Task], book: Book, place: Place, *, need_energy: bool) -> list[Task]:
     """Return the tasks that the book has no record of for this device and software."""
+    return _missing(tasks, book, place.environment, need_energy=need_energy)
+
+
+def lacking_for(
+    workloads: Iterable[Workload], book: Book, environment: Environment, *, need_energy: bool
+) -> list[Task]:
+    """Return what the book lacks of workloads for an environment, whose flags hold the cache's size.
+
+    Energy is asked for where the environment is a card's.
+    """
+    uses = [use for workload in workloads for use in workload.uses]
+    tasks = tasks_of(uses, int(environment.flags.get("cache_bytes") or 0))
+    has_counter = environment.flags.get("power_limit_w") is not None
+    return _missing(tasks, book, environment, need_energy=need_energy and has_counter)
+
+
+def _missing(tasks: Sequence[Task], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:
     lacking: set[tuple[str, Mode]] = set()
     for mode in Mode:
         digests = [task.key.digest for task in tasks if task.mode == mode]
-        found = book.missing(digests, place.environment, need_energy, mode.value)
+        found = book.missing(digests, environment, need_energy, mode.value)
         lacking.update((digest, mode) for digest in found)
     return [task for task in tasks if (task.key.digest, task.mode) in lacking]
 

@@ -70,7 +70,7 @@ def compare_command(
     else:
         print_lines([place.environment.card, *lines_of(pairs)])
     if place_of_picture is not None:
-        _draw(pairs, place_of_picture, place.environment.card)
+        draw_pairs_into(pairs, place_of_picture, place.environment.card)
 
 
 def _picture(output: str, *, force: bool) -> Path:
@@ -145,7 +145,12 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
     }
 
 
-def _draw(pairs: Sequence[Pair], place: Path, card: str) -> None:
+def draw_pairs_into(pairs: Sequence[Pair], place: Path, card: str) -> None:
+    """Draw the pairs as bars into a file.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
     from gpuledger.report.operator_plot import BarPair, draw_pairs
     from gpuledger.report.plot_style import own_settings, picture_bytes, picture_suffix
 

@@ -14,6 +14,9 @@ COMMANDS: dict[str, Entry] = {
     ),
     "sum": Entry("gpuledger.cli.ops.sum:sum_command", "Add up", "Add up a workload's time and energy from the book."),
     "compare": Entry("gpuledger.cli.ops.compare:compare_command", "Add up", "Hold sums beside whole models."),
+    "campaign": Entry(
+        "gpuledger.cli.ops.campaign:campaign_command", "Measure", "Capture, measure and compare what one file lists."
+    ),
     "fit": Entry("gpuledger.cli.ops.fit:fit_command", "Predict", "Learn from the book what operators cost."),
     "card": Entry("gpuledger.cli.ops.card:card_command", "Predict", "Tell how good predictions from the book are."),
     "predict": Entry(

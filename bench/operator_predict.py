@@ -1,0 +1,61 @@
+"""What predictions from a book are worth, and how long one takes.
+
+Usage: python bench/operator_predict.py --book h200.book --workload a.workload.json --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from environment import describe_environment, write_results
+
+from gpuledger.operators.book import open_book
+from gpuledger.operators.card import validate
+from gpuledger.operators.choose import open_shelf, roof_of_shelf
+from gpuledger.operators.fit import fit
+from gpuledger.operators.predict import FittedPredictor
+from gpuledger.operators.workload import read_workload
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--book", default="operators.book")
+    parser.add_argument("--card")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workload", type=Path, action="append", default=[])
+    parser.add_argument("--batch", type=int, default=1000, help="operators predicted at once")
+    options = parser.parse_args()
+    shelf = open_shelf(open_book(options.book), options.card)
+    examples, roof = shelf.examples, roof_of_shelf(shelf)
+    started_s = time.perf_counter()
+    predictor = FittedPredictor(fit(examples, roof))
+    fitted_s = time.perf_counter() - started_s
+    asked = [examples[place % len(examples)] for place in range(options.batch)]
+    keys, hot = [one.key for one in asked], [one.is_hot for one in asked]
+    predictor.costs(keys[:10], hot[:10])
+    spans_s = []
+    for _ in range(5):
+        started_s = time.perf_counter()
+        predictor.costs(keys, hot)
+        spans_s.append(time.perf_counter() - started_s)
+    card = validate(examples, roof, [read_workload(path) for path in options.workload])
+    write_results(
+        options.out,
+        {
+            "environment": describe_environment(options.device),
+            "book_card": shelf.environment.to_json(),
+            "fit_s": fitted_s,
+            "batch": options.batch,
+            "ms_an_operator": sorted(spans_s)[2] / options.batch * 1e3,
+            "card": asdict(card),
+        },
+    )
+    print(f"{sorted(spans_s)[2] / options.batch * 1e3:.4f} ms an operator; {card.unseen}; {card.beyond}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Workers as Ray actors, one for each GPU that Ray has, here or on other machines."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.operators.campaign import Answer
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.measure import Task
+from gpuledger.operators.method import Method, Mode
+from gpuledger.operators.records import Environment, Record
+
+LOCAL = "local"
+REVIVED_S = 120.0
+"""A worker that died is back by then, torch loaded, or its machine is gone."""
+
+
+class Measurer:
+    """One worker's process: it has one device and measures one operator at a time."""
+
+    def __init__(self, device: str, method: dict[str, Any], force: bool) -> None:
+        from gpuledger.operators.place import find_place
+
+        self._place = find_place(device, force=force)
+        self._method = Method(**{**method, "modes": tuple(Mode(mode) for mode in method["modes"])})
+
+    def environment(self) -> dict[str, Any]:
+        """Return the device and software."""
+        return self._place.environment.to_json()
+
+    def measure(self, key: dict[str, Any], mode: str) -> dict[str, Any]:
+        """Return the record of one operator; a process whose card was lost ends, and comes back with a new one."""
+        import os
+
+        from gpuledger.operators.one import CardLostError, measure_one
+
+        try:
+            return measure_one(OperatorKey.from_json(key), Mode(mode), self._place, self._method).to_json()
+        except CardLostError:
+            os._exit(1)
+
+    def process(self) -> int:
+        """Return the process's id."""
+        import os
+
+        return os.getpid()
+
+
+class RayCrew:
+    """Ray's actors as a crew.
+
+    Args:
+        ray: The library, connected.
+        device: ``cuda`` for one worker on each GPU, ``cpu`` for one on each of ``workers``.
+        method: How operators are measured.
+        workers: How many on a processor.
+        force: Measure beside other processes.
+    """
+
+    def __init__(self, ray: Any, device: str, method: Method, *, workers: int = 1, force: bool = False) -> None:
+        self._ray = ray
+        count = int(ray.cluster_resources().get("GPU", 0)) if device != "cpu" else workers
+        if not count:
+            raise NoDeviceError("campaign: Ray has no GPU", hint="--device cpu, or join machines that have some")
+        share = {"num_gpus": 1} if device != "cpu" else {"num_cpus": 1}
+        actor = ray.remote(Measurer).options(**share, max_restarts=-1)
+        plain = method.document()
+        self.actors = [actor.remote("cuda:0" if device != "cpu" else "cpu", plain, force) for _ in range(count)]
+        found = ray.get([one.environment.remote() for one in self.actors])
+        self._environments = [Environment(**one) for one in found]
+        self._given: dict[Any, tuple[int, Task]] = {}
+
+    @property
+    def environments(self) -> list[Environment]:
+        """Return each worker's environment."""
+        return self._environments
+
+    def give(self, worker: int, task: Task) -> None:
+        """Let a worker measure an operator."""
+        reference = self.actors[worker].measure.remote(task.key.to_json(), task.mode.value)
+        self._given[reference] = (worker, task)
+
+    def wait(self) -> Answer:
+        """Return the next answer; a worker that died gives none, and Ray starts it again."""
+        (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
+        worker, task = self._given.pop(ready)
+        try:
+            found = self._ray.get(ready)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError):
+            self._revive(worker)
+            return Answer(worker, task, None)
+        return Answer(
+            worker, task, Record(**{**found, "blocks": tuple(found["blocks"]), "kernels": tuple(found["kernels"])})
+        )
+
+    def _revive(self, worker: int) -> None:
+        """Wait until Ray has started a worker again: what is given to it meanwhile would count as another death."""
+        deadline_s = time.monotonic() + REVIVED_S
+        while True:
+            try:
+                self._ray.get(self.actors[worker].process.remote())
+                return
+            except self._ray.exceptions.RayActorError as error:
+                if time.monotonic() > deadline_s:
+                    raise NoDeviceError("campaign: a worker died and does not come back") from error
+            time.sleep(0.5)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Connect to Ray at an address, or start one here for as long as it is needed.
+
+    Raises:
+        UsageError: Ray is not installed, or cannot be reached.
+    """
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError("--ray: Ray is not installed", hint="pip install 'gpuledger[cluster]'") from error
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address == LOCAL:
+            ray.init(include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"--ray {address}: {' '.join(str(error).split())[:200]}", hint="local, or HOST:6379"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
