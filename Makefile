@@ -1,12 +1,12 @@
 # make demo   record the example training in a fresh environment and write its report
 # make test   check style and types, build the wheel and run every test against it
 # make lint   only the checks; make coverage: the tests and the lines they reach
-# make docs   the generated pages; make clean: back to a fresh clone
+# make docs   the generated pages; make site: all pages as a site; make clean: back to a fresh clone
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test coverage lint docs clean
+.PHONY: demo test coverage lint docs site clean
 
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -43,7 +43,13 @@ docs:
 	@$(PYTHON) tools/prepare.py run
 	$(BIN)/python tools/make_format_doc.py
 
+# Also one of the tests; a link that leads nowhere is an error.
+site:
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	echo "The site: $$PWD/docs/_build/index.html"
+
 clean:
 	@rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	rm -rf demo.ledger demo.html
+	rm -rf demo.ledger demo.html docs/_build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """Prepare the environments that `make` works in: `python3 tools/prepare.py run|test|wheel`.
 
 run    .venv with gpuledger (editable) and the torch of constraints.txt
-test   run, plus the dependency groups `test` and `lint` of pyproject.toml, Chromium and PostgreSQL
+test   run, plus the dependency groups `test`, `lint` and `docs` of pyproject.toml, Chromium and PostgreSQL
 wheel  the wheel in dist/, alone with its own dependencies in build/clean and, beside .venv's packages, in build/tested
 
 Needs nothing but the standard library. Each environment carries a stamp, the hash of what it was made from, so a second
@@ -87,7 +87,7 @@ def prepare_test() -> None:
     if not is_fresh(VENV, "test", stamp):
         groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
         with step("installing the tools for tests and checks into .venv (once)"):
-            pip_install(*groups["test"], *groups["lint"])
+            pip_install(*groups["test"], *groups["lint"], *groups["docs"])
         set_stamp(VENV, "test", stamp)
     prepare_chromium()
     prepare_postgresql()

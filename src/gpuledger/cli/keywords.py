@@ -114,7 +114,7 @@ def read_keywords(text: str) -> KeywordFile:
     from gpuledger.formats.setme import read_setme
 
     path = Path(text)
-    if text in SHIPPED and not path.exists():
+    if text in SHIPPED and not path.is_file():
         return _shipped((text,))
     return read_setme(path) if path.suffix == ".py" else _read_toml(path)
 
