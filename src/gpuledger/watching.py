@@ -247,6 +247,10 @@ class Watch:
             raise UsageError("watch: the block has not ended")
         return read_run(self.path)
 
+    def _repr_html_(self) -> str | None:
+        """Return the finished run as a notebook shows it; None until then."""
+        return None if self.path is None or self._watcher is not None else self.run()._repr_html_()
+
     @property
     def figures(self) -> Watched:
         """Return all figures of the first card."""

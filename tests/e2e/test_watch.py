@@ -77,11 +77,21 @@ def test_the_end_is_the_commands_own(command: list[str], status: int, tmp_path: 
 
 
 def test_binary_output_and_children_left_behind(tmp_path: Path) -> None:
-    source = (
-        "import os, sys; sys.stdout.buffer.write(bytes(range(256))); sys.stdout.flush()\nif not os.fork(): os._exit(0)"
-    )
+    """The watch ends with its command: what that left running is not waited for."""
+    source = """
+import os, sys, time
+sys.stdout.buffer.write(bytes(range(256)))
+sys.stdout.flush()
+child = os.fork()
+if child:
+    open("child", "w").write(str(child))
+else:
+    os.closerange(0, 3)
+    time.sleep(60)
+"""
     ended = watch(["-q", "--", sys.executable, "-c", source], tmp_path)
     assert (ended.status, ended.stdout, ended.stderr) == (0, bytes(range(256)), b"")
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +116,7 @@ def test_without_a_card_the_command_is_not_started(
 @pytest.mark.parametrize(
     "words",
     [
+        ["--interval", "0"],
         ["--interval", "0ms"],
         ["--interval", "1us"],
         ["--interval", "5 parsecs"],

@@ -14,6 +14,7 @@ from gpuledger.analyze.groups import group_accounts
 from gpuledger.analyze.live import device_indices
 from gpuledger.analyze.summary import Summary, summarize
 from gpuledger.analyze.timeline import build_timeline
+from gpuledger.analyze.watched import watched
 from gpuledger.model.run import Rank, Run
 from gpuledger.report.colors import category_color
 from gpuledger.report.diff_html import diff_fragment
@@ -21,6 +22,8 @@ from gpuledger.report.markup import element, html_text
 from gpuledger.report.phrases import MISSING, device_label, of_capacity, place_of, share
 from gpuledger.report.quantities import quantity
 from gpuledger.report.svg import timeline_svg
+from gpuledger.report.terminal import Terminal
+from gpuledger.report.watched_text import watched_lines
 
 POINTS = 400
 BAR_WIDTH = 160
@@ -39,7 +42,7 @@ def _run_parts(run: Run) -> list[str]:
     status = str(run.manifest.get("status") or "")
     parts = [element("h1", html_text(run.name)), element("p", html_text(status), class_="muted")]
     if not places:
-        return [*parts, element("p", "No allocation was recorded.")]
+        return [*parts, _watched_part(run)]
     summaries = [(rank, summarize(rank, device)) for rank, device in places]
     rank, summary = max(summaries, key=lambda pair: pair[1].peak_allocated_bytes)
     parts.append(
@@ -48,6 +51,14 @@ def _run_parts(run: Run) -> list[str]:
     parts.append(timeline_svg(build_timeline(rank, summary.device_idx, POINTS)))
     parts += _category_parts(rank, summary)
     return [*parts, *_notes(note for _, one in summaries for note in one.notes)]
+
+
+def _watched_part(run: Run) -> str:
+    """Return what the cards did during a watched run, in the words of the terminal."""
+    figures = watched(run)
+    if not figures:
+        return element("p", "No allocation was recorded.")
+    return element("pre", html_text("\n".join(watched_lines(run, figures, Terminal(100, "utf-8")))))
 
 
 def _row(place: tuple[Rank, Summary]) -> list[str]:
