@@ -1,0 +1,186 @@
+"""Models by name, with stand-ins for the libraries: what is asked of them is what they have.
+
+The real ones are too large for the tests; ``bench/ops_capture.py`` captures and rebuilds their models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.operators.captures import CPU, Asked, capture_model
+from gpuledger.operators.models import build_model, parse_model, without_initial_weights
+from gpuledger.operators.steps import default_inputs, draw_inputs, loss_of, parse_inputs
+
+pytestmark = pytest.mark.torch
+
+TORCHVISION = """
+import enum
+from torch import nn
+class Tiny_Weights(enum.Enum):
+    IMAGENET1K_V1 = 1
+    DEFAULT = 1
+def list_models():
+    return ["tiny", "tiny_wide"]
+def get_model_weights(name):
+    return Tiny_Weights
+def get_model(name, weights=None, **options):
+    model = nn.Conv2d(3, options.get("channels", 2), 3)
+    model.asked = weights
+    return model
+"""
+TIMM = """
+from torch import nn
+def is_model(name):
+    return name.partition(".")[0] in list_models()
+def list_models():
+    return ["vit_tiny"]
+def create_model(name, pretrained=False, **options):
+    model = nn.Conv2d(3, 2, 3)
+    model.default_cfg = {"input_size": (3, 10, 10)}
+    model.asked = (name, pretrained)
+    return model
+"""
+TRANSFORMERS = """
+from types import SimpleNamespace
+from torch import nn
+class Settings:
+    def __init__(self, vocab_size=11):
+        self.vocab_size = vocab_size
+class WordsModel(nn.Module):
+    config_class, main_input_name = Settings, "input_ids"
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.words = nn.Embedding(config.vocab_size, 4)
+    def forward(self, input_ids):
+        return {"logits": self.words(input_ids), "past": (1,)}
+class AutoModel:
+    from_config = staticmethod(WordsModel)
+class AutoConfig:
+    pass
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stand-ins for torchvision, timm and transformers, first on the path."""
+    auto = "transformers/models/auto"
+    files = {
+        "torchvision/__init__.py": "",
+        "torchvision/version.py": "__version__ = '0'",
+        "torchvision/models.py": TORCHVISION,
+        "timm.py": TIMM,
+        "transformers/__init__.py": TRANSFORMERS,
+        "transformers/models/__init__.py": "",
+        f"{auto}/__init__.py": "",
+        f"{auto}/configuration_auto.py": "from transformers import Settings\nCONFIG_MAPPING = {'words': Settings}",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("torchvision", "timm", "transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("torchvision", "timm", "transformers")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["tiny", "torchvision:tiny?channels=5"])
+def test_torchvision_by_name_with_options(libraries: Path, name: str) -> None:
+    model = build_model(parse_model(name))
+    assert model.asked is None
+    assert model.out_channels == (5 if "5" in name else 2)
+    assert default_inputs(model, 4)[0].text == "4x3x224x224"
+
+
+@pytest.mark.parametrize("weights", ["IMAGENET1K_V1", "DEFAULT", "Tiny_Weights.IMAGENET1K_V1"])
+def test_weights_by_name(libraries: Path, weights: str) -> None:
+    assert build_model(parse_model("torchvision:tiny"), weights).asked == weights.rpartition(".")[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "words"),
+    [
+        ("torchvision:tony", "random", "no model tony"),
+        ("torchvision:tiny", "IMAGENET9", "--weights IMAGENET9"),
+        ("timm:vit_tony", "random", "no model vit_tony"),
+        ("transformers:wards", "random", "no model wards"),
+    ],
+)
+def test_what_a_library_lacks_is_said_with_what_is_near(libraries: Path, model: str, weights: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        build_model(parse_model(model), weights)
+    assert caught.value.hint
+
+
+def test_timm_tells_its_input_and_takes_tagged_weights(libraries: Path) -> None:
+    model = build_model(parse_model("timm:vit_tiny"))
+    assert model.asked == ("vit_tiny", False)
+    assert default_inputs(model, 2)[0].shape == (2, 3, 10, 10)
+    assert build_model(parse_model("timm:vit_tiny.old"), "augreg").asked == ("vit_tiny.augreg", True)
+
+
+@pytest.mark.parametrize("name", ["words", "WordsModel?vocab_size=7"])
+def test_transformers_by_kind_and_by_class(libraries: Path, name: str) -> None:
+    model = parse_model(f"transformers:{name}")
+    made = build_model(model)
+    sizes = default_inputs(made, 2)
+    assert sizes[0].text == "2x128:int64"
+    (tokens,) = draw_inputs(made, sizes, "cpu")
+    assert 0 <= tokens.min() <= tokens.max() < made.config.vocab_size
+    found = capture_model(Asked(model, "training", batch=2), CPU)
+    assert {"embedding", "embedding_dense_backward", "nll_loss_forward"} <= {use.key.name for use in found.uses}
+
+
+def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UsageError, match="timm") as caught:
+        build_model(parse_model("timm:anything"))
+    assert caught.value.hint == "pip install timm"
+
+
+def test_a_factory_that_fails_is_named() -> None:
+    with pytest.raises(InputError, match=r"torch\.nn:Linear: TypeError"):
+        build_model(parse_model("torch.nn:Linear"))
+
+
+def test_initial_weights_are_left_out_only_inside() -> None:
+    before = nn.init.kaiming_uniform_
+    tensor = torch.full((2, 2), 7.0)
+    with without_initial_weights():
+        assert nn.init.zeros_(tensor) is tensor
+        assert (tensor == 7).all()
+    assert nn.init.kaiming_uniform_ is before
+    assert (nn.init.zeros_(tensor) == 0).all()
+
+
+def test_auxiliary_heads_count_less() -> None:
+    main, side = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
+    torch.manual_seed(0)
+    together = loss_of((main, side))
+    torch.manual_seed(0)
+    assert together == loss_of(main) + 0.3 * loss_of(side)
+    assert loss_of({"hidden": main, "other": side}).grad_fn is not None
+    with pytest.raises(InputError, match="no gradient"):
+        loss_of((torch.ones(2), 3))
+
+
+def test_several_inputs_of_one_call() -> None:
+    sizes = parse_inputs("8x128:int64, 8x4:bfloat16,8")
+    assert [(size.text, size.dtype) for size in sizes] == [
+        ("8x128:int64", torch.int64),
+        ("8x4:bfloat16", torch.bfloat16),
+        ("8", torch.float32),
+    ]
