@@ -24,12 +24,21 @@ from gpuledger.operators.models import parse_model
 from gpuledger.operators.rebuild import rebuild
 from gpuledger.operators.steps import parse_inputs
 
-MODELS = (
-    "torchvision:resnet50 torchvision:densenet121 torchvision:efficientnet_b0 torchvision:convnext_base "
-    "torchvision:googlenet torchvision:shufflenet_v2_x1_0 torchvision:mobilenet_v3_large torchvision:vit_b_16 "
-    "torchvision:swin_t transformers:BertForSequenceClassification transformers:GPT2LMHeadModel "
-    "transformers:LlamaForCausalLM?num_hidden_layers=4 timm:vit_base_patch16_224"
-).split()
+MODELS = [
+    "torchvision:resnet50",
+    "torchvision:densenet121",
+    "torchvision:efficientnet_b0",
+    "torchvision:convnext_base",
+    "torchvision:googlenet",
+    "torchvision:shufflenet_v2_x1_0",
+    "torchvision:mobilenet_v3_large",
+    "torchvision:vit_b_16",
+    "torchvision:swin_t",
+    "transformers:BertForSequenceClassification",
+    "transformers:GPT2LMHeadModel",
+    "transformers:LlamaForCausalLM?num_hidden_layers=4",
+    "timm:vit_base_patch16_224",
+]
 
 
 def main() -> int:
