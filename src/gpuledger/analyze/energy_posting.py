@@ -29,7 +29,11 @@ def post_energy(run_directory: Path) -> None:
             continue
         manifest = read_json(directory / "manifest.json")
         facts = manifest.get("energy_pass")
-        if facts is None or "end_ns" not in facts or "energy" in manifest:
+        if facts is None or "energy" in manifest:
+            continue
+        if "end_ns" not in facts:
+            notes = [*manifest["notes"], "The energy pass was cut off: its process was killed, or still runs."]
+            write_json(directory / "manifest.json", {**manifest, "energy": [], "notes": notes})
             continue
         found = [
             measure_pass(int(device_idx), facts, _readings(journal, str(uuid))) for device_idx, uuid in facts["cards"]

@@ -57,6 +57,8 @@ class EnergyPass:
         self._cards = energy_cards.cards_in_use()
         self._facts = {"cards": self._cards, "idle_ns": []}
         if self._cards:
+            self._journal.fact(energy_pass={"cards": self._cards})
+            self._journal.write()  # a program that is killed inside leaves this
             self._open_marker()
             self._leave_idle()
         self._began_ns = time.time_ns()
@@ -89,6 +91,7 @@ class EnergyPass:
             return
         if "start_ns" not in self._facts or self._steps.seen < self._facts["first_step"]:
             self._journal.note("No energy pass: the program ended before its first step.")
+            self._journal.fact(energy_pass=None)
             self.take_out()
             return
         if "end_ns" not in self._facts:

@@ -1,0 +1,101 @@
+"""The energy pass in this process: what it leaves while it is open, when it ends early, and when it is cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuledger.analyze.energy import break_down_energy  # noqa: E402 - it needs torch to be there
+from gpuledger.analyze.energy_posting import post_energy  # noqa: E402
+from gpuledger.collect import energy_cards, energy_pass  # noqa: E402
+from gpuledger.collect.energy_pass import EnergyPass  # noqa: E402
+from gpuledger.collect.rank_journal import RankJournal  # noqa: E402
+from gpuledger.model.energy_window import ENERGY_MARKER  # noqa: E402
+from gpuledger.model.journal import read_journal  # noqa: E402
+from gpuledger.model.run import Rank, read_json, write_json  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Steps:
+    """Counts steps as they are told."""
+
+    def __init__(self) -> None:
+        self.seen = 3
+
+    def restart_clock(self) -> None:
+        """Do nothing: nobody asks for a step's time."""
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EnergyPass, Steps, RankJournal, Path]]:
+    """A pass that has begun on a card that is not there, without waiting anywhere."""
+    monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(-1, "GPU-none")])
+    for name in ("IDLE_S", "SETTLE_NS", "LENGTH_NS", "RUN_OUT_NS"):
+        monkeypatch.setattr(energy_pass, name, 0)
+    place = tmp_path / "rank-0"
+    journal, steps = RankJournal(lambda: place, []), Steps()
+    one = EnergyPass(journal, steps)  # type: ignore[arg-type]
+    one.begin()
+    yield one, steps, journal, place
+    one.take_out()
+    assert not (place / ENERGY_MARKER).exists()
+
+
+def run_steps(one: EnergyPass, steps: Steps, count: int) -> bool:
+    for _ in range(count):
+        steps.seen += 1
+        if one.end_step():
+            return True
+    return False
+
+
+def facts_of(place: Path) -> dict[str, Any]:
+    return read_journal(place / "journal").facts
+
+
+def test_an_open_pass_names_its_cards_and_a_closed_one_leaves_nothing(opened: Any) -> None:
+    one, steps, journal, place = opened
+    assert json.loads((place / ENERGY_MARKER).read_text()) == {"cards": ["GPU-none"]}
+    assert run_steps(one, steps, 12)
+    assert not one.is_open
+    assert not (place / ENERGY_MARKER).exists()
+    journal.write()
+    facts = facts_of(place)["energy_pass"]
+    assert (facts["first_step"], facts["last_step"]) == (5, 14)
+    assert len(facts["idle_ns"]) == 2
+    assert facts["start_ns"] <= facts["end_ns"]
+
+
+def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> None:
+    one, steps, journal, place = opened
+    run_steps(one, steps, 5)
+    one.finish()
+    one.finish()
+    assert journal.part.notes == [note for note in journal.part.notes if "ended early" in note and "after 4 of" in note]
+    journal.write()
+    assert facts_of(place)["energy_pass"]["last_step"] == 8
+
+
+def test_a_program_that_ends_before_the_first_step_has_no_pass(opened: Any) -> None:
+    one, _, journal, place = opened
+    one.finish()
+    assert journal.part.notes == ["No energy pass: the program ended before its first step."]
+    journal.write()
+    assert facts_of(place)["energy_pass"] is None
+
+
+def test_a_program_that_was_killed_inside_is_told_and_has_no_joules(opened: Any) -> None:
+    *_, place = opened
+    write_json(place / "manifest.json", {"schema_version": 1, "notes": [], **facts_of(place)})
+    post_energy(place.parent)
+    post_energy(place.parent)
+    manifest = read_json(place / "manifest.json")
+    assert ["cut off" in note for note in manifest["notes"]] == [True]
+    assert break_down_energy(Rank(0, place, manifest)) is None
