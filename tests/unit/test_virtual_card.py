@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from gpuledger.model.journal import Action  # noqa: E402
 from gpuledger.virtual.allocator import CachingAllocator  # noqa: E402
 from gpuledger.virtual.card import in_place  # noqa: E402
 from gpuledger.virtual.cards import find_card  # noqa: E402
@@ -221,3 +222,73 @@ def test_nothing_is_written(device: VirtualDevice, tmp_path) -> None:  # type: i
         warnings.simplefilter("error")
         model = torch.compile(nn.Linear(2, 2).cuda())
         assert model(torch.randn(1, 2, device="cuda")).is_cuda
+
+
+def test_packed_sequences_go_through_cudnn_without_their_padding(device: VirtualDevice) -> None:
+    layer = nn.LSTM(8, 16, 2, bidirectional=True).cuda()
+    lengths = torch.tensor([10, 10, 7, 3])
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(10, 4, 8, device="cuda"), lengths)
+    made, _ = layer(packed)
+    assert made.data.shape == (30, 32)
+    padded, told = nn.utils.rnn.pad_packed_sequence(made)
+    assert padded.shape == (10, 4, 32)
+    assert torch.equal(told, lengths)
+    padded.sum().backward()
+    assert layer.weight_ih_l0.grad.shape == layer.weight_ih_l0.shape
+
+
+def test_cells_run_in_fused_kernels(device: VirtualDevice) -> None:
+    """Beside hidden state and cell an LSTM's keeps four values a number for backward, a GRU's five."""
+    data = torch.randn(4, 8, device="cuda")
+    for cell, kept in ((nn.LSTMCell(8, 512).cuda(), 4), (nn.GRUCell(8, 512).cuda(), 5)):
+        before = len(device.events)
+        made = cell(data)
+        sizes = [event[2] for event in device.events[before:] if event[0] == Action.ALLOC]
+        assert 4 * 512 * kept * 4 in sizes
+        (made[0] if isinstance(made, tuple) else made).sum().backward()
+        assert cell.weight_hh.grad.shape == cell.weight_hh.shape
+
+
+def test_cross_entropy_stays_in_half_precision_under_autocast(device: VirtualDevice) -> None:
+    """CUDA's autocast does not touch it, the CPU's does: its softmax is of halves, only its loss is of floats."""
+    logits = torch.randn(64, 1000, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.zeros(64, dtype=torch.int64, device="cuda")
+    before = len(device.events)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        torch.nn.functional.cross_entropy(logits, labels)
+    sizes = [event[2] for event in device.events[before:] if event[0] == Action.ALLOC]
+    assert sizes.count(64 * 1000 * 2) == sizes.count(64 * 1000 * 4) == 1
+
+
+def test_a_mask_that_is_not_dense_ends_in_plain_attention(device: VirtualDevice) -> None:
+    """As T5's on a card: scores are in memory; with a dense mask they are not."""
+    query = torch.randn(2, 4, 64, 32, device="cuda", requires_grad=True)
+    mask = torch.zeros(64, 64, 4, device="cuda").permute(2, 0, 1).unsqueeze(0)
+    scores_bytes = 2 * 4 * 64 * 64 * 4
+    for bias, held in ((mask, True), (mask.contiguous(), False)):
+        before = len(device.events)
+        torch.nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=bias).sum().backward()
+        sizes = [event[2] for event in device.events[before:] if event[0] == Action.ALLOC]
+        assert (scores_bytes in sizes) == held
+
+
+def test_programs_of_other_kinds_are_followed(device: VirtualDevice) -> None:
+    """Sizes that depend on values, gradients of gradients, wrapped tensors, sparse gradients and distributions."""
+    table = nn.Embedding(100, 8, sparse=True).cuda()
+    torch.optim.SparseAdam(table.parameters()).zero_grad()
+    table(torch.zeros(4, dtype=torch.int64, device="cuda")).sum().backward()
+    assert table.weight.grad.is_sparse
+    scores = torch.randn(50, 4, 20, device="cuda").log_softmax(-1).requires_grad_()
+    labels = torch.ones(4, 10, dtype=torch.int64, device="cuda")
+    lengths = torch.full((4,), 50), torch.full((4,), 10)
+    torch.nn.functional.ctc_loss(scores, labels, *lengths).backward()
+    assert scores.grad.shape == scores.shape
+    model = nn.Linear(8, 4).cuda()
+    data = torch.randn(16, 8, device="cuda", requires_grad=True)
+    slope = torch.autograd.grad(model(data).sum(), data, create_graph=True)[0]
+    slope.norm(2, 1).mean().backward()
+    named = dict(model.named_parameters())
+    one = torch.func.grad(lambda weights, row: torch.func.functional_call(model, weights, (row,)).sum())
+    assert torch.func.vmap(one, (None, 0))(named, data)["weight"].shape == (16, 4, 8)
+    choice = torch.distributions.Categorical(logits=model(data))
+    assert choice.log_prob(choice.sample()).shape == (16,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,7 @@ def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
         patches.put(torch._VF, name, _all_layers(functions, getattr(torch._C._VariableFunctions, name), mode))
     for name, fused in (("lstm_cell", aten._thnn_fused_lstm_cell), ("gru_cell", aten._thnn_fused_gru_cell)):
         patches.put(torch._VF, name, _one_cell(functions, getattr(torch._C._VariableFunctions, name), fused))
+    patches.put(torch._VF, "_pad_packed_sequence", _pad_packed(functions, torch._VF._pad_packed_sequence))
     patches.put(nn.RNNBase, "flatten_parameters", lambda module: _flatten_weights(functions, module))
 
 
@@ -122,6 +124,26 @@ def _one_cell(functions: VirtualFunctions, plain: Callable[..., Any], fused: Any
         return fused(of_data, of_before, cast_for_autocast(before)[0], *biases)[0]
 
     return cell
+
+
+def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return padding without C++, which writes lengths into a tensor it makes itself; here that has no bytes."""
+
+    def pad(data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int) -> Any:
+        if not functions.on_card(data):
+            return plain(data, batch_sizes, batch_first, padding, total)
+        sizes = batch_sizes.tolist()
+        padded = data.new_full((max(total, len(sizes)), sizes[0], *data.shape[1:]), padding)
+        row = start = 0
+        for size, group in itertools.groupby(sizes):
+            steps = len(list(group))
+            piece = data[row : row + steps * size].view(steps, size, *data.shape[1:])
+            padded[start : start + steps, :size] = piece
+            row, start = row + steps * size, start + steps
+        lengths = torch.tensor([sum(size > place for size in sizes) for place in range(sizes[0])])
+        return padded.transpose(0, 1) if batch_first else padded, lengths
+
+    return pad
 
 
 def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
@@ -253,7 +275,7 @@ def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
 
 
 def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
-    """Nothing is saved, nothing is compiled, and data are loaded in the process itself."""
+    """Nothing is saved or compiled, data are loaded in the process itself, and no distribution checks its values."""
 
     def save(*_args: Any, **_kwargs: Any) -> None:
         say("torch.save: the file was not written; nothing was computed.")
@@ -276,5 +298,6 @@ def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
         plain_init(self, *given, **kwargs)
 
     patches.put(torch, "save", save)
+    patches.put(torch.distributions.Distribution, "_validate_args", False)
     patches.put(torch, "compile", compile_)
     patches.put(DataLoader, "__init__", init)

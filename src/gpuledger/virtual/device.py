@@ -19,6 +19,14 @@ Event = tuple[int, int, int, int, int, str, int]
 """Action, address, bytes, stream, time, token and operator number."""
 
 
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return a tensor's storage; that of the tensor inside where ``torch.func`` has wrapped it."""
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return _storage_of(torch._C._functorch.get_unwrapped(tensor))
+
+
 class VirtualDevice:
     """One card: storages that a program believes to be on it, by the identity of the storage.
 
@@ -59,20 +67,20 @@ class VirtualDevice:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is on the card."""
-        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._live
+        return tensor.layout is torch.strided and _storage_of(tensor)._cdata in self._live
 
     def address(self, tensor: torch.Tensor) -> int:
         """Return the address of a tensor's storage on the card; 0 where it is not there or empty."""
         if tensor.layout is not torch.strided:
             return 0
-        known = self._live.get(tensor.untyped_storage()._cdata)
+        known = self._live.get(_storage_of(tensor)._cdata)
         return known[1] if known else 0
 
     def adopt(self, tensor: torch.Tensor, operator: Any) -> None:
         """Put a storage on the card, unless it is there already with as many bytes."""
         if tensor.layout is not torch.strided:
             return
-        storage = tensor.untyped_storage()
+        storage = _storage_of(tensor)
         key, size_bytes = storage._cdata, storage.nbytes()
         known = self._live.get(key)
         if known is not None:

@@ -240,11 +240,23 @@ def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
     return mode.fake(torch.ops.aten.index.Tensor, (args[0], places), kwargs)
 
 
+def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    """One loss a sequence, and the log probability of each place between and on the targets, for each time."""
+    scores, targets, lengths = args[0], args[1], args[3]
+    if isinstance(lengths, FakeTensor):
+        longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
+    else:
+        longest = max(lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)
+    batch = scores.shape[1]
+    return mode.make((batch,), scores), mode.make((batch, scores.shape[0], 2 * longest + 1), scores)
+
+
 _LARGEST: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,
     "index": _index,
+    "_ctc_loss": _ctc_loss,
 }
 """Operators whose result has as many entries as values say -> the largest it can be."""
 
