@@ -20,6 +20,7 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.operators.captures import CPU, Asked, capture_model
 from gpuledger.operators.models import build_model, parse_model, without_initial_weights
 from gpuledger.operators.steps import default_inputs, draw_inputs, loss_of, parse_inputs
+from gpuledger.virtual import card
 
 pytestmark = pytest.mark.torch
 
@@ -142,6 +143,17 @@ def test_transformers_by_kind_and_by_class(libraries: Path, name: str) -> None:
     assert 0 <= tokens.min() <= tokens.max() < made.config.vocab_size
     found = capture_model(Asked(model, "training", batch=2), CPU)
     assert {"embedding", "embedding_dense_backward", "nll_loss_forward"} <= {use.key.name for use in found.uses}
+
+
+def test_torchvision_is_let_in_once(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (libraries / "torchvision" / "version.py").write_text("__version__ = '0.28.0+cu130'")
+    kept: list[torch.library.Library] = []
+    monkeypatch.setattr(card, "_KEPT", kept)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    for _ in range(2):
+        card.let_torchvision_import()
+    assert len(kept) == 1
+    kept[0]._destroy()
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

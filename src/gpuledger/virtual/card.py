@@ -29,7 +29,7 @@ def let_torchvision_import() -> None:
     Without them ``import torchvision`` fails there, and with it that of much else.
     """
     spec = find_spec("torchvision")
-    if torch.version.cuda is not None or spec is None or spec.origin is None or "torchvision" in sys.modules:
+    if torch.version.cuda is not None or spec is None or spec.origin is None or "torchvision" in sys.modules or _KEPT:
         return
     version = Path(spec.origin).with_name("version.py")
     if not version.is_file() or not re.search(r"__version__ = '[^']*\+cu", version.read_text(encoding="utf-8")):
