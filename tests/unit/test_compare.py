@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imports import DATA, make
 from synthetic import load_run
+from watched_runs import watch_run
 
 from gpuledger.analyze.compare import FIGURES, compare
 from gpuledger.analyze.watched import Watched, watched
@@ -21,6 +22,7 @@ from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
 from gpuledger.model.run import Run, read_run
+from gpuledger.report.card_view import gather_cards
 from gpuledger.report.compare_table import comparison_lines
 from gpuledger.report.terminal import Terminal
 
@@ -208,3 +210,26 @@ def test_a_folder_stands_for_the_runs_in_it(tmp_path: Path) -> None:
     rows = json.loads(ask("compare", tmp_path, "--json").stdout)
     assert [row["name"] for row in rows] == ["a", "b"]
     assert read_run(tmp_path / "a.ledger").name == "a"
+
+
+def test_a_program_that_is_read_less_often_than_its_card_holds_its_bytes(tmp_path: Path) -> None:
+    """The card is read every 5 ms, its processes every 50: between two readings the program is still there."""
+    samples = [{"t_ns": 5 * t, "device_idx": 0, "used_bytes": 9 * MIB} for t in range(401)]
+    held = [{"t_ns": 50 * t, "device_idx": 0, "pid": 7, "bytes": 6 * MIB} for t in range(5, 21)]
+    tables = {name: rows_to_table(name, rows) for name, rows in (("samples", samples), ("process_samples", held))}
+    rank = ImportedRank(0, tables, {"pids": [7]})
+    run = write_imported(ImportedRun("w", "watch", (), (rank,)), tmp_path / "w.ledger")
+    (card,) = gather_cards(run, run.ranks)
+    program = dict(zip(card.t_ns.tolist(), card.bytes[0].tolist(), strict=True))
+    assert {program[t] for t in program if 250 <= t <= 1000} == {6 * MIB}
+    assert {program[t] for t in program if t < 250 or t > 1200} == {0}
+    assert {int(total) for total in card.bytes.sum(axis=0)} == {9 * MIB}
+
+
+def test_a_watched_run_is_shown_by_its_cards(tmp_path: Path) -> None:
+    watch_run(tmp_path / "w.ledger", [0, 5 * MIB, 5 * MIB], energy_j=30.0)
+    done = CliRunner().invoke(main, ["show", str(tmp_path / "w.ledger")])
+    assert done.exit_code == 0
+    assert "peak 5.0 MiB" in done.stdout
+    done = CliRunner().invoke(main, ["show", "--json", str(tmp_path / "w.ledger")])
+    assert json.loads(done.stdout)[0]["peak_bytes"] == 5 * MIB

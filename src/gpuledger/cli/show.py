@@ -25,9 +25,12 @@ from gpuledger.cli.common import (
 from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.model.run import Rank
+    from gpuledger.model.run import Rank, Run
     from gpuledger.report.document import View
     from gpuledger.report.terminal import Terminal
+
+_CARD_RECORDERS = ("watch", "nvidia-smi")
+"""What reads cards and nothing else."""
 
 WORDS = {
     "category": ("category", "module"),
@@ -92,7 +95,10 @@ def show_command(
         raise UsageError(f"--by tensor: takes no {'--sort' if sort else '--fold'}", hint="it lists bytes alone")
     if unknown and (by or depth):
         raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
-    places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
+    run = open_run(run_path)
+    if _show_watched(run, as_json):
+        return
+    places = choose_devices(choose_ranks(run, rank_text), device_idx)
     if unknown:
         _show_unknown(places, at, step, rows or ROWS, as_json)
         return
@@ -109,6 +115,26 @@ def show_command(
     else:
         print_lines(_one_view(views[0], places[0][0], Asked(by, rows, depth, sort, fold), terminal))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
+
+
+def _show_watched(run: Run, as_json: bool) -> bool:
+    """Show the cards of a run in which nothing but cards was read; return whether it is one."""
+    from gpuledger.analyze.watched import watched
+
+    of_cards = all(rank.manifest.get("recorder") in _CARD_RECORDERS for rank in run.ranks)
+    figures = watched(run) if of_cards else ()
+    if not figures:
+        return False
+    from gpuledger.analyze.compare import compare
+    from gpuledger.report.compare_table import comparison_document
+    from gpuledger.report.terminal import Terminal
+    from gpuledger.report.watched_text import watched_lines
+
+    if as_json:
+        print_json(comparison_document(compare([run])))
+    else:
+        print_lines(watched_lines(run, figures, Terminal.of(sys.stdout)))
+    return True
 
 
 def _show_unknown(places: list[tuple[Rank, int]], at: str, step: int | None, rows: int, as_json: bool) -> None:

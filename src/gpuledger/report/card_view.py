@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.series import Line, read_lines
+from gpuledger.analyze.series import PROCESS_SOURCE, Line, read_lines
 from gpuledger.analyze.timeline import thin
 from gpuledger.analyze.watched import Watched, watched
 from gpuledger.report.columns import differences, power_columns, read_windows, window_rows
@@ -45,7 +45,8 @@ def gather_cards(run: Run, ranks: tuple[Rank, ...]) -> tuple[CardView, ...]:
     chosen = {rank.number: rank for rank in ranks if rank.table("samples").num_rows}
     lines = [line for line in read_lines([run])[0] if line.rank in chosen]
     figures = {(one.name, one.device_idx): one for one in watched(run)} if lines else {}
-    programs = {(one.rank, one.device_idx): one for one in read_lines([run], per="process")[0]}
+    own = [one for one in read_lines([run], per="process")[0] if one.source == PROCESS_SOURCE]
+    programs = {(one.rank, one.device_idx): one for one in own}
     power = {(one.rank, one.device_idx): one for one in read_lines([run], "power")[0]}
     return tuple(
         _card_view(
@@ -103,10 +104,19 @@ def _card_view(rank: Rank, line: Line, figures: Watched, program: Line | None, p
     times, used = line.t_ns[kept], np.rint(line.values[kept]).astype(np.int64)
     if program is None:
         return CardView(rank, line, figures, times, (USED,), used[None, :], power)
-    # A process is read with its card: no row at a reading is a program that holds nothing there.
-    own = dict(zip(program.t_ns.tolist(), np.rint(program.values).astype(np.int64).tolist(), strict=True))
-    mine = np.minimum(np.array([own.get(t, 0) for t in times.tolist()], dtype=np.int64), used)
+    mine = np.minimum(_held(program, times), used)
     return CardView(rank, line, figures, times, (PROGRAM, REST), np.stack([mine, used - mine]), power)
+
+
+def _held(program: Line, times: I64) -> I64:
+    """Return the program's bytes at each moment: they are read less often than the card's, and hold until read anew.
+
+    Where two readings in a row would have seen it and did not, the program holds nothing.
+    """
+    longest_ns = 2 * int(np.median(np.diff(program.t_ns))) if program.t_ns.size > 1 else 0
+    place = np.searchsorted(program.t_ns, times, side="right") - 1
+    is_fresh = (place >= 0) & (times - program.t_ns[place] <= longest_ns)
+    return np.where(is_fresh, np.rint(program.values[place]), 0).astype(np.int64)
 
 
 def _summary(view: CardView, peak_bytes: int) -> dict[str, Any]:
