@@ -35,6 +35,7 @@ ENERGY = {
     "base_after_w": 122.0,
     "notes": [],
 }
+INPUTS = {"module_id": 0, "shape": [16, 64], "tokens": False}
 WINDOW = {name: ENERGY[name] for name in ("device_idx", "start_ns", "end_ns", "energy_j", "uncertainty_j")}
 WINDOW |= {"name": "energy pass", "ticks": 7, "throttled_ns": 0}
 
@@ -54,7 +55,7 @@ def load_timed(path: Path, *, modules: int = 30, spans: int = 200, host: bool = 
             write_table(rank.directory, _table("samples", _readings()), "samples", 1)
             write_table(rank.directory, _table("windows", {name: [one] for name, one in WINDOW.items()}), "windows")
         place = rank.directory / "manifest.json"
-        later = {"time_steps": list(TIME_STEPS), "passes": ["memory", "energy", "time"]}
+        later = {"time_steps": list(TIME_STEPS), "passes": ["memory", "energy", "time"], "inputs": INPUTS}
         write_json(place, read_json(place) | later | ({} if host else {"energy": [ENERGY]}))
     return read_run(path)
 

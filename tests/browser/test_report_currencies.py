@@ -89,6 +89,8 @@ def test_what_was_not_recorded_can_be_neither_chosen_nor_forced(open_report: Cal
 
 def test_joules_close_on_the_counter(opened: Opened) -> None:
     assert opened.text('[data-card="step_energy_j"] .card-value') == "100.00 J"
+    assert "6.25 J a sample" in opened.text('[data-card="step_energy_j"]')
+    assert "63.7 samples/s at batch 16" in opened.text('[data-card="step_time_ns"]')
     opened.page.click('[data-card="step_energy_j"]')
     assert "metric=energy" in opened.state
     assert opened.text("#instant-bytes") == "100.00 J ± 2.00 J"

@@ -116,6 +116,7 @@ def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str
         "accounts": _accounts(view.accounts, tree, numbers),
         "tensors": _tensors(view, numbers),
         "time": None if view.times is None else _time(view.times, view, tree, phases),
+        "rates": None if view.rates is None else asdict(view.rates),
         "energy": None if view.energy is None else _energy(view.energy, view, tree, phases),
         "power": None if view.power is None else power_columns(view.power, origin_ns),
         "windows": window_rows(view.windows, origin_ns),

@@ -89,10 +89,18 @@ function stepCard(view, base) {
     lines: [
       `median${time.p95_ns === null ? "" : `; p95 ${formatNs(time.p95_ns)}`}`,
       time.source || null,
+      ...rateLines(view.rates),
     ],
     href: formatState({ ...base, axis: "time", zoom: band ? formatZoom(band.start, band.end) : "" }),
     definition: "step_time_ns",
   });
+}
+
+/** Return how many samples or tokens a second, where the batch or the calls of a generation are known. */
+function rateLines(rates) {
+  if (!rates) return [];
+  const tokens = rates.kinds.map((kind) => `${kind.name} ${formatRate(kind.tokens_per_s)} tokens/s${kind.token_energy_j === null ? "" : `, ${formatJoules(kind.token_energy_j)} a token`}`);
+  return [rates.samples_per_s === null ? null : `${formatRate(rates.samples_per_s)} samples/s at batch ${rates.batch}`, ...tokens];
 }
 
 /** Return the card of the time pass: how busy the card is, or what the host's operators take. */
@@ -127,7 +135,7 @@ function energyCard(view, base) {
     title: "Energy, a step",
     value: formatJoules(energy.step_energy_j),
     exact: `${energy.step_energy_j} J a step`,
-    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, energy.base_w === null ? null : `${formatWatts(energy.base_w)} with nothing to do`, energy.accounts.node.length > 1 ? "shared among modules" : null],
+    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, view.rates && view.rates.sample_energy_j !== null ? `${formatJoules(view.rates.sample_energy_j)} a sample` : null, energy.base_w === null ? null : `${formatWatts(energy.base_w)} with nothing to do`, energy.accounts.node.length > 1 ? "shared among modules" : null],
     href: formatState({ ...base, metric: "energy", q: "" }),
     jump: "instant-section",
     definition: "step_energy_j",

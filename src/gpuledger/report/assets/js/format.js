@@ -73,6 +73,11 @@ function formatWatts(watts) {
   return `${fixed(watts, watts < 100 ? 1 : 0)} W`;
 }
 
+/** Return a count a second as "1,234" or "3.4". */
+function formatRate(perSecond) {
+  return groupDigits(perSecond < 100 ? fixed(perSecond, 1) : Math.round(perSecond));
+}
+
 /** Return a category's key as a reader's words: "activation_gradient" as "activation gradient". */
 function formatName(key) {
   return key.replace(/_/g, " ");
