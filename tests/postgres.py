@@ -77,7 +77,7 @@ def server() -> Iterator[Server]:
     programs = find_programs()
     if programs is None:
         pytest.skip("no PostgreSQL: apt-get install postgresql")
-    directory = Path(tempfile.mkdtemp(prefix="pg-"))  # a socket's path is short
+    directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path is short, and another user's too
     if os.geteuid() == 0:
         shutil.chown(directory, _user())
     made = Server(programs, directory)

@@ -282,6 +282,22 @@ def test_inputs_that_do_not_fit_are_said() -> None:
         capture_model(asked_for(Wanted("torch.nn:Identity", "training", inputs="4x3")), CPU)
 
 
+@pytest.mark.parametrize("name", ["nonzero", "masked_select", "unique", "repeat_interleave", "multinomial"])
+def test_operators_whose_result_depends_on_data_are_captured_and_rebuilt(name: str) -> None:
+    data = torch.tensor([3.0, 1.0, 0.0, 2.0])
+    steps = {
+        "nonzero": lambda: data.nonzero(),
+        "masked_select": lambda: data.masked_select(data > 1),
+        "unique": lambda: data.unique(),
+        "repeat_interleave": lambda: torch.repeat_interleave(data, torch.tensor([1, 0, 3, 2])),
+        "multinomial": lambda: data.multinomial(2),
+    }
+    found = ops.capture(steps[name], device=CPU)
+    assert any(name in use.key.name for use in found.uses)
+    for use in found.uses:
+        ops.rebuild(use.key)()
+
+
 def test_a_step_of_ones_own_is_captured() -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

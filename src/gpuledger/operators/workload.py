@@ -26,8 +26,8 @@ class Use:
         key: The operator.
         count: How often it runs in one step (training) or one call (inference).
         modules: Module paths with the count in each; ``""`` is outside every module.
-        reuse_bytes: Median bytes that were touched between the writing of an input and its use here; None where
-            every input was last written before the capture.
+        reuse_bytes: Reuse distance, the median over the calls: bytes touched since half of the input's bytes were;
+            None where no input was touched before in the capture.
     """
 
     key: OperatorKey
