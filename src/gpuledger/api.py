@@ -364,4 +364,6 @@ def _begin_meter(run_directory: Path) -> EnergyMeter | None:
     from gpuledger.collect.nvml import open_nvml
 
     meter = None if open_nvml() is None else open_meter(run_directory, until_end=False, pid=os.getpid)
-    return None if meter is None else meter.__enter__()
+    if meter is not None:
+        meter.start()
+    return meter

@@ -161,8 +161,9 @@ def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, S
 
     def started(pid: int) -> None:
         pids.append(pid)
-        if sampler is not None:
-            sampler.start()
+        for reader in (sampler, meter):
+            if reader is not None:
+                reader.start()
 
     try:
         with ExitStack() as readers:

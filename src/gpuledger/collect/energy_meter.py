@@ -144,9 +144,12 @@ class EnergyMeter:
         self._thread = threading.Thread(target=self._run, name="gpuledger-energy", daemon=True)
 
     def __enter__(self) -> EnergyMeter:
-        """Begin to look for passes."""
-        self._thread.start()
+        """Return the meter, not started yet."""
         return self
+
+    def start(self) -> None:
+        """Begin to look for passes, in a thread that holds back the signals which the calling one holds back."""
+        self._thread.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
