@@ -31,8 +31,9 @@ OPTIONS: dict[str, Option] = {
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""
 
-NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG", "GPULEDGER_BOOK")
-"""Other variables: where the run is, that an error of gpuledger's own is to be raised, where the operator book is."""
+NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG", "GPULEDGER_BOOK", "GPULEDGER_LISTEN")
+"""Other variables: where the run is, that an error of gpuledger's own is to be raised, where the operator book is, that
+the process can be asked for a memory pass."""
 
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 """Words of a variable that is yes or no."""

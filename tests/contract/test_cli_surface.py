@@ -15,7 +15,7 @@ from gpuledger import __version__
 from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
-    "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices -q --quiet",
+    "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --live -q --quiet",
     "estimate": "--gpu --steps --precision-of-interval --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",
     "cards": "--json",

@@ -27,7 +27,8 @@ def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
 
     Twice a second, in a process of its own; the run and its program are not touched. Below the cards stand the accounts
     at the peak of the run's last recorded step. `b` changes between categories and modules, `s` the order, `q` ends.
-    Without a terminal it prints a line every ten seconds until the run has ended.
+    `d` asks a program that was started with `gpuledger run --live` for a memory pass now, a run of its own. Without a
+    terminal it prints a line every ten seconds until the run has ended.
     """
     from gpuledger.collect.gauges import open_gauges
     from gpuledger.live.view import View, draw, is_terminal, write_lines

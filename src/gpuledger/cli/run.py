@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,10 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace a run of that name.")
 @click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
 @click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="What to record.  [default: auto]")
+@click.option("--live", is_flag=True, help="Say every ten seconds how it goes; `gpuledger live RUN` can ask for more.")
 @click.option("-q", "--quiet", is_flag=True, default=None, help="Say nothing.")
 @click.pass_context
-def run_command(ctx: click.Context, /, out: str | None, force: bool, **flags: Any) -> None:
+def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool, **flags: Any) -> None:
     """Run a program and record where its memory goes.
 
     The program is not changed and notices nothing: its output, signals and exit status are its own. Without --steps
@@ -103,6 +104,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, **flags: An
     parse_passes(settings["passes"].value)
     try:
         order = _begin(command, settings, out=out, force=force, stem=stem)
+        if order is not None and live:
+            order.environment["GPULEDGER_LISTEN"] = "1"
         status = _run(command, order, settings, speak=not settings["quiet"].value)
     except GpuLedgerError:
         raise
@@ -170,12 +173,29 @@ def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, S
             for reader in (sampler, meter):
                 if reader is not None:
                     readers.enter_context(reader)
+            if order is not None and "GPULEDGER_LISTEN" in order.environment:
+                readers.enter_context(_live_lines(order.run_directory))
             status = run_child(command, environment, started)
     except OSError as error:
         return _refuse(order, f"{command[0]}: {error.strerror or error}", error)
     if order is not None:
         _close(order.run_directory, status, _failures(sampler, meter), speak=speak)
     return status
+
+
+@contextmanager
+def _live_lines(run_directory: Path) -> Iterator[None]:
+    """Have a process of its own say on stderr how the run goes."""
+    import subprocess
+
+    command = [sys.executable, "-m", "gpuledger", "live", str(run_directory)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), stderr=subprocess.DEVNULL
+    ) as view:
+        try:
+            yield
+        finally:
+            view.terminate()
 
 
 def _meter(run_directory: Path, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:

@@ -32,13 +32,23 @@ class View:
     run: WatchedRun | None
     choice: Choice = field(default_factory=Choice)
     history: History = field(default_factory=History)
+    said: str = ""
+    """What came of the last request; on the last line until another key is pressed."""
+
+    def press(self, key: str) -> bool:
+        """Take a key; return whether the view goes on."""
+        self.said = self.run.ask() if key == "d" and self.run is not None else ""
+        return self.choice.press(key)
 
     def lines(self, terminal: Terminal, rows: int) -> tuple[list[str], RunNow | None]:
         """Return one frame, read now, and the run as it is."""
         gauges = self.gauges.read() if self.gauges else ()
         self.history.add(gauges)
         run = self.run.read() if self.run else None
-        return frame(gauges, self.history, run, time.time_ns(), self.choice, terminal, rows), run
+        lines = frame(gauges, self.history, run, time.time_ns(), self.choice, terminal, rows)
+        if self.said:
+            lines[-1] = terminal.shortened(terminal.text(self.said), terminal.width_cells or 80)
+        return lines, run
 
     def line(self) -> tuple[str, RunNow | None]:
         """Return one reading as one line, and the run as it is."""
@@ -70,7 +80,7 @@ def draw(view: View, stream: TextIO, keys: TextIO) -> None:
             stream.flush()
             shown = lines
             for key in _pressed(keys, PERIOD_S):
-                if not view.choice.press(key):
+                if not view.press(key):
                     return
 
 

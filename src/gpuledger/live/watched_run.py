@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from gpuledger.analyze.breakdown import Breakdown, break_down
@@ -15,7 +16,7 @@ from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.live import device_indices, pick_device
 from gpuledger.analyze.posting import post_rank
 from gpuledger.errors import GpuLedgerError
-from gpuledger.model.run import Rank, rank_directories, read_json
+from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories, read_json
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class WatchedRun:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._scratch = Path(tempfile.mkdtemp(prefix="gpuledger-live-"))
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[Path, int, int] | None = None
         self._last: tuple[int, Breakdown | None, str] = (0, None, "nothing was written yet")
 
     def read(self) -> RunNow:
@@ -46,12 +47,13 @@ class WatchedRun:
             InputError: it is not a run.
         """
         manifest = read_json(self._path / "manifest.json")
-        ranks = [directory for _, directory in rank_directories(self._path)]
+        recorded = self._recorded()
+        ranks = [directory for _, directory in rank_directories(recorded)]
         parts = [
             place for directory in ranks for place in (*directory.glob("journal/*.npz"), directory / "manifest.json")
         ]
         parts = [place for place in parts if place.exists()]
-        seen = len(parts), sum(place.stat().st_size for place in parts)
+        seen = recorded, len(parts), sum(place.stat().st_size for place in parts)
         if seen != self._seen and parts:
             self._seen = seen
             self._last = self._read_books()
@@ -59,19 +61,39 @@ class WatchedRun:
         name = self._path.name.removesuffix(".ledger")
         return RunNow(name, str(manifest.get("status") or ""), int(manifest.get("started_ns") or 0), step, books, note)
 
+    def ask(self) -> str:
+        """Ask the run's process for a memory pass now; return in words what comes of it."""
+        if read_json(self._path / "manifest.json").get("status") != "running":
+            return "the run has ended"
+        if not (self._path / LISTENING).exists():
+            return "its process does not listen: start it with gpuledger run --live"
+        try:
+            (self._path / ASKED).touch()
+        except OSError as error:
+            return f"cannot ask: {error.strerror}"
+        return "asked for a memory pass: it begins with a step"
+
+    def _recorded(self) -> Path:
+        """Return the run whose steps are shown: the last that was asked for, else the run itself."""
+        stem = self._path.name.removesuffix(SUFFIX)
+        asked = [
+            place for place in self._path.parent.glob(f"{escape(stem)}-asked-*{SUFFIX}") if rank_directories(place)
+        ]
+        return max(asked, key=lambda place: place.stat().st_mtime_ns, default=self._path)
+
     def close(self) -> None:
         """Remove the directory of ours."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _read_books(self) -> tuple[int, Breakdown | None, str]:
-        found = [self._of_rank(number, directory) for number, directory in rank_directories(self._path)]
+        found = [self._of_rank(number, directory) for number, directory in rank_directories(self._recorded())]
         known = [(step, books, "") for step, books in found if books is not None]
         return max(known, key=lambda one: one[1].allocated_bytes, default=(0, None, "no step was recorded yet"))
 
     def _of_rank(self, number: int, directory: Path) -> tuple[int, Breakdown | None]:
         if not (directory / "journal").is_dir():
             return _books_of(Rank(number, directory, read_json(directory / "manifest.json")))
-        copy = self._scratch / directory.name
+        copy = self._scratch / directory.parent.name / directory.name
         shutil.rmtree(copy, ignore_errors=True)
         try:
             shutil.copytree(directory / "journal", copy / "journal")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SUFFIX = ".ledger"
 SAMPLE_JOURNALS = "samples/journal"
 """Where the launcher writes its readings of the cards, below the run's directory."""
+LISTENING, ASKED = "listening", "asked"
+"""Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -47,6 +47,10 @@ def _start():
         return
     try:
         start_from_environment()
+        if os.environ.get("GPULEDGER_LISTEN"):
+            from gpuledger.collect.asked import listen_from_environment
+
+            listen_from_environment()
     except Exception as error:
         _leave_note("Recording could not start: %s: %s" % (type(error).__name__, error))
 
