@@ -1,6 +1,7 @@
 """Measures the sampler of `gpuledger watch` on a card: lateness, rate, its own CPU, peaks seen, energy, slow-down.
 
-Usage: python bench/watch.py --out bench/results/h200/watch.json      (about 130 s; a part that fails names its error)
+Usage: python bench/watch.py --out bench/results/h200/watch.json      (about 150 s; a part that fails names its error)
+       python bench/watch.py --parts alone windows --out FILE      (any NVML, the tests' scripted one too)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from environment import describe_environment, write_results
 
 import gpuledger
@@ -111,6 +113,18 @@ def sampling_alone(directory: Path) -> dict[str, Any]:
     return {"sampler": facts, "cpu_frac_of_a_core": facts["cpu_s"] / seconds, "empty_loop_frac_of_a_core": empty}
 
 
+def windows_alone(directory: Path) -> dict[str, Any]:
+    """Sample for 20 s at 200 Hz in ten windows, with nothing on the card: whether the counter's reads cost samples."""
+    started_s = time.monotonic()
+    with gpuledger.watch("windows", interval="5ms", out=directory / "windows") as watch:
+        for number in range(10):
+            with watch.window(f"{number}"):
+                time.sleep(2.0)
+    seconds = time.monotonic() - started_s
+    facts = sampler_facts(watch, seconds)
+    return {"sampler": facts, "cpu_frac_of_a_core": facts["cpu_s"] / seconds, "energy_j": watch.windows}
+
+
 def highest_rate(directory: Path) -> dict[str, Any]:
     """Sample a busy card every millisecond, and every half, for 10 s."""
     load = begin(LOAD, "30")
@@ -147,7 +161,6 @@ def peaks_seen(directory: Path) -> dict[str, Any]:
 
 def slow_down(directory: Path) -> dict[str, Any]:
     """Train GPT-2 small, watched and not, in turns."""
-    import torch
     from models import MODELS
 
     torch.manual_seed(0)
@@ -177,6 +190,7 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "peaks": peaks_seen,
     "slow_down": slow_down,
     "alone": sampling_alone,
+    "windows": windows_alone,
     "rate": highest_rate,
 }
 
@@ -187,7 +201,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     arguments = parser.parse_args()
-    results: dict[str, Any] = {"environment": describe_environment("cuda")}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results: dict[str, Any] = {"environment": describe_environment(device)}
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.parts:
             started_s = time.monotonic()

@@ -47,6 +47,11 @@ static double power_now(void) { return watts + wobble * ((long)(seconds() * 10) 
 
 static nvmlReturn_t state(void) { return lost_after_s && seconds() > lost_after_s ? GPU_IS_LOST : OK; }
 
+/* One call at a time, as in a driver: a read of the energy counter holds up every other one. */
+static volatile int taken;
+static void take(void) { while (__sync_lock_test_and_set(&taken, 1)) usleep(50); }
+static void give(void) { __sync_lock_release(&taken); }
+
 /* The number in the file that an environment variable names, while it is there. */
 static double followed(const char *variable, double value) {
     const char *path = getenv(variable);
@@ -97,6 +102,8 @@ typedef struct { unsigned long long total, free, used; } memory_v1;
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, memory_v2 *memory) {
     (void)device;
     if (old_driver) return FUNCTION_NOT_FOUND;
+    take();
+    give();
     memory->total = (unsigned long long)total;
     memory->reserved = 600000000ULL;
     memory->used = used_bytes();
@@ -118,7 +125,9 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) 
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) {
     (void)device;
     if (no_energy || no_power) return NOT_SUPPORTED;
+    take();
     usleep((unsigned)energy_read_us);
+    give();
     *millijoules = 1000000ULL + (unsigned long long)(watts * 100.1) * (unsigned long long)(seconds() / 0.1001);
     return state();
 }
