@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from programs import execute, manifest
 from stubbed import GPULEDGER, library_directory, watch, with_stub
 
 from gpuledger.analyze.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
 from gpuledger.analyze.watched import watched
 from gpuledger.api import load
+from gpuledger.cli.main import main
 
 BUSY = "import time; time.sleep(0.7)"
 
@@ -127,12 +129,14 @@ def test_without_a_card_the_command_is_not_started(
         ["--variants", "a=1", "--", "echo"],
     ],
 )
-def test_what_cannot_be_asked_is_refused(words: list[str], tmp_path: Path) -> None:
+def test_what_cannot_be_asked_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a card is asked for: there need not be one here."""
+    monkeypatch.chdir(tmp_path)
     words = words if "--" in words or "--pid" in words else [*words, "--", "touch", "started"]
-    ended = watch(words, tmp_path)
-    assert ended.status == 2
+    ended = CliRunner().invoke(main, ["watch", *words])
+    assert ended.exit_code == 2
     assert len(ended.stderr.strip().splitlines()) <= 2
-    assert not (tmp_path / "started").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_exists_is_not_overwritten(tmp_path: Path) -> None:

@@ -132,9 +132,11 @@ def _watch_variants(
     settings: WatchSettings,
     say: Callable[[str], None],
 ) -> int:
-    from gpuledger.cli.variants import Tools, watch_variants
+    from gpuledger.cli.variants import Tools, make_variants, parse_variants, parse_vary, watch_variants
     from gpuledger.collect.card_source import open_source
 
+    # What cannot be run is refused before a card is asked for.
+    make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
     source = open_source(None if settings.gpus is None else list(settings.gpus), _IDLE_NS)
 
     def read_cards() -> list[Reading]:
