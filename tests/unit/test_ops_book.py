@@ -195,8 +195,10 @@ def test_a_writer_killed_in_the_middle_leaves_whole_batches(url: str, tmp_path: 
     assert one.stdout is not None
     said = [one.stdout.readline() for _ in range(5)]
     one.send_signal(signal.SIGKILL)
-    rest, _ = one.communicate(timeout=60)
-    last_said = int([*said, *rest.split()][-1])
+    said += one.stdout.read().split()
+    one.wait(timeout=60)
+    one.stdout.close()
+    last_said = int(said[-1])
     book = open_book(url)
     counts: dict[int, int] = {}
     for found in book.records():
@@ -227,7 +229,7 @@ def test_a_server_that_is_gone_for_a_while_costs_nothing(server: Server) -> None
 
 
 def test_a_server_that_stays_away_is_named_without_its_password() -> None:
-    with pytest.raises(InputError, match="postgresql://me:.*refused") as caught:
+    with pytest.raises(InputError, match=r"postgresql://me:.*refused") as caught:
         open_book("postgresql://me:secret@127.0.0.1:9/books")
     assert "secret" not in f"{caught.value.message}{caught.value.hint}"
 
