@@ -45,8 +45,9 @@ class InPlace(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         device = self._place.device.partition(":")[0]
-        key = key_of(func, args, kwargs or {}, lambda tensor: tensor.device.type == device, device)
-        result, spent_ns = timed(lambda: func(*args, **(kwargs or {})), on_card=self._place.on_card)
+        given = kwargs or {}
+        result, spent_ns = timed(lambda: func(*args, **given), on_card=self._place.on_card)
+        key = key_of(func, args, given, result, lambda tensor: tensor.device.type == device, device)
         self.times_ns[key].append(spent_ns)
         if self._last is not None:
             self.before.setdefault(key, self._last)
