@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from programs import execute
 from stubbed import with_stub
 
 import gpuledger
@@ -138,3 +139,22 @@ def test_a_sampler_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(GpuLedgerError, match="the sampler did not start"), gpuledger.watch("none"):
         pass
     assert not list(tmp_path.glob("*.ledger"))
+
+
+SIGPIPE = """
+import os, signal, time, gpuledger
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+with gpuledger.watch("piped") as watch:
+    os.kill(watch._watcher._process.pid, signal.SIGKILL)
+    watch._watcher._process.wait()
+    with watch.window("x"):
+        pass
+    print("on")
+"""
+
+
+def test_a_program_that_ends_by_broken_pipes_is_not_ended_by_ours(stub: Path) -> None:
+    done = execute([sys.executable, "-c", SIGPIPE], stub, dict(os.environ))
+    assert (done.status, done.stdout) == (0, b"on\n")
+    notes = load(stub / "piped.ledger").manifest["notes"]
+    assert any("killed by signal 9" in note for note in notes)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -117,12 +118,19 @@ class Watcher:
 
     def _tell(self, words: dict[str, Any]) -> None:
         """Send a line; a sampler that is gone, or takes in nothing more, is noticed at the end."""
+        line = json.dumps(words).encode() + b"\n"
+        # A program may have asked to be ended by SIGPIPE: that of our line is not its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
         try:
-            os.write(self._stdin, json.dumps(words).encode() + b"\n")
+            os.write(self._stdin, line)
         except BlockingIOError:
             self._unheard += 1
+        except BrokenPipeError:
+            signal.sigtimedwait({signal.SIGPIPE}, 0)
         except (OSError, ValueError):
             pass  # noted by stop(): it has ended
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _hear(self, patience_s: float) -> dict[str, Any] | None:
         """Return the sampler's next line; None where it ends without one, or takes longer."""
