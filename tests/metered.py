@@ -24,6 +24,19 @@ energy_pass.LENGTH_NS = {length_ns}
 """
 """Has the program use card 0, as far as its energy goes, for a pass of so many ns."""
 
+RECORDED = """
+import json
+import gpuledger
+from gpuledger.collect import nvml
+nvml.DRIVER_NODES = ("/",)
+with gpuledger.record("all", passes="memory,energy,time") as recording:
+    for _ in range({count}):
+        step()
+        time.sleep({pause_s})
+print(json.dumps([recording.step_energy_j, recording.sample_energy_j, recording.step_time_ns]))
+"""
+"""The same from Python, by a thread of the program itself."""
+
 STEPS = TRAIN + "import time\nfor _ in range({count}):\n    step()\n    time.sleep({pause_s})\n"
 
 
@@ -44,3 +57,10 @@ def metered(
     write_script(directory, LAUNCHER, "launcher.py")
     words = ["run", "-q", "--devices", "auto", "--no-stacks", "--passes", passes, "train.py"]
     return execute([sys.executable, "launcher.py", *words], directory, with_stub(directory, **script))
+
+
+def metered_from_python(directory: Path, *, count: int = 80, pause_s: float = 0.02, **script: float) -> Ended:
+    """Return how a training that records itself ended; it prints the joules of a step and of a sample, and the step."""
+    source = PRETEND.format(length_ns=600_000_000) + TRAIN + "import time"
+    write_script(directory, source + RECORDED.format(count=count, pause_s=pause_s))
+    return execute([sys.executable, "train.py"], directory, with_stub(directory, **script))

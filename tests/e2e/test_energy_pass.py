@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from metered import metered
-from programs import TRAIN, write_script
-from programs import recorded as recorded_with
+from metered import metered, metered_from_python
 
 from gpuledger.analyze.energy import break_down_energy, share_energy, step_energy
 from gpuledger.analyze.step_parts import step_parts
@@ -81,16 +78,6 @@ def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) 
     assert not (rank.directory / ENERGY_MARKER).exists()
 
 
-def test_without_a_card_there_are_host_times_and_no_joules(tmp_path: Path) -> None:
-    write_script(tmp_path, TRAIN + "for _ in range(20): step()\n")
-    assert recorded_with(["train.py"], tmp_path, ("-q", "--passes", "memory,energy,time")).status == 0
-    rank = rank_of(tmp_path)
-    assert rank.manifest["energy"] == []
-    assert [note for note in rank.manifest["notes"] if note.startswith("No joules")]
-    found: Any = break_down_time(rank)
-    assert found.on_host
-
-
 def test_every_joule_has_an_account(whole: Rank) -> None:
     found = break_down_energy(whole)
     assert found is not None
@@ -133,3 +120,15 @@ def test_the_parts_of_a_step_sum_to_it(whole: Rank) -> None:
     assert sum(time_ns for _, time_ns in parts.items()) == pytest.approx(parts.step_ns)
     assert all(time_ns >= 0 for _, time_ns in parts.items())
     assert parts.forward_ns > 0
+
+
+def test_a_recording_from_python_has_its_joules_as_values(tmp_path: Path) -> None:
+    ended = metered_from_python(tmp_path, watts=250, wobble=5)
+    assert ended.status == 0, ended.stderr
+    step_j, sample_j, step_ns = json.loads(ended.stdout)
+    (energy,) = load(tmp_path / "all.ledger").rank().manifest["energy"]
+    steps = energy["last_step"] - energy["first_step"] + 1
+    assert step_j == pytest.approx(energy["energy_j"] / steps)
+    assert step_j == pytest.approx(250 * (energy["end_ns"] - energy["start_ns"]) / 1e9 / steps, rel=0.3)
+    assert sample_j == pytest.approx(step_j / 8)
+    assert step_ns > 0

@@ -232,6 +232,7 @@ def test_all_passes_give_their_figures_as_values(step: Training) -> None:
     rank = recording.run().rank()
     assert rank.manifest["time_steps"] == [14, 15]
     assert rank.manifest["inputs"]["shape"] == [ROWS, 16]
+    assert rank.manifest["energy"] == []
     assert [note for note in rank.manifest["notes"] if note.startswith("No joules")]
 
 
