@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,6 +110,12 @@ def test_the_upper_end_covers_the_share_asked_for(level: float, kind: str) -> No
     factor = upper_factor(level, kind)
     assert factor > 1
     assert np.mean(np.array(grid_errors(kind)) <= factor) >= level
+
+
+def test_errors_and_page_are_those_of_the_committed_grid() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "make_estimate_doc.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], check=False)
+    assert done.returncode == 0, "run: python tools/make_estimate_doc.py"
 
 
 def test_a_program_with_convolutions_has_the_wider_interval() -> None:
