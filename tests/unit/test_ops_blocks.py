@@ -130,7 +130,7 @@ def test_a_load_ends_with_its_block_and_counts_its_calls():
         time.sleep(0.1)
         end_ns = time.time_ns()
     assert threading.active_count() == before
-    assert 5 <= load.calls_at(end_ns) - load.calls_at(start_ns) <= 52
+    assert 0 < load.calls_at(end_ns) - load.calls_at(start_ns) <= 52
 
 
 def test_without_a_card_calls_run_in_a_loop():

@@ -1,0 +1,98 @@
+"""From a file of models to sums beside whole models, on the CPU, by the commands themselves."""
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from gpuledger.cli.main import main
+from gpuledger.operators.book import open_book
+
+QUICK = ("--device", "cpu", "--target-ci", "90%")
+MODEL = """
+import torch
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("campaign")
+    (place / "tiny_ops_model.py").write_text(MODEL)
+    (place / "campaign.yml").write_text(
+        "inputs: 4x64\nbook: own.book\nmodels:\n  - model: tiny_ops_model:net\n    mode: [inference, training]\n"
+        "  - model: tiny_ops_model:nett\n"
+    )
+    return place
+
+
+@pytest.fixture
+def ask(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.delenv("GPULEDGER_BOOK", raising=False)
+    return lambda *words: CliRunner().invoke(main, ["ops", *words])
+
+
+def test_a_campaign_goes_from_a_file_to_a_picture_and_an_unknown_model_does_not_stop_it(ask, folder):
+    done = ask("campaign", "--config", "campaign.yml", "-o", "out", "--json", *QUICK)
+    assert done.exit_code == 3, done.output  # one of three models is not there
+    assert "not captured: tiny_ops_model:nett" in done.stderr
+    assert "did you mean" in done.stderr or "net" in done.stderr
+    document = json.loads(done.stdout)
+    assert {pair["mode"] for pair in document["pairs"]} == {"inference", "training"}
+    for pair in document["pairs"]:
+        assert pair["calls_frac"] == 1.0
+        assert pair["sum_ns"] > 0
+        assert pair["time_frac"] == pytest.approx(pair["sum_ns"] / pair["whole_ns"])
+        assert pair["energy_frac"] is None
+    assert json.loads((folder / "out" / "compare.json").read_text())["errors"]["time"]["pairs"] == 2
+    assert (folder / "out" / "compare.png").stat().st_size > 1000
+    assert len(list((folder / "out").glob("*.workload.json"))) == 2
+
+
+def test_what_was_measured_is_not_measured_again_and_is_summed(ask, folder):
+    ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)  # where it has run before there is nothing to do
+    held = len(open_book(folder / "own.book").records())
+    names = sorted(str(path) for path in (folder / "out").glob("*.workload.json"))
+    measured = ask("measure", *names, "--book", "own.book", "--json", *QUICK)
+    assert measured.exit_code == 0, measured.output
+    assert json.loads(measured.stdout)["time"]["measured"] == 0
+    assert len(open_book(folder / "own.book").records()) == held
+    summed = ask("sum", *names, "--book", "own.book", "--target", "99%")
+    assert summed.exit_code == 0, summed.output
+    assert summed.stdout.count("100.0 % of the time") == 2
+
+
+def test_the_least_is_measured_until_a_target_is_met(ask, folder):
+    done = ask(
+        "capture",
+        "--model",
+        "tiny_ops_model:net",
+        "--input",
+        "8x64",
+        "--gpu",
+        "cpu",
+        "-o",
+        "w.workload.json",
+        "--force",
+    )
+    assert done.exit_code == 0, done.output
+    met = ask("sum", "w", "--book", "until.book", "--target", "60%", "--until-target", "--json", *QUICK)
+    assert met.exit_code == 0, met.output
+    (document,) = json.loads(met.stdout)
+    assert document["attributed"]["time_frac"] >= 0.6
+    assert 1 <= len({record.key_digest for record in open_book(folder / "until.book").records()}) <= 3
+
+
+def test_a_ray_that_is_not_installed_is_named(ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = ask("campaign", "--config", "campaign.yml", "-o", "out", "--ray", "local", *QUICK)
+    assert done.exit_code == 2
+    assert "Ray is not installed" in done.stderr
+    assert "gpuledger[cluster]" in done.stderr
