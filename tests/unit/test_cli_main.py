@@ -104,3 +104,18 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
         child.stdout.readline()
         child.stdout.close()
         assert child.stderr.read() == ""
+
+
+def test_a_message_of_several_lines_becomes_one() -> None:
+    result = CliRunner().invoke(main, ["export", "train"])
+    assert result.exit_code == 2
+    message, hint = result.stderr.splitlines()
+    assert message.startswith("gpuledger: error: missing option '--to'. Choose from: csv, parquet")
+    assert hint == "  hint: gpuledger export --help"
+
+
+def test_a_run_of_nearly_that_name_is_the_hint(tmp_path: Path) -> None:
+    (tmp_path / "train.ledger").mkdir()
+    result = CliRunner().invoke(main, ["show", str(tmp_path / "trian")])
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[-1] == "  hint: there is train.ledger"

@@ -136,7 +136,7 @@ def _describe(error: Exception) -> tuple[str, str | None, int]:
     if isinstance(error, ClickException):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gpuledger"
-        message = error.format_message().rstrip(".")
+        message = " ".join(error.format_message().split()).rstrip(".")
         return message[:1].lower() + message[1:], f"{path} --help", error.exit_code
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""

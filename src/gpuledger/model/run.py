@@ -217,6 +217,15 @@ def rank_directories(path: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
+def _hint_for(path: Path) -> str:
+    """Return what to do about a run that is not there: the one whose name is nearly that, or what a run is."""
+    from difflib import get_close_matches
+
+    names = sorted(place.name.removesuffix(SUFFIX) for place in path.parent.glob(f"*{SUFFIX}"))
+    near = get_close_matches(path.name.removesuffix(SUFFIX), names, 1)
+    return f"there is {near[0]}{SUFFIX}" if near else "a run is a directory NAME.ledger made by `gpuledger run`"
+
+
 def read_run(path: Path) -> Run:
     """Return the run in ``path``; ranks without a manifest (not posted yet) are left out.
 
@@ -225,7 +234,7 @@ def read_run(path: Path) -> Run:
     """
     if not (path / "manifest.json").is_file():
         known = " (a file)" if path.is_file() else "" if path.exists() else ": no such directory"
-        raise InputError(f"{path}: not a run{known}", hint="a run is a directory NAME.ledger made by `gpuledger run`")
+        raise InputError(f"{path}: not a run{known}", hint=_hint_for(path))
     manifest = read_json(path / "manifest.json")
     ranks = tuple(
         Rank(number, directory, read_json(directory / "manifest.json"))
