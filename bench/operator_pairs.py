@@ -8,7 +8,9 @@ Models come from torchvision and transformers; --small takes two little ones tha
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,11 @@ from gpuledger.cli.ops.compare import document_of
 from gpuledger.operators.again import step_of
 from gpuledger.operators.book import open_book
 from gpuledger.operators.captures import asked_for, capture_model
+from gpuledger.operators.choose import open_shelf, sum_measured
 from gpuledger.operators.compare import Pair
 from gpuledger.operators.fill import fill
 from gpuledger.operators.method import Method
 from gpuledger.operators.place import find_place
-from gpuledger.operators.sum import sum_up
 from gpuledger.operators.wanted import Wanted
 from gpuledger.operators.whole import measure_whole
 
@@ -64,10 +66,17 @@ def wanted_pairs(options: argparse.Namespace) -> list[Wanted]:
     """Return the workloads that the options ask for."""
     mode: Any = "training" if options.train else "inference"
     if options.small:
-        return [Wanted(model, mode, size) for model, size in SMALL]
-    if options.transformers:
-        return [Wanted(model, mode, size) for model, size in MORE]
-    return [Wanted(f"torchvision:{model}", mode, f"32x3x{size}x{size}") for model, size in ANCESTOR]
+        pairs = SMALL
+    elif options.transformers:
+        pairs = MORE
+    else:
+        pairs = tuple((f"torchvision:{model}", f"32x3x{size}x{size}") for model, size in ANCESTOR)
+    models = options.models.split(",") if options.models else None
+    return [Wanted(model, mode, size) for model, size in pairs if models is None or _short(model) in models]
+
+
+def _short(model: str) -> str:
+    return model.partition(":")[2].partition("?")[0]
 
 
 def main() -> None:
@@ -80,18 +89,24 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--target", type=float, default=0.01)
+    parser.add_argument("--models", help="only these, by name: resnet18,resnet34")
+    parser.add_argument("--energy-share", type=float, default=0.9)
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no pair after so long")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     place, book = find_place(options.device), open_book(options.book)
     method = Method(target_frac=options.target, energy=not options.time_only)
     pairs: list[Pair] = []
     results: dict[str, Any] = {"method": method.document()}
+    until_s = time.monotonic() + options.limit_s
     for wanted in wanted_pairs(options):
+        if time.monotonic() > until_s:
+            break
         torch.manual_seed(0)
         workload = capture_model(asked_for(wanted), None if place.on_card else "cpu")
-        filled = fill([workload], book, place, method)
+        filled = fill([workload], book, place, method, energy_share_frac=options.energy_share)
         whole = measure_whole(step_of(workload, place), place, method)
-        total = sum_up(workload, book.records(place.environment), place.environment)
+        total = sum_measured(workload, open_shelf(book, place.environment.card))
         pairs.append(Pair(workload.name, workload.mode, total, whole))
         print(workload.name, f"{pairs[-1].time_frac:.3f}", pairs[-1].energy_frac, f"{filled.failed} failed", flush=True)
         results |= document_of(pairs, place.environment.to_json())

@@ -97,7 +97,7 @@ def test_a_prediction_stands_in_for_what_is_lacking_and_is_marked():
         ENVIRONMENT,
         predictor=fixed,
     )
-    assert [key for key, _ in fixed.asked] == [time_only, lacking]
+    assert {key for key, _ in fixed.asked} == {time_only, lacking}
     assert [(line.source, line.energy_source) for line in total.lines] == [
         (MEASURED, MEASURED), (MEASURED, PREDICTED), (PREDICTED, PREDICTED),
     ]  # fmt: skip
@@ -176,3 +176,16 @@ def test_only_some_operators_can_be_added_up():
     )
     assert total.busy_ns == 5.0
     assert total.lines[1].reason == "not asked for"
+
+
+def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so():
+    both, time_only, lacking = key_of_size(1), key_of_size(2), key_of_size(3)
+    workload = workload_of(Use(both, 2), Use(time_only, 3), Use(lacking, 5))
+    records = [record_of(both, 1_000.0, 0.5), record_of(time_only, 100.0)]
+    environment = replace(ENVIRONMENT, flags={})
+    left_out = sum_up(workload, records, environment)
+    whole = sum_up(workload, records, environment, energy_predictor=Fixed(Cost(1_000.0, 1.0, 1.0, 0.25, 0.2, 0.3)))
+    assert left_out.energy_j == pytest.approx(1.0)
+    assert whole.energy_j == pytest.approx(1.0 + 3 * 0.25 * 100 / 1_000)
+    assert whole.busy_ns == left_out.busy_ns
+    assert "of 1 operators (3 calls) the energy is predicted" in whole.notes

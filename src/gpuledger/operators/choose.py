@@ -14,6 +14,8 @@ from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.predict import FittedPredictor, RoofPredictor, load_model, save_model
 from gpuledger.operators.records import Environment, Record, digest_of
 from gpuledger.operators.roof import Roof, roof_of_card, roof_of_measurements
+from gpuledger.operators.sum import Sum, sum_up
+from gpuledger.operators.workload import Workload
 from gpuledger.virtual.cards import Card, find_card
 
 UNMEASURED = "unmeasured card"
@@ -122,6 +124,11 @@ def stand_in(shelf: Shelf, cache: Path | None = None) -> tuple[FittedPredictor |
             pass
     roof = roof_of_shelf(shelf)
     return RoofPredictor(roof, examples), f"as far from the card's roof as {len(examples)} measured operators"
+
+
+def sum_measured(workload: Workload, shelf: Shelf, cache: Path | None = None) -> Sum:
+    """Return a workload's cost: its measured operators, with energy predicted where their time alone was measured."""
+    return sum_up(workload, shelf.records, shelf.environment, energy_predictor=stand_in(shelf, cache)[0])
 
 
 def is_catalogued(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.workload import Use, Workload
 
 MEASURED, PREDICTED, UNKNOWN, FAILED = "measured", "predicted", "unknown", "failed"
+NOT_ASKED = "not asked for"
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def sum_up(
     environment: Environment | None,
     *,
     predictor: Predictor | None = None,
+    energy_predictor: Predictor | None = None,
     only: Collection[str] | None = None,
 ) -> Sum:
     """Return a workload's cost.
@@ -127,6 +129,7 @@ def sum_up(
         records: Of one environment; the newest of an operator and mode counts.
         environment: Theirs; its flags hold the cache's size and the power limit.
         predictor: Says what the book lacks; without it that is unknown, counted, and left out.
+        energy_predictor: Says the energy of operators of which the time alone is measured; None: ``predictor``.
         only: Digests of the operators to add up; the others stay out as if they were not measured. None: all.
     """
     flags = dict(environment.flags) if environment is not None else {}
@@ -134,7 +137,12 @@ def sum_up(
     newest = _newest(records)
     lines = [_line(use, newest, cache_bytes, only) for use in workload.uses]
     if predictor is not None:
-        lines = _predicted(lines, predictor, cache_bytes, only)
+        lines = _predicted(lines, predictor, cache_bytes, lambda line: line.cost is None)
+    powers = energy_predictor or predictor
+    if powers is not None:
+        lines = _predicted(
+            lines, powers, cache_bytes, lambda line: line.cost is not None and line.cost.energy_j is None
+        )
     return _total(workload, environment, lines, flags.get("power_limit_w"))
 
 
@@ -152,7 +160,7 @@ def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
 def _line(use: Use, newest: Mapping[tuple[str, str], Record], cache_bytes: int, only: Collection[str] | None) -> Line:
     digest = use.key.digest
     if only is not None and digest not in only:
-        return Line(use, None, UNKNOWN, reason="not asked for")
+        return Line(use, None, UNKNOWN, reason=NOT_ASKED)
     held = {mode: newest[digest, mode.value] for mode in Mode if (digest, mode.value) in newest}
     if not held:
         return Line(use, None, UNKNOWN, reason="not in the book")
@@ -223,25 +231,21 @@ def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
 
 
 def _predicted(
-    lines: Sequence[Line], predictor: Predictor, cache_bytes: int, only: Collection[str] | None
+    lines: Sequence[Line], predictor: Predictor, cache_bytes: int, lacks: Callable[[Line], bool]
 ) -> list[Line]:
-    """Return the lines with what the book lacks predicted: whole costs, and the energy of those with time alone."""
-    asked = [
-        place
-        for place, line in enumerate(lines)
-        if (line.cost is None or line.cost.energy_j is None) and (only is None or line.use.key.digest in only)
-    ]
+    """Return the lines with what they lack predicted: the whole cost, or the energy where the time is known."""
+    asked = [place for place, line in enumerate(lines) if lacks(line) and line.reason != NOT_ASKED]
     keys = [lines[place].use.key for place in asked]
     hot = [mode_weights(lines[place].use.reuse_bytes, cache_bytes).get(Mode.HOT, 0.0) > 0.5 for place in asked]
     completed = list(lines)
     for place, cost in zip(asked, predictor.costs(keys, hot), strict=True):
         line = lines[place]
+        energy_source = UNKNOWN if cost.energy_j is None else PREDICTED
         if line.cost is None:
-            energy_source = UNKNOWN if cost.energy_j is None else PREDICTED
             completed[place] = replace(line, cost=cost, source=PREDICTED, energy_source=energy_source)
         elif cost.energy_j is not None:
-            completed_cost = _with_energy(line.cost, cost.energy_j / cost.time_ns)
-            completed[place] = replace(line, cost=completed_cost, energy_source=PREDICTED)
+            known = _with_energy(line.cost, cost.energy_j / cost.time_ns)
+            completed[place] = replace(line, cost=known, energy_source=PREDICTED)
     return completed
 
 
@@ -329,6 +333,11 @@ def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
     for found, text in ((failed, "failed to be measured"), (unknown, "not measured"), (predicted, "predicted")):
         if found:
             notes.append(f"{len(found)} operators ({sum(line.use.count for line in found)} calls) {text}")
+    guessed = [line for line in lines if line.source == MEASURED and line.energy_source == PREDICTED]
+    if guessed:
+        notes.append(
+            f"of {len(guessed)} operators ({sum(line.use.count for line in guessed)} calls) the energy is predicted"
+        )
     if is_capped:
         notes.append("at its operators' own speed the card would be above its power limit: the time is stretched")
     return tuple(notes)

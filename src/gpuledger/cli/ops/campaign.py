@@ -160,16 +160,16 @@ def _measure_with_ray(
 
 def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: Method) -> list[Pair]:
     from gpuledger.operators.again import step_of
+    from gpuledger.operators.choose import cache_folder, open_shelf, sum_measured
     from gpuledger.operators.compare import Pair
-    from gpuledger.operators.sum import sum_up
     from gpuledger.operators.whole import measure_whole
 
-    records = book.records(place.environment)
+    shelf = open_shelf(book, place.environment.card)
     return [
         Pair(
             workload.name,
             workload.mode,
-            sum_up(workload, records, place.environment),
+            sum_measured(workload, shelf, cache_folder()),
             measure_whole(step_of(workload, place), place, method),
         )
         for workload in workloads

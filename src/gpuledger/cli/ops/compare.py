@@ -50,21 +50,26 @@ def compare_command(
     workloads = [open_workload(text) for text in workload_paths]
     from gpuledger.operators.again import step_of
     from gpuledger.operators.book import open_book
+    from gpuledger.operators.choose import cache_folder, open_shelf, sum_measured
     from gpuledger.operators.compare import Pair
     from gpuledger.operators.fill import fill
     from gpuledger.operators.place import find_place
-    from gpuledger.operators.sum import sum_up
     from gpuledger.operators.whole import measure_whole
 
     place, book = find_place(how["device"], force=how["force"]), open_book(book_url)
     steps = [step_of(workload, place) for workload in workloads]
     with progress_bar() as tell:
         fill(workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), tell=tell)
-    pairs = []
-    for workload, step in zip(workloads, steps, strict=True):
-        whole = measure_whole(step, place, method)
-        total = sum_up(workload, book.records(place.environment), place.environment)
-        pairs.append(Pair(workload.name, workload.mode, total, whole))
+    shelf = open_shelf(book, place.environment.card)
+    pairs = [
+        Pair(
+            workload.name,
+            workload.mode,
+            sum_measured(workload, shelf, cache_folder()),
+            measure_whole(step, place, method),
+        )
+        for workload, step in zip(workloads, steps, strict=True)
+    ]
     if as_json:
         print_json(document_of(pairs, place.environment.to_json()))
     else:

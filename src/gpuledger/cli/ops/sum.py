@@ -104,7 +104,7 @@ def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozen
     predictor, _ = stand_in(shelf, cache_folder())
     found = []
     for workload, wanted in zip(workloads, chosen, strict=True):
-        total = sum_up(workload, shelf.records, shelf.environment, only=wanted)
+        total = sum_up(workload, shelf.records, shelf.environment, energy_predictor=predictor, only=wanted)
         everything = sum_up(workload, shelf.records, shelf.environment, predictor=predictor)
         found.append(Summed(workload, total, cover(everything, wanted), wanted))
     return found

@@ -1,10 +1,11 @@
-"""Measures the energy pass: how well a step's joules repeat, close, and find their half, and how they stand to Zeus.
+"""Measures the time and energy passes: what they repeat within, how they close, what they leave behind; and Zeus.
 
 Each model is recorded twice as a user would (`gpuledger run --passes memory,energy,time`), training and inference. Then
 a model of two known halves, and each half alone; then one window of ten seconds by our ticks and by ZeusMonitor (where
 the package zeus is installed). Without a card the joules are null, and the rest is run all the same.
 
-Usage: python bench/energy_pass.py --out bench/results/h200/energy_pass.json [--models gpt2,resnet50] [--small]
+Usage: python bench/time_energy.py --out bench/results/h200/time_energy.json [--models gpt2,resnet50] [--small]
+       python bench/time_energy.py --parts halves zeus --out FILE --keep DIRECTORY
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,10 +30,24 @@ from models import EIGHT
 from gpuledger.analyze.energy import break_down_energy
 from gpuledger.analyze.rates import find_rates
 from gpuledger.analyze.steps import step_times
+from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
 from gpuledger.errors import GpuLedgerError
 
 HERE = Path(__file__).parent
+PARTS = ("halves", "zeus", "models")
+SCRIPTS = {
+    "training": ("train_one.py", "--steps", "24", "--times"),
+    "inference": ("infer_one.py", "--calls", "60"),
+}
+RUN_FIGURES = (
+    "busy_against_bare",
+    "unplaced_share",
+    "without_module_share",
+    "timed_step_against_bare",
+    "after_against_bare",
+    "sums_to_the_counter_within",
+)
 RUN = (sys.executable, "-m", "gpuledger", "run", "-q", "--force", "--no-stacks", "--passes", "memory,energy,time")
 
 
@@ -56,7 +72,24 @@ def record(script: list[str], name: str, directory: Path) -> dict[str, Any]:
         "sample_energy_j": None if rates is None else rates.sample_energy_j,
         "passes": passes,
         "notes": rank.manifest["notes"],
+        **_times(rank),
         **_around_the_passes(done.stdout, rank.manifest),
+    }
+
+
+def _times(rank: Any) -> dict[str, Any]:
+    """Return how the kernels' time closes, and how much of it found no module."""
+    found = break_down_time(rank)
+    if found is None:
+        return {}
+    bare_ns = step_times(rank).median_ns
+    outside = math.fsum(one.time_ns for one in found.accounts if not one.module and one.phase != "optimizer")
+    return {
+        "kernel_ms": found.work_ns / 1e6,
+        "busy_ms": found.busy_ns / 1e6,
+        "busy_against_bare": None if bare_ns is None else found.busy_ns / bare_ns,
+        "unplaced_share": found.unplaced_ns / found.work_ns,
+        "without_module_share": outside / found.work_ns,
     }
 
 
@@ -88,10 +121,26 @@ def _around_the_passes(stdout: str, manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def repeatability(runs: list[dict[str, Any]]) -> float | None:
-    """Return how far two runs' joules of a step are apart."""
-    joules = [run.get("step_energy_j") for run in runs]
-    return abs(joules[0] / joules[1] - 1) if len(joules) == 2 and all(joules) else None
+def repeatability(runs: list[dict[str, Any]], name: str) -> float | None:
+    """Return how far two runs are apart in one figure."""
+    first, second = (run.get(name) for run in runs)
+    return abs(first / second - 1) if first and second else None
+
+
+def model_twice(model: str, words: list[str], directory: Path) -> dict[str, Any]:
+    """Return two runs of one program, and how far apart they are."""
+    runs = [record(words, model, directory) for _ in range(2)]
+    return {
+        "runs": runs,
+        "energy_repeats_within": repeatability(runs, "step_energy_j"),
+        "kernels_repeat_within": repeatability(runs, "kernel_ms"),
+    }
+
+
+def keep_run(directory: Path, name: str, kept: Path | None) -> None:
+    """Keep what one program recorded, for tests that have no card."""
+    if kept is not None:
+        shutil.copytree(directory / f"{name}.ledger", kept / f"{name}.ledger", dirs_exist_ok=True)
 
 
 def two_halves(directory: Path, extra: list[str]) -> dict[str, Any]:
@@ -156,39 +205,54 @@ def _products() -> Iterator[None]:
 
 
 def main() -> None:
-    """Record everything and write the results."""
+    """Record what is asked for and write the results after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--models", default=",".join(EIGHT))
     parser.add_argument("--limit-s", type=float, default=1_500)
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each program goes on")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--keep", type=Path, help="keep the runs there")
     arguments = parser.parse_args()
     deadline_s = time.monotonic() + arguments.limit_s
-    size = ["--device", arguments.device, *(["--small"] if arguments.small else [])]
-    length = ["--seconds", str(arguments.seconds)]
+    words = ["--device", arguments.device, "--seconds", str(arguments.seconds)]
+    words += ["--small"] if arguments.small else []
     results: dict[str, Any] = {"environment": describe_environment(arguments.device), "models": {}}
     with tempfile.TemporaryDirectory() as scratch:
-        results["halves"] = two_halves(Path(scratch), [*size, *length])
-        results["zeus"] = against_zeus(10.0) if arguments.device.startswith("cuda") else {"skipped": "no card"}
-        write_results(arguments.out, results)
-        for model in filter(None, arguments.models.split(",")):
-            if time.monotonic() > deadline_s:
-                break
-            for mode, words in (
-                ("training", ["train_one.py", model, "--steps", "24", "--times"]),
-                ("inference", ["infer_one.py", model, "--calls", "60"]),
-            ):
-                script = [str(HERE / words[0]), *words[1:], *size, *length]
-                runs = [record(script, f"{model}-{mode}", Path(scratch)) for _ in range(2)]
-                results["models"].setdefault(model, {})[mode] = {"runs": runs, "repeats_within": repeatability(runs)}
-                print(model, mode, json.dumps(results["models"][model][mode]["repeats_within"]), flush=True)
+        if "halves" in arguments.parts:
+            results["halves"] = two_halves(Path(scratch), words)
+            keep_run(Path(scratch), "both", arguments.keep)
+            write_results(arguments.out, results)
+        if "zeus" in arguments.parts:
+            results["zeus"] = against_zeus(10.0) if arguments.device.startswith("cuda") else {"skipped": "no card"}
+            write_results(arguments.out, results)
+        for model in arguments.models.split(",") if "models" in arguments.parts else ():
+            for mode, program in SCRIPTS.items():
+                if time.monotonic() > deadline_s:
+                    break
+                name = f"{model}-{mode}"
+                found = model_twice(name, [str(HERE / program[0]), model, *program[1:], *words], Path(scratch))
+                keep_run(Path(scratch), name, arguments.keep)
+                results["models"].setdefault(model, {})[mode] = found
+                print(name, found["energy_repeats_within"], found["kernels_repeat_within"], flush=True)
                 write_results(arguments.out, results)
-    apart = [one[mode]["repeats_within"] for one in results["models"].values() for mode in one]
-    known = [value for value in apart if value is not None]
-    results["median_repeats_within"] = statistics.median(known) if known else None
+    results["summary"] = summary_of(results["models"])
     write_results(arguments.out, results)
+
+
+def summary_of(models: dict[str, Any]) -> dict[str, float]:
+    """Return the median and the worst of each figure over models and modes."""
+    found: dict[str, float] = {}
+    pairs = [pair for modes in models.values() for pair in modes.values()]
+    figures = {name: [pair[name] for pair in pairs] for name in ("energy_repeats_within", "kernels_repeat_within")}
+    figures |= {name: [run.get(name) for pair in pairs for run in pair["runs"]] for name in RUN_FIGURES}
+    for name, values in figures.items():
+        known = [value for value in values if value is not None]
+        if known:
+            found |= {f"{name}_median": statistics.median(known), f"{name}_worst": max(known)}
+    return found
 
 
 if __name__ == "__main__":
