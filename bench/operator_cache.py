@@ -10,6 +10,7 @@ shape is kept, and predecessor + operator - predecessor.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 import time
@@ -31,7 +32,9 @@ from gpuledger.operators.method import Method, Mode, mode_weights
 from gpuledger.operators.one import measure_one
 from gpuledger.operators.place import Place, find_place
 from gpuledger.operators.wanted import Wanted
+from gpuledger.operators.whole import measure_whole
 
+WAYS = ("hot", "rotating", "by_reuse", "predecessor", "chain")
 HELD_CYCLES = 600_000
 """About 0.3 ms: longer than the host takes to launch an operator."""
 
@@ -70,7 +73,21 @@ def timed(call: Callable[[], Any], *, on_card: bool) -> tuple[Any, float]:
     result = call()
     end.record()
     end.synchronize()
-    return result, start.elapsed_time(end) * 1e6
+    return result, start.elapsed_time(end) * 1e6 - between_events_ns()
+
+
+@functools.cache
+def between_events_ns() -> float:
+    """Return what two events in a row are apart with nothing between them."""
+    found = []
+    for _ in range(50):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(HELD_CYCLES)
+        start.record()
+        end.record()
+        end.synchronize()
+        found.append(start.elapsed_time(end) * 1e6)
+    return statistics.median(found)
 
 
 def pair_ns(before: OperatorKey, key: OperatorKey, place: Place, repeats: int = 15) -> float | None:
@@ -132,12 +149,20 @@ def main() -> None:
             found["by_reuse"] = sum(weight * (found[mode.value] or 0.0) for mode, weight in weights.items())
         rows.append({"operator": use.key.text, "count": use.count, "reuse_bytes": use.reuse_bytes,
                      "in_model_ns": real_ns, **found})  # fmt: skip
-    names = ("hot", "rotating", "by_reuse", "predecessor", "chain")
-    errors = {name: error_of(rows, name) for name in names}
+    errors = {name: error_of(rows, name) for name in WAYS}
+    whole = measure_whole(step, place, method)
     results = {"environment": describe_environment(place.device), "cache_bytes": place.cache_bytes,
-               "model": options.model, "errors": errors, "operators": rows}  # fmt: skip
+               "model": options.model, "errors": errors, "whole_ns": whole.time_ns.median,
+               "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
+               "sums_ns": {name: sum_of(rows, name) for name in ("in_model", *WAYS)}, "operators": rows}  # fmt: skip
     write_results(options.out, results)
     print(errors)
+
+
+def sum_of(rows: list[dict[str, Any]], name: str) -> float:
+    """Return what all calls come to in one way; an operator it cannot tell of counts as it is in its place."""
+    key = name if name in WAYS else f"{name}_ns"
+    return sum(row["count"] * (row.get(key) or row["in_model_ns"]) for row in rows)
 
 
 def error_of(rows: list[dict[str, Any]], name: str) -> dict[str, float] | None:

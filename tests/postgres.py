@@ -47,21 +47,19 @@ class Server:
     def run(self, program: str, *words: str) -> None:
         """Run one of the server's programs, as a user that it does not refuse."""
         command = [str(self.programs / program), *words]
-        if os.geteuid() == 0:
-            command = ["runuser", "-u", _user(), "--", *command]
+        user = _user()
+        other = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
         done = subprocess.run(
             command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            stderr=subprocess.PIPE, text=True, timeout=60, check=False, **other,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 
 
-def _user() -> str:
+def _user() -> pwd.struct_passwd:
     """Return a user without privileges: root is refused."""
-    try:
-        return pwd.getpwnam("postgres").pw_name
-    except KeyError:
-        return "nobody"
+    users = {one.pw_name: one for one in pwd.getpwall()}
+    return users.get("postgres") or users["nobody"]
 
 
 def find_programs() -> Path | None:
@@ -79,7 +77,7 @@ def server() -> Iterator[Server]:
         pytest.skip("no PostgreSQL: apt-get install postgresql")
     directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path is short, and another user's too
     if os.geteuid() == 0:
-        shutil.chown(directory, _user())
+        shutil.chown(directory, _user().pw_uid)
     made = Server(programs, directory)
     made.run("initdb", "-N", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D", str(directory / "data"))
     made.start()

@@ -133,7 +133,7 @@ def test_only_bad_files_are_an_error(here: Path) -> None:
 
 
 def test_a_command_for_allocations_says_what_the_log_is_good_for() -> None:
-    result = ask("show", LOGS / "memory_fft.txt")
+    result = ask("balance", LOGS / "memory_fft.txt")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "gpuledger plot RUN" in result.stderr
 

@@ -227,7 +227,15 @@ def kind_of_event(event: Any) -> ActivityKind | None:
     if event.device_type() == _C._autograd.DeviceType.CPU:
         is_call = name.startswith(_DRIVER_CALLS) and name[-1:].isalnum() and "::" not in name and "." not in name
         return None if is_call else ActivityKind.HOST
+    if _is_annotation(event):
+        return None
     return ActivityKind.COPY if name.startswith(("Memcpy", "Memset")) else ActivityKind.KERNEL
+
+
+def _is_annotation(event: Any) -> bool:
+    """Return whether a device's event is the shadow of a range of the host's, such as ``Optimizer.step#AdamW.step``."""
+    asked = getattr(event, "is_user_annotation", None)
+    return bool(asked()) if asked is not None else event.name().startswith("Optimizer.")
 
 
 def is_profiling() -> bool:

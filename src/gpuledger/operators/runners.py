@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
+import statistics
 import tempfile
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuledger.operators.method import How
 MOST_CALLS = 2_000
 """Calls in one graph: more take long to record, and a replay lasts milliseconds anyway."""
 MOST_COPIES = 1_024
+HOST_CALLS, HOST_ROUNDS = 32, 10
 _KERNEL = re.compile(r"(?:\\n)?([A-Za-z_]\w+)(?:\\?<){3}")
 """A kernel in the text of a graph: its name, before its grid in escaped angle brackets."""
 
@@ -181,17 +183,23 @@ def make_runner(
 
 
 def host_ns(calls: Sequence[Call], *, on_card: bool) -> float | None:
-    """Return the nanoseconds the host needs to launch one call; None on a CPU, where that is part of the call."""
+    """Return the nanoseconds the host needs to launch one call; None on a CPU, where that is part of the call.
+
+    Source: the host's clock around launches that nothing waits for; the median of rounds, the first ones left out:
+    they load kernels and choose algorithms.
+    """
     if not on_card:
         return None
+    turn = [calls[number % len(calls)] for number in range(HOST_CALLS)]
+    rounds = []
+    for _ in range(HOST_ROUNDS):
+        torch.cuda.synchronize()
+        start_ns = time.perf_counter_ns()
+        for call in turn:
+            call()
+        rounds.append((time.perf_counter_ns() - start_ns) / len(turn))
     torch.cuda.synchronize()
-    count = min(len(calls) * math.ceil(64 / len(calls)), 256)
-    start_ns = time.perf_counter_ns()
-    for number in range(count):
-        calls[number % len(calls)]()
-    spent_ns = time.perf_counter_ns() - start_ns
-    torch.cuda.synchronize()
-    return spent_ns / count
+    return statistics.median(rounds[HOST_ROUNDS // 2 :])
 
 
 def kernels_of(call: Call) -> tuple[str, ...]:
@@ -206,7 +214,9 @@ def kernels_of(call: Call) -> tuple[str, ...]:
             call()
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "graph.dot"
-            graph.debug_dump(str(place))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that this is for debugging
+                graph.debug_dump(str(place))
             return kernel_names(place.read_text(encoding="utf-8", errors="replace"))
     except (RuntimeError, OSError):
         return ()

@@ -92,6 +92,7 @@ class Sum:
         host_ns: What the host needs to launch them; None on a CPU.
         step_ns: What the workload takes: the longer of both, or longer yet where the power cap holds.
         energy_j: Dynamic energy and the waiting card's for ``step_ns``; None where no energy is known.
+        busy_energy_j: The same where nothing waits for a launch.
         calls_frac: Share of the calls whose time is measured.
         time_frac, energy_frac: Share of the sum's time and energy that is measured; the rest is predicted.
         is_capped: The power cap stretched ``step_ns``.
@@ -106,6 +107,7 @@ class Sum:
     step_ns: float
     energy_j: float | None
     energy_half_j: float | None
+    busy_energy_j: float | None
     calls_frac: float
     time_frac: float | None
     energy_frac: float | None
@@ -270,6 +272,7 @@ def _total(
         step_ns,
         energy_j,
         energy_half_j,
+        _energy(known, busy_ns, power_limit_w)[0],
         calls_frac=share(sum(line.use.count for line in known if line.source == MEASURED), workload.calls) or 0.0,
         time_frac=share(measured_ns, busy_ns),
         energy_frac=share(measured_j, counted_j),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from gpuledger.operators.blocks import Block, Clock, base_power_w, energy_blocks, time_blocks
+from gpuledger.operators.blocks import Block, Clock, Runner, base_power_w, energy_blocks, time_blocks
 from gpuledger.operators.compare import Whole
 from gpuledger.operators.method import Method
 from gpuledger.operators.place import Place
-from gpuledger.operators.runners import CpuRunner, EagerRunner
-from gpuledger.operators.statistics import summarize
+from gpuledger.operators.runners import CpuRunner, EagerRunner, make_runner
+from gpuledger.operators.statistics import Spread, summarize
 
 
 class _Step:
@@ -29,23 +30,34 @@ class _Step:
 
 
 def measure_whole(step: Callable[[], object], place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Whole:
-    """Return the time and energy of one call of ``step``, launched as the user would: eagerly.
+    """Return the time and energy of one call of ``step``, launched as the user would: eagerly; and as a graph.
 
     Raises:
         NoCounterError: energy was asked for, and the card's counter does not move.
     """
     calls = [_Step(step)]
     runner = EagerRunner(calls) if place.on_card else CpuRunner(calls)
+    spread, joules, throttled = _measured(runner, place, method, clock_ns)
+    base_w = base_power_w(method, place.sensors, clock_ns) if method.energy and place.sensors is not None else None
+    whole = Whole(spread, joules, base_w, throttled)
+    if not place.on_card:
+        return whole
+    torch.cuda.synchronize()
+    replayed, why = make_runner(calls, method.block_ns, on_card=True, needs_host=False)
+    if why:
+        return replace(whole, graph_why=why)
+    graph_ns, graph_j, _ = _measured(replayed, place, method, clock_ns)
+    torch.cuda.synchronize()
+    return replace(whole, graph_time_ns=graph_ns, graph_energy_j=graph_j)
+
+
+def _measured(runner: Runner, place: Place, method: Method, clock_ns: Clock) -> tuple[Spread, Spread | None, int]:
+    """Return time and energy of one call, and how many blocks the power cap held down."""
     times = time_blocks(runner, method, place.sensors, clock_ns)
     spread = summarize([block.call_ns for block in times])
     windows: list[Block] = []
-    base_w = None
     if method.energy and place.sensors is not None:
-        windows = energy_blocks(runner, spread.median, method, place.sensors, clock_ns)
-        base_w = base_power_w(method, place.sensors, clock_ns)
-    if place.on_card:
-        torch.cuda.synchronize()
+        windows = energy_blocks(runner, spread.median * runner.unit_calls, method, place.sensors, clock_ns)
     joules = [block.call_j for block in windows if block.call_j is not None]
-    return Whole(
-        spread, summarize(joules) if joules else None, base_w, sum(block.is_throttled for block in (*times, *windows))
-    )
+    throttled = sum(block.is_throttled for block in (*times, *windows))
+    return spread, summarize(joules) if joules else None, throttled

@@ -88,10 +88,13 @@ def _picture(output: str, *, force: bool) -> Path:
 
 def lines_of(pairs: Sequence[Pair]) -> list[str]:
     """Return the pairs as a table, and their errors."""
-    from gpuledger.operators.compare import energy_errors, time_errors
+    from gpuledger.operators.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
     from gpuledger.report.terminal import Column, Table, Terminal
 
-    titles = ("workload", "sum", "whole", "sum / whole", "sum", "whole", "sum / whole", "calls measured")
+    titles = (
+        "workload", "sum", "whole", "sum / whole", "sum", "whole", "sum / whole", "busy / graph", "busy / graph J",
+        "calls measured",
+    )  # fmt: skip
     columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
     rows = tuple(
         (
@@ -101,13 +104,21 @@ def lines_of(pairs: Sequence[Pair]) -> list[str]:
             format_frac(pair.time_frac),
             "-" if pair.sum.energy_j is None else format_joules(pair.sum.energy_j),
             "-" if pair.whole.energy_j is None else format_joules(pair.whole.energy_j.median),
-            "-" if pair.energy_frac is None else format_frac(pair.energy_frac),
+            *(
+                "-" if frac is None else format_frac(frac)
+                for frac in (pair.energy_frac, pair.busy_time_frac, pair.busy_energy_frac)
+            ),
             format_frac(pair.sum.calls_frac),
         )
         for pair in pairs
     )
     lines = Table(columns, rows).lines(Terminal.of(sys.stdout))
-    found = (("time", time_errors(pairs)), ("energy", energy_errors(pairs)))
+    found = (
+        ("time", time_errors(pairs)),
+        ("energy", energy_errors(pairs)),
+        ("time without launches", busy_time_errors(pairs)),
+        ("energy without launches", busy_energy_errors(pairs)),
+    )
     return [*lines, *(_errors_line(what, errors) for what, errors in found if errors is not None)]
 
 
@@ -120,9 +131,14 @@ def _errors_line(what: str, errors: Errors) -> str:
 
 def document_of(pairs: Sequence[Pair], environment: dict[str, Any]) -> dict[str, Any]:
     """Return the pairs and their errors as a JSON value."""
-    from gpuledger.operators.compare import energy_errors, time_errors
+    from gpuledger.operators.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
 
-    found = {"time": time_errors(pairs), "energy": energy_errors(pairs)}
+    found = {
+        "time": time_errors(pairs),
+        "energy": energy_errors(pairs),
+        "busy_time": busy_time_errors(pairs),
+        "busy_energy": busy_energy_errors(pairs),
+    }
     return {
         "environment": environment,
         "pairs": [_pair_document(pair) for pair in pairs],
@@ -144,6 +160,15 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
         "sum_j": total.energy_j,
         "whole_j": None if whole.energy_j is None else whole.energy_j.median,
         "energy_frac": pair.energy_frac,
+        "busy_ns": total.busy_ns,
+        "host_ns": total.host_ns,
+        "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
+        "busy_time_frac": pair.busy_time_frac,
+        "busy_j": total.busy_energy_j,
+        "graph_j": None if whole.graph_energy_j is None else whole.graph_energy_j.median,
+        "busy_energy_frac": pair.busy_energy_frac,
+        "no_graph": whole.graph_why,
+        "base_w": whole.base_w,
         "calls_frac": total.calls_frac,
         "throttled_blocks": whole.throttled,
         "notes": list(total.notes),

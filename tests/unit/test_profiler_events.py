@@ -1,0 +1,46 @@
+"""What Kineto's events are taken for where torch does not say it, as before 2.13."""
+
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuledger.collect.torch_private import kind_of_event  # noqa: E402
+from gpuledger.model.journal import ActivityKind  # noqa: E402
+
+CPU, CUDA = torch._C._autograd.DeviceType.CPU, torch._C._autograd.DeviceType.CUDA
+
+
+@dataclass(frozen=True)
+class OldEvent:
+    """An event as torch 2.11 gives it."""
+
+    said_name: str
+    device: object
+    annotation: bool = False
+
+    def name(self) -> str:
+        return self.said_name
+
+    def device_type(self) -> object:
+        return self.device
+
+    def is_user_annotation(self) -> bool:
+        return self.annotation
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (OldEvent("aten::mm", CPU), ActivityKind.HOST),
+        (OldEvent("Optimizer.step#AdamW.step", CPU, annotation=True), ActivityKind.HOST),
+        (OldEvent("cudaLaunchKernel", CPU), None),
+        (OldEvent("void at::native::reduce_kernel<512>(int)", CUDA), ActivityKind.KERNEL),
+        (OldEvent("Memset (Device)", CUDA), ActivityKind.COPY),
+        (OldEvent("Optimizer.step#AdamW.step", CUDA, annotation=True), None),
+        (OldEvent("the user's own range", CUDA, annotation=True), None),
+    ],
+)
+def test_the_shadow_of_a_range_is_no_kernel(event: OldEvent, kind: ActivityKind | None) -> None:
+    assert kind_of_event(event) is kind
