@@ -1,16 +1,19 @@
 """How long an energy window has to be: tick-aligned and plain reads of the counter, and the averages of polled power.
 
-Usage: python bench/operator_window.py --out bench/results/h200/operator_window.json      (needs a card; ~8 minutes)
+Usage: python bench/operator_window.py --out bench/results/h200/operator_window.json      (needs a card; 4 minutes)
 One steady load; the truth is its mean power over the whole run, from tick to tick. For each length the error of single
-windows is told. nvidia-smi logs the same load for ten seconds where it is installed.
+windows is told; the three ways look at the same moments. nvidia-smi logs the same load for ten
+seconds where it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +92,7 @@ def main() -> None:
     runner, _ = make_runner(make_copies(key, Mode.ROTATING, place), Method().block_ns, on_card=True, needs_host=False)
     unit_ns = runner.time_units(1)
     results: dict[str, Any] = {"environment": describe_environment(place.device), "lengths": {}}
-    with Load(runner, unit_ns) as load:
+    with Load(runner, unit_ns) as load, ThreadPoolExecutor(3) as pool:
         time.sleep(10.0)
         first = find_edge(time.time_ns(), sensors.read_energy_mj, sensors.read_throttled_ns)
         found: dict[float, dict[str, list[float]]] = {}
@@ -98,11 +101,16 @@ def main() -> None:
             found[length_s] = {"aligned": [], "plain": [], "polled": []}
             for _ in range(repeats):
                 load.check()
-                for name, aligned in (("aligned", True), ("plain", False)):
-                    watts = windows_w(sensors, length_s, aligned=aligned)
+                time.sleep(random.uniform(0.0, 0.1))  # so that the last window's end is not this one's start
+                asked = {
+                    "aligned": pool.submit(windows_w, sensors, length_s, aligned=True),
+                    "plain": pool.submit(windows_w, sensors, length_s, aligned=False),
+                    "polled": pool.submit(polled_w, sensors, length_s),
+                }
+                for name, answer in asked.items():
+                    watts = answer.result()
                     if watts is not None:
                         found[length_s][name].append(watts)
-                found[length_s]["polled"].append(polled_w(sensors, length_s))
         results["nvidia_smi_w"] = smi_w(10.0)
         last = find_edge(time.time_ns(), sensors.read_energy_mj, sensors.read_throttled_ns)
     assert first is not None
