@@ -44,6 +44,7 @@ SCRIPTS = {
 RUN_FIGURES = (
     "busy_against_bare",
     "unplaced_share",
+    "between_share",
     "without_module_share",
     "timed_step_against_bare",
     "after_against_bare",
@@ -85,12 +86,15 @@ def _times(rank: Any) -> dict[str, Any]:
     if found is None:
         return {}
     bare_ns = step_times(rank).median_ns
-    outside = math.fsum(one.time_ns for one in found.accounts if not one.module and one.phase != "optimizer")
+    outside = math.fsum(
+        one.time_ns for one in found.accounts if not one.module and one.phase not in ("optimizer", "between")
+    )
     return {
         "kernel_ms": found.work_ns / 1e6,
         "busy_ms": found.busy_ns / 1e6,
         "busy_against_bare": None if bare_ns is None else found.busy_ns / bare_ns,
         "unplaced_share": found.unplaced_ns / found.work_ns,
+        "between_share": found.between_ns / found.work_ns,
         "without_module_share": outside / found.work_ns,
     }
 

@@ -225,6 +225,7 @@ def test_cuda_graph_pool(tmp_path: Path) -> None:
     assert any(pool for pool in pools if pool), set(pools)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # the compiler's advice
 @pytest.mark.parametrize("compiled", ["fullgraph", "default"])
 def test_compiled_modules_keep_weights_exact(tmp_path: Path, compiled: str) -> None:
     kept: list[nn.Module] = []

@@ -323,3 +323,20 @@ def test_options_reach_the_factory() -> None:
     assert dict(model.options) == {"in_features": 3, "out_features": 7}
     found = capture_model(Asked(model, inputs=parse_inputs("2x3")), CPU)
     assert found.layers[0].outputs[0]["shape"] == [2, 7]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_tensor_given_again_is_told_from_one_that_is_alike(count: int) -> None:
+    tensor = torch.randn(4, 4)
+
+    def again() -> None:
+        torch.stack([tensor] * count)
+
+    def alike() -> None:
+        torch.stack([tensor, *(torch.ones(4, 4) for _ in range(count - 1))])
+
+    for step, distinct in ((again, 1), (alike, count)):
+        workload = ops.capture(step, name="mine", device="cpu")
+        (key,) = (use.key for use in workload.uses if use.key.name == "stack")
+        (tensors,) = rebuild(key).args[:1]
+        assert len({id(made) for made in tensors}) == distinct

@@ -35,8 +35,9 @@ class TimeBreakdown:
 
     ``busy_ns`` is the time in which at least one span was at work (the union), ``work_ns`` the sum of all spans, which
     is more where streams overlap; the accounts sum to it. ``idle_ns`` is derived: the undisturbed step minus busy; None
-    without undisturbed steps, or on the host, where operators leave no gaps that mean anything. ``unplaced_ns`` has
-    neither a module nor a phase.
+    without undisturbed steps, or on the host, where operators leave no gaps that mean anything. ``between_ns``
+    is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns`` nothing is
+    known: no module, no phase, no operator.
 
     Source: Kineto (CUPTI on a card); the undisturbed step by the host clock.
     """
@@ -48,6 +49,7 @@ class TimeBreakdown:
     busy_ns: float
     idle_ns: float | None
     unplaced_ns: float
+    between_ns: float
     by_kind_ns: dict[str, float]
     undisturbed: StepTimes
     accounts: tuple[TimeAccount, ...]
@@ -65,7 +67,8 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         return None
     count, duration, busy_ns = work.steps, work.duration_ns, work.busy_ns
     undisturbed = step_times(rank)
-    unplaced = (work.module_id < 0) & (work.phase == "between")
+    between = (work.module_id < 0) & (work.phase == "between")
+    unplaced = between & (work.operator_id < 0) & (not work.on_host)
     idle_ns = None if work.on_host or undisturbed.median_ns is None else undisturbed.median_ns - busy_ns
     kinds = {kind: float(duration[work.kind == kind].sum()) / count for kind in SPAN_KINDS if kind in work.kind}
     return TimeBreakdown(
@@ -76,6 +79,7 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         busy_ns=busy_ns,
         idle_ns=idle_ns,
         unplaced_ns=float(duration[unplaced].sum()) / count,
+        between_ns=float(duration[between & ~unplaced].sum()) / count,
         by_kind_ns=kinds,
         undisturbed=undisturbed,
         accounts=_accounts(module_paths(rank), work.module_id, work.phase, duration, count),

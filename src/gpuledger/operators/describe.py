@@ -69,9 +69,10 @@ class Describer:
             described["host"] = True
         if tensor.layout is torch.strided:
             identity = identity_of(tensor)
-            number = self._seen.setdefault(identity, len(self._seen))
-            if number < len(self._seen) - 1:
-                described["same"] = number
+            if identity in self._seen:
+                described["same"] = self._seen[identity]
+            else:
+                self._seen[identity] = len(self._seen)
         return described
 
 

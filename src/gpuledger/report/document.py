@@ -97,6 +97,7 @@ def _time_document(times: TimeBreakdown) -> dict[str, Any]:
         "work_ns": times.work_ns,
         "busy_ns": times.busy_ns,
         "idle_ns": times.idle_ns,
+        "between_ns": times.between_ns,
         "unplaced_ns": times.unplaced_ns,
         "by_kind_ns": times.by_kind_ns,
         "accounts": [{**asdict(account), "module": account.module or None} for account in times.accounts],
