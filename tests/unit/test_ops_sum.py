@@ -189,3 +189,12 @@ def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so():
     assert whole.energy_j == pytest.approx(1.0 + 3 * 0.25 * 100 / 1_000)
     assert whole.busy_ns == left_out.busy_ns
     assert "of 1 operators (3 calls) the energy is predicted" in whole.notes
+
+
+def test_calls_launched_one_by_one_are_a_moment_apart():
+    known, unknown = key_of_size(1), key_of_size(2)
+    told = record_of(known, 1_000.0)
+    told = replace(told, blocks=({"kind": "summary", "queued_ns": 1_300.0, "host_ns": 10.0},))
+    total = sum_up(workload_of(Use(known, 2), Use(unknown, 5)), [told, record_of(unknown, 100.0)], ENVIRONMENT)
+    assert total.busy_ns == 2_500
+    assert total.queued_ns == total.step_ns == pytest.approx(2 * 1_300 + 5 * (100 + 300))

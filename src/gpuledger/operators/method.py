@@ -41,7 +41,7 @@ class Method:
     warm_up_ns: int = 20_000_000
     block_ns: int = 5_000_000
     """Of a card: short enough that the power cap does not hold the clock down."""
-    gap_ns: int = 20_000_000
+    gap_ns: int = 10_000_000
     """Between two blocks on a card, so that its mean power stays below the cap."""
     least_blocks: int = 10
     most_blocks: int = 60

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.operators.blocks import Block, Clock, NoCounterError, energy_blocks, time_blocks
-from gpuledger.operators.copies import make_copies, needs_host
+from gpuledger.operators.blocks import Block, Clock, NoCounterError, Runner, energy_blocks, time_blocks
+from gpuledger.operators.copies import Copy, make_copies, needs_host
 from gpuledger.operators.formulas import work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Method, Mode
 from gpuledger.operators.place import Place
 from gpuledger.operators.records import Record
-from gpuledger.operators.runners import first_line, host_ns, kernels_of, make_runner
+from gpuledger.operators.runners import GraphRunner, first_line, host_ns, kernels_of, make_runner, queued_ns
 from gpuledger.operators.statistics import Spread, summarize
 
 HOPELESS_FRAC = 0.45
@@ -77,10 +77,10 @@ def _allowed(key: OperatorKey) -> Iterator[None]:
 
 def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Clock) -> Record:
     calls = make_copies(key, mode, place)
-    host = host_ns(calls, on_card=place.on_card)
     runner, why = make_runner(calls, method.block_ns, on_card=place.on_card, needs_host=needs_host(calls[0].function))
     times = time_blocks(runner, method, place.sensors, clock_ns)
     span = summarize([block.call_ns for block in times])
+    launch = _launch(runner, calls, span.median) if place.on_card else {}
     windows: list[Block] = []
     if method.energy and place.sensors is not None:
         windows = energy_blocks(runner, span.median * runner.unit_calls, method, place.sensors, clock_ns)
@@ -91,10 +91,18 @@ def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Place, method:
         time_median_ns=span.median,
         time_low_ns=span.low,
         time_high_ns=span.high,
-        blocks=_documents(times, windows, span, host),
+        blocks=_documents(times, windows, span, launch),
         kernels=kernels_of(calls[0]) if place.on_card else (),
     )
     return _with_energy(timed, windows)
+
+
+def _launch(runner: Runner, calls: Sequence[Copy], call_ns: float) -> dict[str, float]:
+    """Return what launching one call costs the host, and what the call takes when it is launched by itself."""
+    launch_ns = host_ns(calls, call_ns)
+    if not isinstance(runner, GraphRunner):
+        return {"host_ns": launch_ns}
+    return {"host_ns": launch_ns, "queued_ns": queued_ns(runner, calls, call_ns, launch_ns)}
 
 
 def _with_energy(record: Record, windows: Sequence[Block]) -> Record:
@@ -114,7 +122,7 @@ def _with_energy(record: Record, windows: Sequence[Block]) -> Record:
 
 
 def _documents(
-    times: Sequence[Block], windows: Sequence[Block], span: Spread, host: float | None
+    times: Sequence[Block], windows: Sequence[Block], span: Spread, launch: dict[str, float]
 ) -> tuple[dict[str, Any], ...]:
     """Return what a record keeps of its blocks: a summary, then each burst and each window."""
     burst_clocks = [block.sm_clock_mhz for block in times if block.sm_clock_mhz is not None]
@@ -123,7 +131,7 @@ def _documents(
         "count": span.count,
         "outliers": span.outliers,
         "mean_3_sigma_ns": span.mean_3_sigma,
-        "host_ns": host,
+        **launch,
         "throttled_bursts": sum(block.is_throttled for block in times),
         "throttled_windows": sum(block.is_throttled for block in windows),
         "burst_clock_mhz": None if not burst_clocks else sorted(burst_clocks)[len(burst_clocks) // 2],

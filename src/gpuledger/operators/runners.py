@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +21,9 @@ from gpuledger.operators.method import How
 MOST_CALLS = 2_000
 """Calls in one graph: more take long to record, and a replay lasts milliseconds anyway."""
 MOST_COPIES = 1_024
-HOST_CALLS, HOST_ROUNDS = 32, 10
+ROUNDS, MOST_LAUNCHES = 5, 64
+HELD_NS = 5_000_000
+"""How long launches may take together, and the card is kept busy meanwhile."""
 _KERNEL = re.compile(r"(?:\\n)?([A-Za-z_]\w+)(?:\\?<){3}")
 """A kernel in the text of a graph: its name, before its grid in escaped angle brackets."""
 
@@ -127,7 +131,7 @@ class GraphRunner(_CudaRunner):
         self.unit_calls = rounds * self.copies
         self._graph = torch.cuda.CUDAGraph()
         outputs: deque[object] = deque(maxlen=self.copies)
-        with torch.cuda.graph(self._graph):
+        with _quietly(), torch.cuda.graph(self._graph):
             for _ in range(rounds):
                 for call in self._calls:
                     outputs.append(call())
@@ -182,24 +186,55 @@ def make_runner(
         return EagerRunner(calls), first_line(error)
 
 
-def host_ns(calls: Sequence[Call], *, on_card: bool) -> float | None:
-    """Return the nanoseconds the host needs to launch one call; None on a CPU, where that is part of the call.
+def host_ns(calls: Sequence[Call], call_ns: float) -> float:
+    """Return the nanoseconds the host needs to launch one call.
 
-    Source: the host's clock around launches that nothing waits for; the median of rounds, the first ones left out:
-    they load kernels and choose algorithms.
+    Args:
+        calls: One for each copy of the inputs.
+        call_ns: What a call takes on the card: of a long one fewer are launched.
+
+    Source: the host's clock around launches that nothing waits for; the median of rounds.
     """
-    if not on_card:
-        return None
-    turn = [calls[number % len(calls)] for number in range(HOST_CALLS)]
+    count = max(2, min(MOST_LAUNCHES, int(HELD_NS / call_ns)))
+    turn = [calls[number % len(calls)] for number in range(count)]
     rounds = []
-    for _ in range(HOST_ROUNDS):
+    for _ in range(ROUNDS):
         torch.cuda.synchronize()
         start_ns = time.perf_counter_ns()
         for call in turn:
             call()
-        rounds.append((time.perf_counter_ns() - start_ns) / len(turn))
+        rounds.append((time.perf_counter_ns() - start_ns) / count)
     torch.cuda.synchronize()
-    return statistics.median(rounds[HOST_ROUNDS // 2 :])
+    return statistics.median(rounds)
+
+
+def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch_ns: float) -> float:
+    """Return the nanoseconds of one call that is launched by itself and queues: the card never waits for the host.
+
+    Between launches the card needs a moment that calls in one graph do not need.
+
+    Args:
+        runner: Its replays keep the card busy while calls are launched.
+        calls: One for each copy of the inputs.
+        call_ns: What a call takes in a replay.
+        launch_ns: What the host needs to launch one.
+
+    Source: the device's events around the calls; the median of rounds.
+    """
+    count = max(1, min(MOST_LAUNCHES, int(HELD_NS / (2 * launch_ns)), int(HELD_NS / call_ns)))
+    held_units = math.ceil(HELD_NS / (call_ns * runner.unit_calls))
+    turn = [calls[number % len(calls)] for number in range(count)]
+    rounds = []
+    for _ in range(ROUNDS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        runner.submit(held_units)
+        start.record()
+        for call in turn:
+            call()
+        end.record()
+        end.synchronize()
+        rounds.append(float(start.elapsed_time(end)) * 1e6 / count)
+    return statistics.median(rounds)
 
 
 def kernels_of(call: Call) -> tuple[str, ...]:
@@ -210,16 +245,23 @@ def kernels_of(call: Call) -> tuple[str, ...]:
     graph = torch.cuda.CUDAGraph()
     graph.enable_debug_mode()
     try:
-        with torch.cuda.graph(graph):
-            call()
-        with tempfile.TemporaryDirectory() as folder:
+        with _quietly(), tempfile.TemporaryDirectory() as folder:
+            with torch.cuda.graph(graph):
+                call()
             place = Path(folder) / "graph.dot"
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that this is for debugging
-                graph.debug_dump(str(place))
+            graph.debug_dump(str(place))
             return kernel_names(place.read_text(encoding="utf-8", errors="replace"))
     except (RuntimeError, OSError):
         return ()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave out the warnings that a graph is empty, as some operators' are, and that its text is for debugging."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)
+        warnings.filterwarnings("ignore", "DEBUG: calling debug_dump", UserWarning)
+        yield
 
 
 def kernel_names(text: str) -> tuple[str, ...]:

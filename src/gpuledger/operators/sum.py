@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -18,7 +19,10 @@ NOT_ASKED = "not asked for"
 
 @dataclass(frozen=True)
 class Cost:
-    """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting card's power."""
+    """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting card's power.
+
+    ``host_ns`` is what launching it takes the host; ``queued_ns`` what it takes the card when launched by itself.
+    """
 
     time_ns: float
     time_low_ns: float
@@ -28,6 +32,7 @@ class Cost:
     energy_high_j: float | None = None
     base_w: float | None = None
     host_ns: float | None = None
+    queued_ns: float | None = None
     source: str = MEASURED
 
     @property
@@ -89,8 +94,9 @@ class Sum:
 
     Attributes:
         busy_ns: Operators' time, one after the other, ± ``busy_half_ns`` (95 %).
+        queued_ns: The same of operators launched one by one, with a moment between any two; None on a CPU.
         host_ns: What the host needs to launch them; None on a CPU.
-        step_ns: What the workload takes: the longer of both, or longer yet where the power cap holds.
+        step_ns: What the workload takes: the longest of these, or longer yet where the power cap holds.
         energy_j: Dynamic energy and the waiting card's for ``step_ns``; None where no energy is known.
         busy_energy_j: The same where nothing waits for a launch.
         calls_frac: Share of the calls whose time is measured.
@@ -103,6 +109,7 @@ class Sum:
     lines: tuple[Line, ...]
     busy_ns: float
     busy_half_ns: float
+    queued_ns: float | None
     host_ns: float | None
     step_ns: float
     energy_j: float | None
@@ -188,6 +195,7 @@ def _cost(record: Record) -> Cost | None:
         *_burst_energy(record),
         base_w=record.base_w,
         host_ns=summary.get("host_ns"),
+        queued_ns=summary.get("queued_ns"),
     )
 
 
@@ -216,12 +224,18 @@ def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
         time_ns=sum(cost.time_ns * weight for cost, weight in complete),
         time_low_ns=sum(cost.time_low_ns * weight for cost, weight in complete),
         time_high_ns=sum(cost.time_high_ns * weight for cost, weight in complete),
+        queued_ns=_mixed_queued_ns(complete),
     )
     energies = [(cost.energy_j, cost.energy_low_j, cost.energy_high_j, weight) for cost, weight in complete]
     if any(None in values for values in energies):
         return mixed
     middle, low, high = (sum((values[place] or 0.0) * values[3] for values in energies) for place in range(3))
     return replace(mixed, energy_j=middle, energy_low_j=low, energy_high_j=high)
+
+
+def _mixed_queued_ns(parts: Sequence[tuple[Cost, float]]) -> float | None:
+    known = [(cost.queued_ns, weight) for cost, weight in parts if cost.queued_ns is not None]
+    return sum(value * weight for value, weight in known) if len(known) == len(parts) else None
 
 
 def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
@@ -258,7 +272,9 @@ def _total(
     busy_ns = math.fsum(line.time_ns or 0.0 for line in known)
     launches = [line.use.count * line.cost.host_ns for line in known if line.cost and line.cost.host_ns is not None]
     host_ns = math.fsum(launches) if launches else None
-    energy_j, energy_half_j, step_ns, is_capped = _energy(known, max(busy_ns, host_ns or 0.0), power_limit_w)
+    queued_ns = _queued_ns(known)
+    longest_ns = max(busy_ns, queued_ns or 0.0, host_ns or 0.0)
+    energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, power_limit_w)
     measured_ns = math.fsum(line.time_ns or 0.0 for line in known if line.source == MEASURED)
     counted_j = math.fsum(line.energy_j or 0.0 for line in known)
     measured_j = math.fsum(line.energy_j or 0.0 for line in known if line.energy_source == MEASURED)
@@ -268,6 +284,7 @@ def _total(
         tuple(lines),
         busy_ns,
         _half(known, "time"),
+        queued_ns,
         host_ns,
         step_ns,
         energy_j,
@@ -279,6 +296,16 @@ def _total(
         is_capped=is_capped,
         notes=_notes(lines, is_capped=is_capped),
     )
+
+
+def _queued_ns(lines: Sequence[Line]) -> float | None:
+    """Return the time of calls launched one by one; the moment between two is the others' median where not measured."""
+    costs = [(line.use.count, line.cost) for line in lines if line.cost is not None]
+    gaps = [cost.queued_ns - cost.time_ns for _, cost in costs if cost.queued_ns is not None]
+    if not gaps:
+        return None
+    gap_ns = statistics.median(gaps)
+    return math.fsum(count * (cost.queued_ns or cost.time_ns + gap_ns) for count, cost in costs)
 
 
 def share(part: float, whole: float) -> float | None:

@@ -161,6 +161,7 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
         "whole_j": None if whole.energy_j is None else whole.energy_j.median,
         "energy_frac": pair.energy_frac,
         "busy_ns": total.busy_ns,
+        "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
         "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
         "busy_time_frac": pair.busy_time_frac,

@@ -209,6 +209,7 @@ def _document(one: Summed) -> dict[str, Any]:
         "environment": None if total.environment is None else total.environment.to_json(),
         "time_ns": total.step_ns,
         "busy_ns": total.busy_ns,
+        "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
         "half_interval_ns": total.busy_half_ns,
         "energy_j": total.energy_j,
