@@ -136,7 +136,14 @@ def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
     for place in sorted(options.folder.glob("*.whole.json")):
         document = json.loads(place.read_text(encoding="utf-8"))
         workload = read_workload(place.with_name(place.name.replace(".whole.json", ".workload.json")))
-        pairs.append(Pair(workload.name, workload.mode, sum_measured(workload, shelf), read_whole(document["whole"])))
+        pairs.append(
+            Pair(
+                workload.name,
+                workload.mode,
+                sum_measured(workload, shelf, options.folder / ".models"),
+                read_whole(document["whole"]),
+            )
+        )
         machines.append(document["machine"])
     return {"machine": machines[-1], **document_of(pairs, shelf.environment.to_json())}
 

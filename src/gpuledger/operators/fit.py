@@ -17,6 +17,7 @@ from gpuledger.operators.records import Record
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.trees import Floats, Forest, learn
 
+LEAST_NS = 100.0
 LEAST_EXAMPLES = 20
 HELD_OUT = 5
 """One in so many families of shapes tells by how much the interval has to be widened."""
@@ -75,22 +76,26 @@ class Model:
 
 
 def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
-    """Return one example for each operator and mode, from the newest good record."""
+    """Return one example for each operator and mode, from the newest good record.
+
+    What takes less than :data:`LEAST_NS` runs nothing on the device, and is no example of what running takes.
+    """
     newest: dict[tuple[str, bool], Example] = {}
     for record in sorted(records, key=lambda record: record.measured_ns):
         key = keys.get(record.key_digest)
-        if record.status != "ok" or key is None or not record.time_median_ns:
+        time_ns = record.time_median_ns or 0.0
+        if record.status != "ok" or key is None or time_ns < LEAST_NS:
             continue
         is_hot = record.method.get("mode") == Mode.HOT
         power_w = None
         if record.energy_median_j is not None:
             windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
-            span_ns = float(np.mean(windows)) if windows else record.time_median_ns
+            span_ns = float(np.mean(windows)) if windows else time_ns
             power_w = record.energy_median_j / (span_ns / 1e9)
         known = newest.get((record.key_digest, is_hot))
         if power_w is None and known is not None:
             power_w = known.power_w
-        newest[record.key_digest, is_hot] = Example(key, is_hot, record.time_median_ns, power_w, shape_family(key))
+        newest[record.key_digest, is_hot] = Example(key, is_hot, time_ns, power_w, shape_family(key))
     return list(newest.values())
 
 

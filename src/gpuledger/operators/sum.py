@@ -299,13 +299,16 @@ def _total(
 
 
 def _queued_ns(lines: Sequence[Line]) -> float | None:
-    """Return the time of calls launched one by one; the moment between two is the others' median where not measured."""
+    """Return the time of calls launched one by one; the moment between two is the others' median where not measured.
+
+    Never less than in a graph: a call alone may write where the last one wrote, and find that in the cache.
+    """
     costs = [(line.use.count, line.cost) for line in lines if line.cost is not None]
-    gaps = [cost.queued_ns - cost.time_ns for _, cost in costs if cost.queued_ns is not None]
+    gaps = [max(cost.queued_ns - cost.time_ns, 0.0) for _, cost in costs if cost.queued_ns is not None]
     if not gaps:
         return None
     gap_ns = statistics.median(gaps)
-    return math.fsum(count * (cost.queued_ns or cost.time_ns + gap_ns) for count, cost in costs)
+    return math.fsum(count * max(cost.queued_ns or cost.time_ns + gap_ns, cost.time_ns) for count, cost in costs)
 
 
 def share(part: float, whole: float) -> float | None:

@@ -1,0 +1,103 @@
+"""What the passes of a real card come to: an H200's kernels, edges of its energy counter and samples, as recorded.
+
+``halves`` is bench/halves.py, one half products and one half copies, of which each alone is known
+(bench/results/h200/time_energy.json); ``neumf-training`` is bench/train_one.py neumf.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
+from gpuledger.analyze.own_cost import own_cost
+from gpuledger.analyze.times import TimeBreakdown, break_down_time
+from gpuledger.api import load
+from gpuledger.cli.main import main
+from gpuledger.model.run import Rank
+
+RECORDED = Path(__file__).parents[1] / "recordings" / "passes"
+NAMES = ("halves", "neumf-training")
+MEASURED = Path(__file__).parents[2] / "bench" / "results" / "h200" / "time_energy.json"
+
+
+def rank_of(name: str) -> Rank:
+    return load(RECORDED / f"{name}.ledger").rank(0)
+
+
+def times_of(name: str) -> TimeBreakdown:
+    found = break_down_time(rank_of(name))
+    assert found is not None
+    return found
+
+
+def joules_of(name: str) -> EnergyBreakdown:
+    found = break_down_energy(rank_of(name))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_close_and_each_is_placed(name: str) -> None:
+    times = times_of(name)
+    assert not times.on_host
+    assert math.fsum(one.time_ns for one in times.accounts) == pytest.approx(times.work_ns)
+    assert math.fsum(times.by_kind_ns.values()) == pytest.approx(times.work_ns)
+    assert times.unplaced_ns == 0
+    assert times.idle_ns is not None
+    assert times.undisturbed.median_ns is not None
+    assert times.busy_ns + times.idle_ns == pytest.approx(times.undisturbed.median_ns)
+
+
+def test_phases_of_a_training_are_told_apart() -> None:
+    times = times_of("neumf-training")
+    phases = {one.phase for one in times.accounts}
+    assert {"forward", "backward", "optimizer", "between"} <= phases
+    assert {("user_factors", "forward"), ("user_factors", "backward")} <= {
+        (one.module, one.phase) for one in times.accounts
+    }
+    assert 0.01 < times.between_ns / times.work_ns < 0.02  # its batch, copied to the card
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_steps_joules_are_the_counters_and_its_lines_come_to_them(name: str) -> None:
+    rank, found = rank_of(name), joules_of(name)
+    (energy,) = rank.manifest["energy"]
+    assert found.step_energy_j == pytest.approx(energy["energy_j"] / found.steps)
+    assert math.fsum(one.energy_j for one in found.accounts) == pytest.approx(found.step_energy_j)
+    assert 0 < found.step_uncertainty_j < 0.005 * found.step_energy_j
+    assert found.base_w is not None
+    assert 110 < found.base_w < 140
+
+
+@pytest.mark.parametrize("half", ["products", "copies"])
+def test_each_half_has_the_joules_that_it_had_alone(half: str) -> None:
+    (mine,) = [one for one in joules_of("halves").accounts if one.module == half]
+    alone = json.loads(MEASURED.read_text())["halves"]["compared"][half]["alone_j"]
+    assert mine.energy_j == pytest.approx(alone, rel=0.07)
+    assert abs(mine.energy_j - alone) < mine.uncertainty_j
+
+
+def test_what_recording_cost_is_told() -> None:
+    cost = own_cost(rank_of("halves"))
+    assert cost.timed_step_frac is not None
+    assert 1.0 < cost.timed_step_frac < 1.15
+    assert cost.energy_j is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_shown(name: str, tmp_path: Path) -> None:
+    run = str(RECORDED / f"{name}.ledger")
+    shown = CliRunner().invoke(main, ["show", run, "--by", "module", "--json"])
+    assert shown.exit_code == 0, shown.output
+    page = CliRunner().invoke(main, ["report", run, "-o", str(tmp_path / "page.html")])
+    assert page.exit_code == 0, page.output
+    trace = CliRunner().invoke(main, ["trace", run, "-o", str(tmp_path / "trace.json")])
+    assert trace.exit_code == 0, trace.output
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["cat"] for event in events if event["ph"] == "X"} >= {"kernel", "module", "phase"}
+    assert {"cuda:0 bytes", "cuda:0 power, W"} <= {event["name"] for event in events if event["ph"] == "C"}
