@@ -177,3 +177,26 @@ def test_what_every_step_leaves_behind_is_found(leaks: bool, tmp_path: Path) -> 
     found = named(rank, "Every step leaves")
     assert (found is not None) is leaks
     assert find_peak(rank).label == "peak"
+
+
+@pytest.mark.torch
+def test_an_inference_is_not_told_of_a_backward(tmp_path: Path) -> None:
+    class Cached(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(64, 64)
+            self.kept: list[torch.Tensor] = []
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            self.kept.append(data + 1)
+            return self.inner(data)
+
+    model = torch.nn.Sequential(*(Cached() for _ in range(6)))
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, torch.no_grad():
+        for _ in range(3):
+            model(torch.randn(4096, 64))
+    found = find_findings(recording.run().rank())
+    (layers,) = [one for one in found if one.title.startswith("Activations of")]
+    assert layers.evidence.endswith("though no backward was recorded")
+    assert "use_cache=False" in layers.advice
+    assert not [one for one in found if "accumulated" in one.advice or "checkpointing" in one.advice]

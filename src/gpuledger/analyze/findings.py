@@ -98,6 +98,12 @@ class _Books:
         """Return ``module_id -> path``."""
         return module_paths(self.rank)
 
+    @cached_property
+    def is_trained(self) -> bool:
+        """Return whether a backward was recorded: what a forward leaves is kept for one only then."""
+        codes, words = read_labels(self.rank, "spans", "phase", self.device_idx)
+        return bool("backward" in words and (codes == words.index("backward")).any())
+
     def held(self, blocks: Mask) -> int:
         """Return what these blocks hold at the peak."""
         return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
@@ -141,6 +147,16 @@ def _optimizer_state(books: _Books) -> Finding | None:
     )
 
 
+_KEPT_FOR_BACKWARD = (
+    " for backward",
+    "activation checkpointing keeps those of one at a time and computes the others again, for more time",
+)
+_KEPT_IN_INFERENCE = (
+    ", though no backward was recorded",
+    "often a cache of keys and values (use_cache=False where nothing is generated), or outputs that are collected",
+)
+
+
 def _repeated_activations(books: _Books) -> Finding | None:
     """Return that activations of repeated modules are a large part, and could be computed again."""
     activations = books.of("activation")
@@ -150,10 +166,11 @@ def _repeated_activations(books: _Books) -> Finding | None:
     if family is None or size < 0.15 * books.peak_bytes:
         return None
     kept = 1 / family.count
+    why, advice = _KEPT_FOR_BACKWARD if books.is_trained else _KEPT_IN_INFERENCE
     return Finding(
         f"Activations of {family.name} are {books.share(size)} of the peak",
-        f"{format_bytes(size)} of what {family.count} modules of class {family.class_name} keep for backward",
-        "activation checkpointing keeps those of one at a time and computes the others again, for more time",
+        f"{format_bytes(size)} of what {family.count} modules of class {family.class_name} keep{why}",
+        advice,
         books.saving(activations & np.isin(books.module_id, family.members), 1 - kept),
         "the peak, at most: what passes between them stays",
         books.show("--by", "module", "--depth", str(family.depth)),
@@ -167,10 +184,11 @@ def _batch(books: _Books) -> Finding | None:
     size = books.held(blocks)
     if size < 0.5 * books.peak_bytes:
         return None
+    half = "half the batch, twice as often with gradients accumulated," if books.is_trained else "half the batch"
     return Finding(
         f"What grows with the batch is {books.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, their gradients, temporaries and inputs",
-        "half the batch, twice as often with gradients accumulated, halves them; autocast to bf16 does much the same",
+        f"{format_bytes(size)} of activations, {'their gradients, ' if books.is_trained else ''}temporaries and inputs",
+        f"{half} halves them; autocast to bf16 does much the same",
         books.saving(blocks, 0.5),
         "the peak, with half the batch",
         books.show("--by", "category"),
