@@ -143,14 +143,15 @@ def test_the_newest_record_of_an_operator_and_mode_is_the_example():
     records = [
         Record(key.digest, "e", {"mode": mode}, time, time, time, energy, measured_ns=at, status=status)
         for mode, time, energy, at, status in (
-            ("rotating", 100.0, 2e-5, 1, "ok"),
-            ("rotating", 120.0, None, 2, "ok"),
-            ("hot", 50.0, None, 3, "ok"),
+            ("rotating", 1000.0, 2e-4, 1, "ok"),
+            ("rotating", 1200.0, None, 2, "ok"),
+            ("hot", 500.0, None, 3, "ok"),
             ("hot", None, None, 4, "failed"),
+            ("hot", 3.0, None, 5, "ok"),  # launches nothing
         )
     ]
     found = {one.is_hot: one for one in examples_of(records, {key.digest: key})}
-    assert (found[False].time_ns, found[True].time_ns) == (120.0, 50.0)
+    assert (found[False].time_ns, found[True].time_ns) == (1200.0, 500.0)
     assert found[False].power_w == pytest.approx(200.0)
     assert found[True].power_w is None
 
