@@ -24,6 +24,7 @@ from programs import environment
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operators import schema
 from gpuledger.operators.book import Book, open_book, parse_url
+from gpuledger.operators.choose import open_shelf, shelf_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 
@@ -95,6 +96,16 @@ def test_missing_is_what_has_no_record_for_the_environment(book: Book) -> None:
     assert book.missing(digests, HERE, need_energy=True) == [digests[0], digests[3]]
     assert book.missing(digests, HERE, mode="rotating") == digests
     assert book.missing(digests[::-1], THERE.digest) == [digests[2], digests[1], digests[0]]
+
+
+def test_a_shelf_holds_one_software_although_the_book_learned_of_another_later(book: Book) -> None:
+    book.put_records([record(KEYS[0], 1), record(KEYS[1], 2), record(KEYS[0], 9, THERE)])
+    shelf = shelf_of(book, HERE)
+    assert (shelf.environment, {one.key_digest for one in shelf.records}) == (HERE, {KEYS[0].digest, KEYS[1].digest})
+    assert {one.environment_digest for one in shelf.records} == {HERE.digest}
+    assert shelf.others == (THERE,)
+    assert open_shelf(book, HERE.card).environment == THERE  # the one measured last
+    assert shelf_of(book, replace(HERE, driver="580.2")).records == ()
 
 
 def test_more_digests_than_one_statement_takes(book: Book) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, by_type, sum_up
+from gpuledger.operators.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, sum_up
+from gpuledger.operators.type_totals import by_type
 from gpuledger.operators.workload import Use, Workload
 
 ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 1000, "power_limit_w": 700.0})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,10 +56,19 @@ def open_shelf(book: Book, card: str | None = None) -> Shelf:
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
     if not wanted:
         raise UsageError(f"--card {card}: not in {book.url}", hint=f"it holds {cards_text(environments.values())}")
-    chosen = max(wanted, key=lambda digest: measured[digest])
-    own = tuple(record for record in records if record.environment_digest == chosen)
-    others = tuple(environments[digest] for digest in measured if digest != chosen)
-    return Shelf(environments[chosen], own, book.keys(), others)
+    return _shelf(book, records, environments[max(wanted, key=lambda digest: measured[digest])])
+
+
+def shelf_of(book: Book, environment: Environment) -> Shelf:
+    """Return what a book holds of exactly this device and software, also where that is nothing."""
+    return _shelf(book, book.records(), environment)
+
+
+def _shelf(book: Book, records: Sequence[Record], environment: Environment) -> Shelf:
+    environments, digest = book.environments(), environment.digest
+    others = dict.fromkeys(record.environment_digest for record in records if record.environment_digest != digest)
+    own = tuple(record for record in records if record.environment_digest == digest)
+    return Shelf(environment, own, book.keys(), tuple(environments[other] for other in others))
 
 
 def cards_text(environments: Iterable[Environment]) -> str:

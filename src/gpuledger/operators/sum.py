@@ -74,21 +74,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class TypeTotal:
-    """All operators of one type."""
-
-    operator: str
-    count: int
-    distinct: int
-    time_ns: float
-    time_half_ns: float
-    energy_j: float | None
-    energy_half_j: float | None
-    predicted_frac: float
-    unknown: int
-
-
-@dataclass(frozen=True)
 class Sum:
     """A workload's cost.
 
@@ -283,7 +268,7 @@ def _total(
         environment,
         tuple(lines),
         busy_ns,
-        _half(known, "time"),
+        half_interval(known, "time"),
         queued_ns,
         host_ns,
         step_ns,
@@ -316,7 +301,7 @@ def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _half(lines: Sequence[Line], quantity: str) -> float:
+def half_interval(lines: Sequence[Line], quantity: str) -> float:
     """Return half the interval of a sum, in ns or J.
 
     All calls of an operator rest on one measurement, so its error counts with each; those of two operators are apart.
@@ -341,7 +326,7 @@ def _energy(
     with_energy = [line for line in lines if line.energy_j is not None]
     if not with_energy:
         return None, None, step_ns, False
-    half_j = _half(with_energy, "energy")
+    half_j = half_interval(with_energy, "energy")
     based = [line for line in with_energy if line.cost is not None and line.cost.base_w is not None]
     based_ns = math.fsum(line.time_ns or 0.0 for line in based)
     counted_j = math.fsum(line.energy_j or 0.0 for line in with_energy)
@@ -374,29 +359,3 @@ def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
     if is_capped:
         notes.append("at its operators' own speed the card would be above its power limit: the time is stretched")
     return tuple(notes)
-
-
-def by_type(total: Sum) -> tuple[TypeTotal, ...]:
-    """Return a sum by type of operator, the longest first; types of which nothing is known come last."""
-    groups: dict[str, list[Line]] = {}
-    for line in total.lines:
-        groups.setdefault(line.use.key.name, []).append(line)
-    return tuple(sorted((_type_total(name, lines) for name, lines in groups.items()), key=lambda one: -one.time_ns))
-
-
-def _type_total(name: str, lines: Sequence[Line]) -> TypeTotal:
-    known = [line for line in lines if line.cost is not None]
-    time_ns = math.fsum(line.time_ns or 0.0 for line in known)
-    predicted_ns = math.fsum(line.time_ns or 0.0 for line in known if line.source == PREDICTED)
-    energies = [line for line in known if line.energy_j is not None]
-    return TypeTotal(
-        operator=name,
-        count=sum(line.use.count for line in lines),
-        distinct=len(lines),
-        time_ns=time_ns,
-        time_half_ns=_half(known, "time"),
-        energy_j=math.fsum(line.energy_j or 0.0 for line in energies) if energies else None,
-        energy_half_j=_half(energies, "energy") if energies else None,
-        predicted_frac=share(predicted_ns, time_ns) or 0.0,
-        unknown=len(lines) - len(known),
-    )

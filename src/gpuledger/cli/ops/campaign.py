@@ -160,11 +160,11 @@ def _measure_with_ray(
 
 def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: Method) -> list[Pair]:
     from gpuledger.operators.again import step_of
-    from gpuledger.operators.choose import cache_folder, open_shelf, sum_measured
+    from gpuledger.operators.choose import cache_folder, shelf_of, sum_measured
     from gpuledger.operators.compare import Pair
     from gpuledger.operators.whole import measure_whole
 
-    shelf = open_shelf(book, place.environment.card)
+    shelf = shelf_of(book, place.environment)
     return [
         Pair(
             workload.name,

@@ -50,7 +50,7 @@ def compare_command(
     workloads = [open_workload(text) for text in workload_paths]
     from gpuledger.operators.again import step_of
     from gpuledger.operators.book import open_book
-    from gpuledger.operators.choose import cache_folder, open_shelf, sum_measured
+    from gpuledger.operators.choose import cache_folder, shelf_of, sum_measured
     from gpuledger.operators.compare import Pair
     from gpuledger.operators.fill import fill
     from gpuledger.operators.place import find_place
@@ -60,7 +60,7 @@ def compare_command(
     steps = [step_of(workload, place) for workload in workloads]
     with progress_bar() as tell:
         fill(workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), tell=tell)
-    shelf = open_shelf(book, place.environment.card)
+    shelf = shelf_of(book, place.environment)
     pairs = [
         Pair(
             workload.name,

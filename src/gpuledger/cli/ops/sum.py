@@ -114,7 +114,7 @@ def _until_target(
     workloads: Sequence[Workload], book: Any, types: Sequence[str] | None, target_frac: float, how: dict[str, Any]
 ) -> list[Summed]:
     """Measure the operators that are expected to add most, until every workload meets the target or none is left."""
-    from gpuledger.operators.choose import open_shelf
+    from gpuledger.operators.choose import shelf_of
     from gpuledger.operators.fill import fill
     from gpuledger.operators.place import find_place
 
@@ -125,7 +125,7 @@ def _until_target(
             for workload, digests in zip(workloads, chosen, strict=True):
                 fill([workload], book, place, method, only=digests, tell=tell,
                      energy_share_frac=parse_frac(how["energy_share"]))  # fmt: skip
-        wanted = _summed(workloads, open_shelf(book, place.environment.card), chosen)
+        wanted = _summed(workloads, shelf_of(book, place.environment), chosen)
         more = [
             frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac))
             - (one.chosen or frozenset())
@@ -159,7 +159,7 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
 
 
 def _lines(one: Summed, rows: int) -> list[str]:
-    from gpuledger.operators.sum import by_type
+    from gpuledger.operators.type_totals import by_type
     from gpuledger.report.terminal import Column, Table, Terminal
 
     total = one.total
@@ -200,7 +200,7 @@ def _share_line(one: Summed) -> str:
 
 
 def _document(one: Summed) -> dict[str, Any]:
-    from gpuledger.operators.sum import by_type
+    from gpuledger.operators.type_totals import by_type
 
     total, coverage = one.total, one.coverage
     return {
