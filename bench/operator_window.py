@@ -43,9 +43,9 @@ def errors_of(watts: list[float], truth_w: float) -> dict[str, float]:
 def windows_w(sensors: Any, length_s: float, *, aligned: bool) -> float | None:
     """Return the mean power of one window."""
     if aligned:
-        start = find_edge(time.time_ns(), sensors.read_energy_mj, sensors.read_throttled_ns)
+        start = find_edge(time.time_ns(), sensors)
         time.sleep(length_s)
-        end = find_edge(time.time_ns(), sensors.read_energy_mj, sensors.read_throttled_ns)
+        end = find_edge(time.time_ns(), sensors)
         if start is None or end is None:
             return None
         window = between_ticks(start, end)
@@ -94,7 +94,7 @@ def main() -> None:
     results: dict[str, Any] = {"environment": describe_environment(place.device), "lengths": {}}
     with Load(runner, unit_ns) as load, ThreadPoolExecutor(3) as pool:
         time.sleep(10.0)
-        first = find_edge(time.time_ns(), sensors.read_energy_mj, sensors.read_throttled_ns)
+        first = find_edge(time.time_ns(), sensors)
         found: dict[float, dict[str, list[float]]] = {}
         for length_s in LENGTHS_S:
             repeats = options.repeats if length_s < 10 else max(options.repeats // 4, 2)
@@ -112,7 +112,7 @@ def main() -> None:
                     if watts is not None:
                         found[length_s][name].append(watts)
         results["nvidia_smi_w"] = smi_w(10.0)
-        last = find_edge(time.time_ns(), sensors.read_energy_mj, sensors.read_throttled_ns)
+        last = find_edge(time.time_ns(), sensors)
     assert first is not None
     assert last is not None
     truth_w = (last.energy_mj - first.energy_mj) / 1e3 / ((last.tick_ns - first.tick_ns) / 1e9)

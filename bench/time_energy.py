@@ -185,13 +185,13 @@ def against_zeus(seconds: float) -> dict[str, Any]:
     next(work)
     ours, theirs = [], []
     for _ in range(3):
-        start = find_edge(time.time_ns(), card.read_energy_mj, card.read_throttled_ns)
+        start = find_edge(time.time_ns(), card)
         monitor.begin_window("window")
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
             next(work)
         theirs.append(monitor.end_window("window").total_energy)
-        end = find_edge(time.time_ns(), card.read_energy_mj, card.read_throttled_ns)
+        end = find_edge(time.time_ns(), card)
         ours.append(None if start is None or end is None else measure_window(start, end).energy_j)
     off = [one / other - 1 for one, other in zip(ours, theirs, strict=True) if one and other]
     return {"seconds": seconds, "ours_j": ours, "zeus_j": theirs, "off": off}

@@ -50,7 +50,7 @@ class SimulatedCard:
         self.counter_reads = 0
         self.used_bytes: Callable[[int], int | None] = lambda _: 1 << 30
         self.processes: list[tuple[int, int | None]] = []
-        self.is_there = True
+        self.is_there = self.tells_power = True
         self._clock = clock
         self._read_ns = read_ns
         self._watts = watts
@@ -81,6 +81,10 @@ class SimulatedCard:
             energy_mj += round(self._watts(ticks * TICK_NS / 1e9) * TICK_NS / 1e6)
         self._counted = [(ticks, energy_mj)]
         return energy_mj
+
+    def read_beat(self) -> int | None:
+        self._clock.now_ns += 15 * US
+        return self._clock.now_ns // TICK_NS if self.is_there and self.tells_power else None
 
     def read_throttled_ns(self) -> int | None:
         self._clock.now_ns += 620 * US

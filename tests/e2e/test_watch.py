@@ -155,7 +155,7 @@ def test_what_a_card_does_not_tell_is_null(
     watch(["--out", "w", "--", sys.executable, "-c", BUSY], tmp_path, **script)
     (figures,) = watched(load(tmp_path / "w.ledger"))
     assert (figures.energy_j is None) == (energy is None)
-    assert figures.peak_power_w == power
+    assert figures.peak_power_w == (None if power is None else pytest.approx(power, abs=0.01))
     assert figures.samples > 10
 
 

@@ -119,7 +119,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, memory_v1 *memory) {
 }
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) {
     (void)device;
-    *milliwatts = (unsigned)(power_now() * 1e3);
+    *milliwatts = (unsigned)(power_now() * 1e3) + (unsigned)((long)(seconds() / 0.1001) % 2); /* new with each tick */
     return no_power ? NOT_SUPPORTED : state();
 }
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) {

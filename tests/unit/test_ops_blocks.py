@@ -33,6 +33,8 @@ class Add:
 class TickingCard:
     """A card at 300 W while ``busy`` and 100 W otherwise, its counter moving every 100.1 ms."""
 
+    index = 0
+
     def __init__(self, watts=300.0, *, moves=True, throttled=False):
         self.watts, self.moves, self.throttled = watts, moves, throttled
         self.begun_s = time.monotonic()
@@ -41,6 +43,9 @@ class TickingCard:
         time.sleep(0.003)
         ticks = int((time.monotonic() - self.begun_s) / TICK_S) if self.moves else 0
         return round(1e6 + ticks * TICK_S * self.watts * 1e3)
+
+    def read_beat(self):
+        return int((time.monotonic() - self.begun_s) / TICK_S) if self.moves else 0
 
     def read_throttled_ns(self):
         return time.monotonic_ns() // 2 if self.throttled else 0

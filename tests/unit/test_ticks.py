@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,19 +13,33 @@ MS = 1_000_000
 
 
 class Card:
-    """A counter that ticks every 100.1 ms under steady power; each read takes ``read_ns``."""
+    """A counter that ticks every 100.1 ms under steady power, which moves with it; each read takes ``read_ns``."""
 
-    def __init__(self, read_ns: int = 3 * MS) -> None:
-        self.now_ns = 0
+    index = 0
+
+    def __init__(self, read_ns: int = 3 * MS, *, power_moves: bool = True) -> None:
+        self.now_ns = self.reads = 0
         self._read_ns = read_ns
+        self._power_moves = power_moves
 
-    def energy_mj(self) -> int:
+    def read_energy_mj(self) -> int | None:
         self.now_ns += self._read_ns
+        self.reads += 1
         return round(self.now_ns // TICK_NS * WATTS * TICK_NS / 1e6)
+
+    def read_beat(self) -> int | None:
+        self.now_ns += MS // 50
+        return round(WATTS * 1e3) + self.now_ns // TICK_NS % 7 * self._power_moves
+
+    def read_throttled_ns(self) -> int | None:
+        return 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
 
     def edge(self, at_ns: int) -> Edge:
         self.now_ns = max(self.now_ns, at_ns)
-        found = find_edge(at_ns, self.energy_mj, lambda: 0, lambda: self.now_ns)
+        found = find_edge(at_ns, self, lambda: self.now_ns, self.sleep)
         assert found is not None
         return found
 
@@ -36,16 +48,20 @@ class Card:
     start_ns=st.integers(0, 300 * MS),
     length_ns=st.integers(400 * MS, 60_000 * MS),
     read_ns=st.integers(MS // 10, 6 * MS),
+    power_moves=st.booleans(),
 )
-def test_steady_power_is_measured_within_what_is_stated(start_ns: int, length_ns: int, read_ns: int) -> None:
-    card = Card(read_ns)
+def test_steady_power_is_measured_within_what_is_stated(
+    start_ns: int, length_ns: int, read_ns: int, power_moves: bool
+) -> None:
+    card = Card(read_ns, power_moves=power_moves)
     start = card.edge(start_ns)
     window = measure_window(start, card.edge(start_ns + length_ns))
     expected_j = WATTS * length_ns / 1e9
     assert window.energy_j is not None
     assert window.uncertainty_j is not None
-    assert abs(window.energy_j - expected_j) <= WATTS * 2 * read_ns / 1e9 + 0.002
-    assert window.uncertainty_j < WATTS * (2 * 1_900_000 + 2 * read_ns) / 1e9 + 0.01 * expected_j
+    look_ns = 3 * MS if power_moves else 2 * read_ns + 3 * MS
+    assert abs(window.energy_j - expected_j) <= WATTS * look_ns / 1e9 + 0.002
+    assert window.uncertainty_j < WATTS * (2 * 1_900_000 + 2 * look_ns) / 1e9 + 0.01 * expected_j
     assert window.throttled_ns == 0
 
 
@@ -58,10 +74,28 @@ def test_a_short_window_is_below_the_resolution_and_not_zero() -> None:
     assert window.uncertainty_j is None
 
 
-def test_a_counter_that_stands_still_or_is_not_there_has_no_edge() -> None:
-    clock = itertools.count(0, 50 * MS)
-    assert find_edge(0, lambda: 5, lambda: None, lambda: next(clock)) is None
-    assert find_edge(0, lambda: None, lambda: None, lambda: next(clock)) is None
+def test_an_edge_takes_two_reads_of_the_counter() -> None:
+    card = Card()
+    for number in range(1, 20):
+        before = card.reads
+        edge = card.edge(number * 277 * MS)
+        assert card.reads - before <= 3 + (edge.tick_ns % TICK_NS < 10 * MS)
+        assert edge.power_w == pytest.approx(WATTS)
+        assert min(edge.tick_ns % TICK_NS, TICK_NS - edge.tick_ns % TICK_NS) < 2 * MS
+
+
+@pytest.mark.parametrize("value", [5, None])
+@pytest.mark.parametrize("power_moves", [True, False])
+def test_a_counter_that_stands_still_or_is_not_there_has_no_edge(value: int | None, power_moves: bool) -> None:
+    card = Card(power_moves=power_moves)
+
+    def read_energy_mj() -> int | None:
+        card.now_ns += MS
+        return value
+
+    card.read_energy_mj = read_energy_mj  # type: ignore[method-assign]
+    assert find_edge(0, card, lambda: card.now_ns, card.sleep) is None
+    assert card.now_ns < 2_000 * MS
 
 
 def test_a_counter_that_was_reset_is_not_negative_energy() -> None:

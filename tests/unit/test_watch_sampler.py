@@ -36,7 +36,7 @@ def test_readings_are_on_time_beside_thirty_windows(tmp_path: Path) -> None:
     card = SimulatedCard(clock)
     sampler, journal = sampled(tmp_path, clock, [card], INTERVAL_NS, orders)
     assert sampler.on_time / (sampler.readings + sampler.missed) >= 0.99
-    assert card.counter_reads < 5 * 62  # reading until it moves takes fifteen an edge
+    assert card.counter_reads < 2.2 * 62  # reading until it moves takes fifteen an edge
     found = windows_of(journal)
     assert found.pop("") == pytest.approx(300 * 60.0, rel=0.002)
     assert len(found) == 30
@@ -139,7 +139,7 @@ def test_an_edge_that_is_heard_of_late_is_uncertain_and_then_unknown() -> None:
     clock = Clock()
     found: list[Edge | None] = []
     card = SimulatedCard(clock)
-    finder = EdgeFinder(card.read_energy_mj, card.read_throttled_ns, clock.time_ns)
+    finder = EdgeFinder(card, clock.time_ns)
     for late_ns in (2 * MS, 300 * MS, 2 * S):
         finder.want(clock.now_ns - late_ns, found.append)
         while finder.due_ns is not None:
@@ -158,7 +158,7 @@ def test_a_tick_nobody_looked_at_is_not_taken() -> None:
     clock = Clock()
     found: list[Edge | None] = []
     card = SimulatedCard(clock)
-    finder = EdgeFinder(card.read_energy_mj, card.read_throttled_ns, clock.time_ns)
+    finder = EdgeFinder(card, clock.time_ns)
     clock.now_ns = START_NS // TICK_NS * TICK_NS + 50 * MS
     finder.want(clock.now_ns, found.append)
     finder.read()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuledger.collect import smi
-from gpuledger.collect.energy_windows import Counted
+from gpuledger.collect.edges import Counted
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, open_cards
 from gpuledger.errors import NoDeviceError

@@ -1,150 +1,183 @@
-"""Edges of energy windows on one card, found at the next tick of its counter with few reads of it.
+"""Edges of energy windows on one card, found at the next tick of its counter with two reads of it.
 
-A read takes 3 to 4 ms and holds up every other reading of the card (H200). So the counter is read once when an edge is
-asked for, and then only around where its next tick is expected: the ticks keep their beat. All edges that are asked for
-between two ticks are found at the same one.
+A read of the counter takes 3 to 15 ms and holds up every other reading of the card, from whatever process (H200). The
+card's power is renewed with each tick of the counter, and reading that takes microseconds: so the power is asked until
+it moves, and the counter only then. Once before, when the edge is asked for: what it shows then is what the power in
+between is taken from. Where the power does not move, the counter itself is asked until it does.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from gpuledger.model.energy_window import TICK_JITTER_NS, TICK_NS, Edge
 
 LIMIT_NS = 400_000_000
 """A counter that has not moved for so long stands still, or is not there."""
 
+STUCK_NS = 5 * TICK_NS // 2
+"""Power that has not moved for so long does not tell the ticks: the counter itself is asked."""
+
+LOOK_NS = 2_000_000
+"""How often the power is asked while a tick is looked for."""
+
 WIDE_NS = TICK_NS // 6
-"""A tick that lies between two reads so far apart is not taken: the next one is."""
+"""A tick that lies between two looks so far apart is not taken: the next one is."""
+
+FRESH_NS = TICK_NS * 9 // 10
+"""How long after a tick the counter is taken to show that tick."""
 
 LATEST_NS = 1_000_000_000
 """Of an edge that is heard of so late, what the counter showed is not known any more."""
 
-DRIFT_FRAC = 5e-4
-"""How far the beat may be off, as a share of the time since the last tick that was seen."""
-
 TYPICAL_READ_NS = 4_000_000
-"""How long a read is taken to last before the first (H200)."""
+"""How long a read of the counter is taken to last before the first (H200)."""
 
 Keep = Callable[[Edge | None], None]
+
+
+class Counted(Protocol):
+    """What is asked of one card."""
+
+    index: int
+
+    def read_energy_mj(self) -> int | None:
+        """Return the energy counter; None where it cannot be read."""
+
+    def read_throttled_ns(self) -> int | None:
+        """Return how long the power cap has held the clock down."""
+
+    def read_beat(self) -> int | None:
+        """Return what moves when the counter ticks and is read in microseconds; None where nothing is."""
 
 
 class EdgeFinder:
     """Finds edges on one card; :meth:`read` is called when ``due_ns`` has come.
 
     Args:
-        read_energy_mj: The counter in mJ; None where it cannot be read.
-        read_throttled_ns: How long the power cap has held the clock down.
+        card: The card.
         clock_ns: Unix time.
-        delay_ns: How long after ``due_ns`` a read may come.
     """
 
-    def __init__(
-        self,
-        read_energy_mj: Callable[[], int | None],
-        read_throttled_ns: Callable[[], int | None],
-        clock_ns: Callable[[], int] = time.time_ns,
-        delay_ns: int = 0,
-    ) -> None:
+    def __init__(self, card: Counted, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.due_ns: int | None = None
-        """When the counter is to be read next; None while no edge is asked for."""
-        self.read_ns = TYPICAL_READ_NS
-        """How long a read takes."""
-        self._read = read_energy_mj
-        self._read_throttled = read_throttled_ns
+        """When :meth:`read` is to be called next; None while no edge is asked for."""
+        self._card = card
         self._clock = clock_ns
         self._wanted: list[tuple[int, int, Keep]] = []
+        self._counter_ns = TYPICAL_READ_NS
+        self._look: Callable[[], int | None] = card.read_beat
         self._first: tuple[int, int] | None = None
-        self._last = (0, 0)
-        self._moves = 0
-        self._delay_ns = delay_ns
-        self._beat = Beat()
+        self._looked: tuple[int, int | None] = (0, None)
+        self._tick: tuple[int, int] | None = None
+
+    @property
+    def read_ns(self) -> int:
+        """Return how long the next read will take."""
+        is_quick = self._first is not None and self._tick is None and self._look != self._card.read_energy_mj
+        return 0 if is_quick else self._counter_ns
 
     def want(self, at_ns: int, keep: Keep) -> None:
         """Ask for the edge at ``at_ns``, now or a moment ago; ``keep`` is given it, or None where there is none."""
-        late_ns = self._clock() - at_ns
+        now_ns = self._clock()
+        late_ns = now_ns - at_ns
         if late_ns > LATEST_NS:
             keep(None)
             return
         self._wanted.append((at_ns, late_ns if late_ns > WIDE_NS else 0, keep))
         if self.due_ns is None:
-            self.due_ns, self._first, self._moves = at_ns, None, 0
-
-    def learn(self) -> None:
-        """Find one tick, so that the next is expected at its place."""
-        self.want(self._clock(), lambda _: None)
-        while self.due_ns is not None:
-            self.read()
+            self._look = self._card.read_beat
+            self._start_again(now_ns)
 
     def read(self) -> None:
-        """Read the counter once."""
+        """Ask the card once: for the counter where an edge was asked for or a tick was seen, else for the power."""
+        if self._first is None:
+            self._read_first()
+        elif self._tick is None:
+            self._look_for_tick(*self._first)
+        else:
+            self._read_tick(*self._tick)
+
+    def _start_again(self, due_ns: int) -> None:
+        self._first = self._tick = None
+        self.due_ns = due_ns
+
+    def _read_counter(self) -> tuple[int, int | None]:
+        """Return the middle of a read, and what it showed."""
         before_ns = self._clock()
-        energy_mj = self._read()
+        energy_mj = self._card.read_energy_mj()
         after_ns = self._clock()
+        self._counter_ns = (3 * self._counter_ns + after_ns - before_ns) // 4
+        return (before_ns + after_ns) // 2, energy_mj
+
+    def _read_first(self) -> None:
+        """Learn what the counter shows before the tick that is looked for, unless one comes meanwhile."""
+        before = self._card.read_beat()
+        seen_ns, energy_mj = self._read_counter()
         if energy_mj is None:
             self._settle(None)
             return
-        self.read_ns = (3 * self.read_ns + after_ns - before_ns) // 4
-        seen_ns = (before_ns + after_ns) // 2
-        last_ns, last_mj = self._last
-        self._last = (seen_ns, energy_mj)
-        if self._first is None:
-            self._first = self._last
-        elif energy_mj != last_mj:
-            self._moves += 1
-            tick_ns, gap_ns = (last_ns + seen_ns) // 2, seen_ns - last_ns
-            if gap_ns <= WIDE_NS or self._moves > 1:
-                self._beat.hear(tick_ns, gap_ns // 2)
-                self._settle(tick_ns, energy_mj, gap_ns)
+        if before is None or self._look == self._card.read_energy_mj:
+            self._look, beat = self._card.read_energy_mj, energy_mj
+        else:
+            found = self._card.read_beat()
+            if found != before:
+                self._start_again(self._clock() + LOOK_NS)
                 return
-            self._beat = Beat(tick_ns, gap_ns // 2)
-        elif seen_ns - self._first[0] > LIMIT_NS:
-            self._settle(None)
-            return
-        self.due_ns = self._beat.next_look_ns(after_ns, self._delay_ns)
+            beat = before
+        now_ns = self._clock()
+        self._first, self._looked, self.due_ns = (seen_ns, energy_mj), (now_ns, beat), now_ns + LOOK_NS
 
-    def _settle(self, tick_ns: int | None, energy_mj: int = 0, gap_ns: int = 0) -> None:
+    def _look_for_tick(self, first_ns: int, first_mj: int) -> None:
+        begun_ns = self._clock()
+        beat = self._look()
+        now_ns = self._clock()
+        (looked_ns, known), self._looked = self._looked, (begun_ns, beat)
+        self.due_ns = now_ns + LOOK_NS
+        counts = self._look == self._card.read_energy_mj
+        if beat != known and beat is not None:
+            gap_ns = now_ns - looked_ns
+            if gap_ns > WIDE_NS:
+                return
+            self._tick, self.due_ns = ((looked_ns + now_ns) // 2, gap_ns), now_ns
+            if counts:
+                self._settle(self._tick, beat, first_ns, first_mj)
+        elif counts and now_ns - first_ns > LIMIT_NS:
+            self._settle(None)
+        elif not counts and now_ns - first_ns > STUCK_NS:
+            self._look = self._card.read_energy_mj
+            self._start_again(now_ns)
+
+    def _read_tick(self, tick_ns: int, gap_ns: int) -> None:
+        """Read what the counter shows since the tick, unless it has moved on, or has not moved with the power."""
+        assert self._first is not None
+        first_ns, first_mj = self._first
+        if self._clock() - tick_ns > FRESH_NS:
+            self._start_again(self._clock())
+            return
+        _, energy_mj = self._read_counter()
+        if energy_mj is None:
+            self._settle(None)
+        elif energy_mj == first_mj:
+            self._look = self._card.read_energy_mj
+            self._start_again(self._clock())
+        else:
+            self._settle((tick_ns, gap_ns), energy_mj, first_ns, first_mj)
+
+    def _settle(self, tick: tuple[int, int] | None, energy_mj: int = 0, first_ns: int = 0, first_mj: int = 0) -> None:
         """Give every edge asked for to whoever asked."""
         wanted, self._wanted, self.due_ns = self._wanted, [], None
-        if tick_ns is None or self._first is None:
+        if tick is None:
             for *_, keep in wanted:
                 keep(None)
             return
-        power_w = (energy_mj - self._first[1]) / 1e3 / (self._moves * TICK_NS / 1e9)
-        throttled_ns = self._read_throttled()
+        tick_ns, gap_ns = tick
+        ticks = max(math.ceil((tick_ns - first_ns - TICK_JITTER_NS) / TICK_NS), 1)
+        power_w = (energy_mj - first_mj) / 1e3 / (ticks * TICK_NS / 1e9)
+        throttled_ns = self._card.read_throttled_ns()
         for at_ns, late_ns, keep in wanted:
             # Nobody knows the power of the time before an edge was heard of: it is stated as uncertain.
             keep(Edge(at_ns, tick_ns, energy_mj, gap_ns + 2 * late_ns, power_w, throttled_ns))
-
-
-class Beat:
-    """Where a counter's next tick is expected, from one that was seen within ``half_ns`` of ``tick_ns``."""
-
-    def __init__(self, tick_ns: int | None = None, half_ns: int = 0) -> None:
-        self._tick_ns = self._anchor_ns = tick_ns
-        self._half_ns = half_ns
-        self._period_ns = float(TICK_NS)
-
-    def hear(self, tick_ns: int, half_ns: int) -> None:
-        """Take in a tick; ticks that lie far apart tell the beat better than the usual one does."""
-        if self._anchor_ns is None:
-            self._anchor_ns = tick_ns
-        beats = round((tick_ns - self._anchor_ns) / self._period_ns)
-        if beats >= 10:
-            period_ns = (tick_ns - self._anchor_ns) / beats
-            if abs(period_ns - TICK_NS) < TICK_NS / 100:
-                self._period_ns = period_ns
-        self._tick_ns, self._half_ns = tick_ns, half_ns
-
-    def next_look_ns(self, now_ns: int, early_ns: int) -> int:
-        """Return when to read next, so much before a tick can come; now while one can come at any moment."""
-        if self._tick_ns is None:
-            return now_ns
-        since_ns = now_ns - self._tick_ns
-        margin_ns = self._half_ns + TICK_JITTER_NS + since_ns * DRIFT_FRAC
-        phase_ns = since_ns % self._period_ns
-        wait_ns = self._period_ns - phase_ns - margin_ns - early_ns
-        if wait_ns < 0 or (phase_ns < margin_ns and since_ns > self._period_ns):
-            return now_ns
-        return now_ns + round(wait_ns)

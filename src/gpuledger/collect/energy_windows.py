@@ -5,22 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from gpuledger.collect.edges import EdgeFinder
+from gpuledger.collect.edges import Counted, EdgeFinder
 from gpuledger.model.energy_window import Edge, WindowEnergy, measure_window
-
-
-class Counted(Protocol):
-    """What is asked of one card."""
-
-    index: int
-
-    def read_energy_mj(self) -> int | None:
-        """Return the energy counter; None where it cannot be read."""
-
-    def read_throttled_ns(self) -> int | None:
-        """Return how long the power cap has held the clock down."""
 
 
 @dataclass
@@ -40,7 +27,6 @@ class EnergyWindows:
         cards: The cards.
         keep: Called with name, card's number and energy of every window that is finished.
         clock_ns: Unix time.
-        delay_ns: How long after it is due a read may come.
     """
 
     def __init__(
@@ -48,35 +34,33 @@ class EnergyWindows:
         cards: Sequence[Counted],
         keep: Callable[[str, int, WindowEnergy], None],
         clock_ns: Callable[[], int] = time.time_ns,
-        delay_ns: int = 0,
     ) -> None:
-        self._finders = {
-            card.index: EdgeFinder(card.read_energy_mj, card.read_throttled_ns, clock_ns, delay_ns * len(cards))
-            for card in cards
-        }
+        self.due_ns: int | None = None
+        """When a card is to be asked next; None while no edge is looked for."""
+        self._finders = {card.index: EdgeFinder(card, clock_ns) for card in cards}
         self._keep = keep
         self._windows: dict[int, _Window] = {}
 
     @property
-    def due_ns(self) -> int | None:
-        """Return when a counter is to be read next; None while no edge is looked for."""
-        return min((finder.due_ns for finder in self._finders.values() if finder.due_ns is not None), default=None)
-
-    @property
     def read_ns(self) -> int:
         """Return how long the next read will take."""
-        return max((finder.read_ns for finder in self._finders.values() if finder.due_ns is not None), default=0)
-
-    def learn(self) -> None:
-        """Find a tick of every counter before anything is measured."""
-        for finder in self._finders.values():
-            finder.learn()
+        first = self._due_first()
+        return 0 if first is None else first.read_ns
 
     def read(self) -> None:
-        """Read the counter that is due first, once."""
+        """Ask the card that is due first, once."""
+        first = self._due_first()
+        if first is not None:
+            first.read()
+            self._plan()
+
+    def _due_first(self) -> EdgeFinder | None:
         due = [finder for finder in self._finders.values() if finder.due_ns is not None]
-        if due:
-            min(due, key=lambda finder: finder.due_ns or 0).read()
+        return min(due, key=lambda finder: finder.due_ns or 0, default=None)
+
+    def _plan(self) -> None:
+        first = self._due_first()
+        self.due_ns = None if first is None else first.due_ns
 
     def begin(self, number: int, name: str, at_ns: int) -> None:
         """Open a window at a moment that has just been."""
@@ -104,6 +88,7 @@ class EnergyWindows:
                     self._finish(number, window)
 
             finder.want(at_ns, found)
+        self._plan()
 
     def _finish(self, number: int, window: _Window) -> None:
         """Keep the energy on each card; where an edge was not found the window is known, its energy is not."""

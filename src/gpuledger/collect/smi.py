@@ -96,6 +96,10 @@ class SmiCard:
         """Return None: the tool shows no energy counter."""
         return None
 
+    def read_beat(self) -> int | None:
+        """Return None: there is no counter to follow."""
+        return None
+
     def read_throttled_ns(self) -> int | None:
         """Return None: the tool does not tell."""
         return None

@@ -21,7 +21,6 @@ from typing import Any
 
 from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.card_source import WatchedCard, open_source
-from gpuledger.collect.edges import TYPICAL_READ_NS
 from gpuledger.collect.energy_windows import EnergyWindows
 from gpuledger.collect.family import Family
 from gpuledger.errors import GpuLedgerError
@@ -39,6 +38,9 @@ PART_NS = 60_000_000_000
 
 PART_ROWS = 50_000
 """How many rows of one table are kept at most: short intervals write more often."""
+
+NAP_NS = 10_000_000
+"""How long an order may wait: a plain sleep takes less of a processor than one that an order ends."""
 
 WHOLE = ""
 """Name of the window of the whole command."""
@@ -80,8 +82,8 @@ class Sampler:
         self._interval_ns = interval_ns
         self._world = world
         self._log = CardLog()
-        delay_ns = min(interval_ns, 2 * TYPICAL_READ_NS)
-        self._windows = EnergyWindows(cards, self._keep_window, world.unix_ns, delay_ns)
+        self._add_memory = self._log.add_memory
+        self._windows = EnergyWindows(cards, self._keep_window, world.unix_ns)
         self._names: list[str] = []
         self._named = 0
         self._notes: list[str] = []
@@ -93,48 +95,50 @@ class Sampler:
         self._due_ns = self._sensors_due_ns = self._look_due_ns = self._part_due_ns = 0
 
     def prepare(self, notes: Sequence[str] = (), **facts: Any) -> None:
-        """Take the first reading, the baseline, and write it with what is to be kept; learn the counters' beat."""
+        """Take the first reading, the baseline, and write it with what is to be kept."""
         self._notes += notes
         self._facts.update(facts)
         self._read(self._world.steady_ns())
         self.write()
-        self._windows.learn()
 
     def run(self) -> None:
         """Read until the parent says stop; a reading that would come too late is left out and counted."""
         self._cpu_before_s = self._world.cpu_s()
         self._due_ns = now_ns = self._world.steady_ns()
         self._look_due_ns, self._part_due_ns = now_ns + LOOK_NS, now_ns + PART_NS
+        wait_ns, steady_ns = self._world.wait_ns, self._world.steady_ns
         while not (self._stopping and self._windows.due_ns is None):
-            order = self._world.wait_ns(self._idle_ns())
+            order = wait_ns(self._idle_ns(now_ns))
             if order is not None:
                 self._follow(order)
-            now_ns = self._world.steady_ns()
+            now_ns = steady_ns()
             if now_ns >= self._due_ns:
                 self._take_reading(now_ns)
-            self._read_counter()
+                now_ns = self._plan()
+            if self._windows.due_ns is not None:
+                now_ns = self._look_for_edges(now_ns)
         self._note_the_end()
         self._facts["closed"] = "end"
         self.write()
 
-    def _idle_ns(self) -> int:
+    def _idle_ns(self, now_ns: int) -> int:
         """Return the time until something is due."""
-        idle_ns = self._due_ns - self._world.steady_ns()
-        if self._windows.due_ns is not None and self._has_room():
+        idle_ns = self._due_ns - now_ns
+        if self._windows.due_ns is not None and self._has_room(now_ns):
             idle_ns = min(idle_ns, self._windows.due_ns - self._world.unix_ns())
         return max(idle_ns, 0)
 
-    def _has_room(self) -> bool:
-        """Return whether a read of the counter ends before the next reading is due, or never would."""
-        room_ns = self._due_ns - self._world.steady_ns()
-        return room_ns >= min(self._windows.read_ns, self._interval_ns * 4 // 5)
+    def _has_room(self, now_ns: int) -> bool:
+        """Return whether what is asked of a card for an edge ends before the next reading is due, or never would."""
+        return self._due_ns - now_ns >= min(self._windows.read_ns, self._interval_ns * 4 // 5)
 
-    def _read_counter(self) -> None:
-        """Read the counter that is due, right after a reading: it would hold up the next one."""
+    def _look_for_edges(self, now_ns: int) -> int:
+        """Ask a card what it is due to be asked, right after a reading: the next one would be held up. Return now."""
         due_ns = self._windows.due_ns
-        if due_ns is not None and due_ns <= self._world.unix_ns() and self._has_room():
-            self._windows.read()
-            self._skip_missed()
+        if due_ns is None or due_ns > self._world.unix_ns() or not self._has_room(now_ns):
+            return now_ns
+        self._windows.read()
+        return self._plan()
 
     def _take_reading(self, now_ns: int) -> None:
         self.readings += 1
@@ -143,7 +147,6 @@ class Sampler:
         if self._read(now_ns):
             self._keep_house(now_ns)
         self._due_ns += self._interval_ns
-        self._skip_missed()
 
     def _keep_house(self, now_ns: int) -> None:
         """Look at the processes and write a part, where it is time."""
@@ -154,11 +157,14 @@ class Sampler:
             self._part_due_ns = now_ns + PART_NS
             self.write()
 
-    def _skip_missed(self) -> None:
-        late = (self._world.steady_ns() - self._due_ns) // self._interval_ns
-        if late > 0:
+    def _plan(self) -> int:
+        """Leave out and count readings whose time has passed; return the time."""
+        now_ns = self._world.steady_ns()
+        if now_ns - self._due_ns >= self._interval_ns:
+            late = (now_ns - self._due_ns) // self._interval_ns
             self.missed += late
             self._due_ns += late * self._interval_ns
+        return now_ns
 
     def _read(self, now_ns: int) -> bool:
         """Take one reading of every card that still answers; return whether the slower sensors were due, and read."""
@@ -171,7 +177,7 @@ class Sampler:
             if memory is None:
                 self._miss(card)
                 continue
-            self._log.add_memory(t_ns, card.index, memory)
+            self._add_memory(t_ns, card.index, memory)
             if with_sensors:
                 self._log.add_sensors(t_ns, card.index, card.read_sensors())
                 processes = card.read_processes()
@@ -261,10 +267,14 @@ def listen(lines: Iterable[str]) -> Callable[[int], Order | None]:
         orders.put({"do": "gone"})
 
     def wait_ns(patience_ns: int) -> Order | None:
-        try:
-            return orders.get(timeout=patience_ns / 1e9) if patience_ns else orders.get_nowait()
-        except queue.Empty:
-            return None
+        if patience_ns > NAP_NS:
+            try:
+                return orders.get(timeout=patience_ns / 1e9)
+            except queue.Empty:
+                return None
+        if patience_ns:
+            time.sleep(patience_ns / 1e9)
+        return None if orders.empty() else orders.get_nowait()
 
     threading.Thread(target=hear, name="gpuledger-ears", daemon=True).start()
     return wait_ns

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuledger.collect.ticks import Edge, WindowEnergy, find_edge, measure_window
+from gpuledger.collect.ticks import Counted, Edge, WindowEnergy, find_edge, measure_window
 from gpuledger.errors import GpuLedgerError
 from gpuledger.operators.method import How, Method
 from gpuledger.operators.statistics import is_enough
@@ -41,14 +41,8 @@ class Runner(Protocol):
         """Start so many units and return what waits for their end."""
 
 
-class Sensors(Protocol):
+class Sensors(Counted, Protocol):
     """What is asked of a card; see :class:`gpuledger.collect.sensors.CardSensors`."""
-
-    def read_energy_mj(self) -> int | None:
-        """Return the energy counter."""
-
-    def read_throttled_ns(self) -> int | None:
-        """Return the time that the power cap has held the clock down."""
 
     def read_sensors(self) -> Any:
         """Return clock, temperature and power."""
@@ -194,7 +188,7 @@ def energy_blocks(
     Raises:
         NoCounterError: the counter does not move.
 
-    Source: NVML's energy counter, read until it moves at both edges.
+    Source: NVML's energy counter, at a tick at both edges.
     """
     blocks: list[Block] = []
     runner.refresh()
@@ -251,7 +245,7 @@ def base_power_w(method: Method, sensors: Sensors, clock_ns: Clock = time.time_n
 
 
 def _tick(sensors: Sensors, clock_ns: Clock) -> Edge:
-    edge = find_edge(clock_ns(), sensors.read_energy_mj, sensors.read_throttled_ns, clock_ns)
+    edge = find_edge(clock_ns(), sensors, clock_ns)
     if edge is None:
         raise NoCounterError(
             "energy: the card's counter is missing or stands still", hint="--time-only measures without it"
