@@ -14,8 +14,16 @@ from typing import Any
 
 GPULEDGER = (sys.executable, "-m", "gpuledger")
 
-TRAIN = """
+COMPILER_ASIDE = """
+import sys, types
 import torch
+compiler = types.ModuleType("torch._dynamo")
+compiler.disable, compiler.graph_break = (lambda function, *_, **__: function), (lambda: None)
+sys.modules["torch._dynamo"] = torch._dynamo = compiler
+"""
+"""Stands in for torch's compiler, which every optimizer loads only to be left alone by it: as long as torch itself."""
+
+MODEL = """
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 optimizer = torch.optim.Adam(model.parameters())
 def step():
@@ -25,7 +33,10 @@ def step():
     optimizer.step()
     return loss
 """
+TRAIN = COMPILER_ASIDE + MODEL
 """Defines a small model and one training step of it."""
+TRAIN_WITH_COMPILER = "import torch\n" + MODEL
+"""The same as users write it."""
 
 SETTINGS_OF_OTHERS = ("GPULEDGER_", "PYTHONPATH", "COV_", "COVERAGE_")
 
@@ -40,9 +51,12 @@ class Ended:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment without what would change a recording, and with ``changes``."""
+    """Return this process's environment without what would change a recording, and with ``changes``.
+
+    Only memory is recorded unless ``GPULEDGER_PASSES`` is changed, to "" for what a user gets.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS_OF_OTHERS)}
-    return {**kept, **changes}
+    return {**kept, "GPULEDGER_PASSES": "memory", **changes}
 
 
 def write_script(directory: Path, source: str, name: str = "train.py") -> Path:

@@ -6,17 +6,28 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import TRAIN, Ended, bare, environment, manifest, recorded, write_script
+from programs import (
+    COMPILER_ASIDE,
+    MODEL,
+    TRAIN,
+    TRAIN_WITH_COMPILER,
+    Ended,
+    bare,
+    environment,
+    manifest,
+    recorded,
+    write_script,
+)
 
 pytestmark = pytest.mark.torch
 
 ENDS = {
-    "ends well, exit handlers run": TRAIN
-    + "import atexit\natexit.register(lambda: print('last'))\nfor _ in range(5): step()\nprint('done')",
+    "sys.exit(3), exit handlers run": TRAIN
+    + "import atexit\natexit.register(lambda: print('last'))\nfor _ in range(5): step()\nprint('done')\n"
+    + "raise SystemExit(3)",
     "raises before torch": "import os\nprint('so far', flush=True)\n1 / 0",
     "raises in a step": TRAIN + "step()\nmodel(torch.ones(8, 17))",
-    "raises in backward": TRAIN + "step()\nmodel(torch.ones(8, 16)).backward()",
-    "raises in a custom backward, with stacks": TRAIN
+    "raises in a custom backward, with stacks": TRAIN_WITH_COMPILER
     + """
 class Odd(torch.autograd.Function):
     @staticmethod
@@ -26,15 +37,16 @@ class Odd(torch.autograd.Function):
 step()
 Odd.apply(model(torch.ones(8, 16))).sum().backward()
 """,
-    "raises in every step, recorded or not": TRAIN
+    "raises in forward and backward of every step, recorded or not": TRAIN
     + """
 import traceback
 for _ in range(16):
     step()
-    try:
-        model(torch.ones(8, 17))
-    except RuntimeError:
-        traceback.print_exc()
+    for wrong in (lambda: model(torch.ones(8, 17)), lambda: model(torch.ones(8, 16)).backward()):
+        try:
+            wrong()
+        except RuntimeError:
+            traceback.print_exc()
 """,
     "raises in a program that only calls": """
 import torch, traceback
@@ -46,7 +58,6 @@ for width in (4, 5, 4, 5, 4, 5):
         traceback.print_exc()
 """,
     "chain of exceptions": "try:\n    {}['a']\nexcept KeyError as error:\n    raise RuntimeError('é') from error",
-    "sys.exit(3)": TRAIN + "step()\nraise SystemExit(3)",
     "sys.exit(text)": "import sys\nsys.exit('no data')",
     "os._exit(7) in a step": TRAIN + "import os\nmodel(torch.ones(8, 16))\nos._exit(7)",
     "SIGKILL in a step": TRAIN + "import os\nstep(); model(torch.ones(8, 16))\nos.kill(os.getpid(), 9)",
@@ -90,8 +101,8 @@ SAME = {
         "import os, sys\nprint(sys.argv, __file__, __name__, sys.path, os.getcwd(), sys.flags, sys.orig_argv[1:])\n"
         "print(sorted(sys.modules), sys.meta_path[-1], len(sys.path_hooks))"
     ),
-    "what is set before torch, and torch's spec": """
-    import os, sys
+    "what is set before torch, torch's spec, and what we stand in for: keywords, signatures, names": """
+    import inspect, os, pickle, sys
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import importlib.util
@@ -100,6 +111,18 @@ SAME = {
     import torch
     print(torch.get_num_threads(), torch.cuda.is_available(), torch.cuda.is_initialized())
     print(type(torch.__loader__), vars(torch.__loader__), torch.__spec__.submodule_search_locations)
+    x = torch.ones(3, requires_grad=True)
+    print(torch.autograd.grad(outputs=x.square().sum(), inputs=x))
+    torch.autograd.backward(tensors=[x.square().sum()])
+    class Net(torch.nn.Module):
+        def forward(self, x, module=None, result=None): return x if module is None else module
+    print(x.grad, Net()(x, module=x + 1), Net()(x, result=2))
+    for wrong in (lambda: Net()(x, self=3), lambda: torch.autograd.grad(), lambda: torch.autograd.backward(x=1)):
+        try: wrong()
+        except TypeError as error: print(error)
+    for function in (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad):
+        print(inspect.signature(function), function.__qualname__, function.__module__, function.__doc__)
+    print(inspect.signature(Net().__call__), pickle.loads(pickle.dumps(torch.autograd.grad)) is torch.autograd.grad)
     """,
     "a model seeded, saved, copied, scripted, compiled without a break, a class pickled": """
     import copy, io, pickle, random
@@ -116,23 +139,7 @@ SAME = {
     print(torch.compile(model, fullgraph=True, backend="eager")(torch.zeros(2, 16)).shape)
     class Config: pass
     print(type(pickle.loads(pickle.dumps(Config()))), pickle.dumps(Config()))
-    """.replace("TRAIN", TRAIN.replace("\n", "\n    ")),
-    "what we stand in for: keywords, signatures, names": """
-    import inspect, pickle
-    import torch
-    x = torch.ones(3, requires_grad=True)
-    print(torch.autograd.grad(outputs=x.square().sum(), inputs=x))
-    torch.autograd.backward(tensors=[x.square().sum()])
-    class Net(torch.nn.Module):
-        def forward(self, x, module=None, result=None): return x if module is None else module
-    print(x.grad, Net()(x, module=x + 1), Net()(x, result=2))
-    for wrong in (lambda: Net()(x, self=3), lambda: torch.autograd.grad(), lambda: torch.autograd.backward(x=1)):
-        try: wrong()
-        except TypeError as error: print(error)
-    for function in (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad):
-        print(inspect.signature(function), function.__qualname__, function.__module__, function.__doc__)
-    print(inspect.signature(Net().__call__), pickle.loads(pickle.dumps(torch.autograd.grad)) is torch.autograd.grad)
-    """,
+    """.replace("TRAIN", MODEL.replace("\n", "\n    ")),
 }
 
 
@@ -143,9 +150,10 @@ def test_the_program_sees_what_it_sees_bare(source: str, tmp_path: Path) -> None
     assert below == alone
 
 
-WORKERS = """
+WORKERS = (
+    COMPILER_ASIDE
+    + """
 import os, sys
-import torch
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 8
     def __getitem__(self, index): return torch.full((16,), float(index)), os.getpid() != int(os.environ["MAIN"])
@@ -154,13 +162,14 @@ if __name__ == "__main__":
     model = torch.nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch, elsewhere in torch.utils.data.DataLoader(
-        Data(), batch_size=2, num_workers=2, multiprocessing_context=sys.argv[1]
+        Data(), batch_size=2, num_workers=2 if sys.argv[1] == "fork" else 1, multiprocessing_context=sys.argv[1]
     ):
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
         print(batch[:, 0].tolist(), elsewhere.all().item())
 """
+)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
