@@ -86,10 +86,16 @@ function decodeTree(tree) {
     parent: tree.parent,
     className,
     folded,
-    foldedKey: folded.map((name_, node) => `${name_} ${className[node]}`),
+    foldedId: numbered(folded.map((name_, node) => `${name_} ${className[node]}`)),
     outside: count - 3,
     rounding: count - 1,
   };
+}
+
+/** Return a number for each of `texts`, the same for equal ones. */
+function numbered(texts) {
+  const known = new Map();
+  return Uint32Array.from(texts, (text) => known.get(text) ?? known.set(text, known.size).size - 1);
 }
 
 /** Return the accounts, sorted by node, with the place of each node's first one in `start`. */

@@ -39,14 +39,22 @@ function tableRows(view, ledger, matches, group) {
 function rowKey(tree, group, node, category) {
   if (group === "category") return category;
   if (group === "account") return node * CATEGORIES_MOST + category;
-  return group === "module" ? node : tree.foldedKey[node];
+  return group === "module" ? node : tree.foldedId[node];
 }
 
 function blankRow(tree, ledger, group, node, category) {
-  const row = { name: tree.path[node], class: tree.className[node], category: -1, amount: 0, total: ledger.total[node], sums: {}, count: 0, latest: -1, node };
-  if (group === "folded") return { ...row, name: tree.folded[node] };
-  if (group === "category") return { ...row, name: "", class: "", category };
-  return group === "account" ? { ...row, category } : row;
+  const ofModules = group !== "category";
+  return {
+    name: ofModules ? (group === "folded" ? tree.folded : tree.path)[node] : "",
+    class: ofModules ? tree.className[node] : "",
+    category: group === "account" || !ofModules ? category : -1,
+    amount: 0,
+    total: ledger.total[node],
+    sums: {},
+    count: 0,
+    latest: -1,
+    node,
+  };
 }
 
 function tensorRows(view) {
@@ -65,14 +73,25 @@ function tensorRows(view) {
     .filter((row) => words.every((word) => `${row.name} ${row.module} ${REPORT.categories[row.category].key}`.toLowerCase().includes(word)));
 }
 
+const TEXTUAL = ["name", "class", "category", "module"];
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
 /** Return `rows` in the order `sort` asks for ("amount", "-name", …); the largest first without a wish. */
 function sortRows(rows, sort, categories) {
   const key = sort.replace(/^-/, "") || "amount";
-  const textual = ["name", "class", "category", "module"].includes(key);
-  const descending = sort ? sort.startsWith("-") : true;
-  const value = (row) => (key === "category" && row.category >= 0 ? categories[row.category].key : key === "share" || key === "split" ? row.amount : row[key] ?? "");
-  const compare = textual ? (a, b) => String(value(a)).localeCompare(String(value(b)), "en", { numeric: true }) : (a, b) => value(a) - value(b);
-  return [...rows].sort((a, b) => (descending ? -compare(a, b) : compare(a, b)) || b.amount - a.amount);
+  const direction = sort && !sort.startsWith("-") ? 1 : -1;
+  const value = valueOf(key, categories);
+  const compare = TEXTUAL.includes(key) ? COLLATOR.compare : (a, b) => a - b;
+  const keyed = rows.map((row) => ({ row, value: value(row) }));
+  keyed.sort((a, b) => direction * compare(a.value, b.value) || b.row.amount - a.row.amount);
+  return keyed.map(({ row }) => row);
+}
+
+/** Return what `key` asks of a row: text of a textual column, else a number. */
+function valueOf(key, categories) {
+  if (key === "category") return (row) => (row.category >= 0 ? categories[row.category].key : "");
+  if (key === "share" || key === "split") return (row) => row.amount;
+  return TEXTUAL.includes(key) ? (row) => row[key] || "" : (row) => row[key];
 }
 
 const COLUMN_TITLES = { name: "Module", class: "Class", total: "With children", share: "Share", module: "Module" };

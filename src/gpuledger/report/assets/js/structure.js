@@ -33,56 +33,92 @@ class Structure {
   draw() {
     const width = this.canvas.parentElement.clientWidth;
     if (!width) return;
-    const treemap = this.store.state.shape === "treemap";
-    const height = treemap ? TREEMAP_HEIGHT : icicleRows(this.view) * ICICLE_ROW;
+    const height = this.isTreemap() ? TREEMAP_HEIGHT : icicleRows(this.view) * ICICLE_ROW;
     const focus = this.focus();
-    this.boxes = this.ledger.total[0] > 0 ? (treemap ? layoutTreemap(this.view, this.ledger, focus, width, height) : layoutIcicle(this.view, this.ledger, focus, width)) : [];
+    this.boxes = this.layout(focus, width, height);
     this.paint(sizedContext(this.canvas, width, height), width, height);
+    this.pointed = this.pointed && (this.boxes.find((box) => box.node === this.pointed.node && box.account === this.pointed.account) || null);
+    if (this.pointed) this.mark();
     this.drawTrail(focus);
   }
 
+  isTreemap() {
+    return this.store.state.shape === "treemap";
+  }
+
+  /** Return the boxes of `focus`; those of the last picture where only the search or the colours changed. */
+  layout(focus, width, height) {
+    const place = [this.isTreemap(), focus, width, height].join();
+    if (!this.laid || this.laid.ledger !== this.ledger || this.laid.place !== place) {
+      const make = this.isTreemap() ? layoutTreemap : layoutIcicle;
+      this.laid = { ledger: this.ledger, place, boxes: this.ledger.total[0] > 0 ? make(this.view, this.ledger, focus, width, height) : [] };
+    }
+    return this.laid.boxes;
+  }
+
   paint(context, width, height) {
+    this.picture = null;
     context.clearRect(0, 0, width, height);
     context.font = `12px ${cssColor("sans")}`;
     context.textBaseline = "middle";
-    const style = { frame: cssColor("box"), ink: cssColor("ink"), line: cssColor("surface"), muted: cssColor("muted"), accent: cssColor("accent") };
-    for (const box of this.boxes) this.paintBox(context, box, style);
-    if (this.pointed) outline(context, this.pointed, style.ink);
-  }
-
-  paintBox(context, box, style) {
-    const treemap = this.store.state.shape === "treemap";
-    const color = box.account >= 0 ? this.categoryOf(box).color : null;
-    context.globalAlpha = this.isMatched(box) ? 1 : 0.15;
-    context.fillStyle = color || style.frame;
-    const gap = box.w > 3 && !treemap ? 1 : 0;
-    context.fillRect(box.x, box.y, box.w - gap, box.h - (treemap ? 0 : 1));
-    if (treemap && !color) outline(context, box, style.line);
-    if (!color && !treemap) this.paintComposition(context, box);
-    const room = box.w - 10;
-    if (room > 14 && (!treemap || color || box.head) && box.h >= 14) {
-      context.fillStyle = color ? readableOn(color) : style.ink;
-      const line = treemap && !color ? 9 : Math.min(box.h, ICICLE_ROW) / 2 - (color || treemap ? 0 : 1);
-      context.fillText(this.label(context, box, room), box.x + 5, box.y + line);
+    const style = { frame: cssColor("box"), ink: cssColor("ink"), line: cssColor("surface") };
+    for (const box of this.boxes) {
+      context.globalAlpha = this.isMatched(box) ? 1 : 0.15;
+      if (this.isTreemap()) this.paintTreemapBox(context, box, style);
+      else this.paintIcicleBox(context, box, style);
     }
     context.globalAlpha = 1;
   }
 
+  paintIcicleBox(context, box, style) {
+    const color = box.account >= 0 ? this.categoryOf(box).color : null;
+    context.fillStyle = color || style.frame;
+    context.fillRect(box.x, box.y, box.w - (box.w > 3 ? 1 : 0), box.h - 1);
+    if (!color) this.paintComposition(context, box);
+    this.write(context, box, color ? readableOn(color) : style.ink, box.h / 2 - (color ? 0 : 1));
+  }
+
+  paintTreemapBox(context, box, style) {
+    if (box.account < 0 && box.closed) return this.paintCategories(context, box, box.w >= box.h);
+    const color = box.account >= 0 ? this.categoryOf(box).color : null;
+    context.fillStyle = color || style.frame;
+    context.fillRect(box.x, box.y, box.w, box.h);
+    if (!color) outline(context, box, style.line);
+    if (color) this.write(context, box, readableOn(color), Math.min(box.h, ICICLE_ROW) / 2);
+    else if (box.head) this.write(context, box, style.ink, 9);
+    return undefined;
+  }
+
+  /** Write the name, and the amount, of a box that has room for them; `line` is the middle of the text below its top. */
+  write(context, box, color, line) {
+    const room = box.w - 10;
+    if (room <= 14 || box.h < 14) return;
+    context.fillStyle = color;
+    context.fillText(this.label(context, box, room), box.x + 5, box.y + line);
+  }
+
   /** Draw the strip along a module's foot that says what its bytes are. */
   paintComposition(context, box) {
+    const strip = { node: box.node, x: box.x, y: box.y + box.h - 4, w: box.w - 1, h: 3 };
+    if (box.w >= 4) return this.paintCategories(context, strip, true);
     const sums = categoriesBelow(this.ledger, box.node);
-    let x = box.x;
-    if (box.w < 4) {
-      context.fillStyle = this.ledger.categories[sums.indexOf(Math.max(...sums))].color;
-      context.fillRect(x, box.y + box.h - 4, box.w, 3);
-      return;
+    context.fillStyle = this.ledger.categories[sums.indexOf(Math.max(...sums))].color;
+    return context.fillRect(strip.x, strip.y, box.w, strip.h);
+  }
+
+  /** Fill a module's box with its categories, each as long as its share: side by side, or one below the other. */
+  paintCategories(context, { node, x, y, w, h }, across) {
+    const sums = categoriesBelow(this.ledger, node);
+    const perUnit = (across ? w : h) / this.ledger.total[node];
+    let from = 0;
+    for (let id = 0; id < sums.length; id++) {
+      const length = sums[id] * perUnit;
+      if (!(length > 0)) continue;
+      context.fillStyle = this.ledger.categories[id].color;
+      if (across) context.fillRect(x + from, y, length, h);
+      else context.fillRect(x, y + from, w, length);
+      from += length;
     }
-    this.ledger.categories.forEach((category, id) => {
-      const width = (sums[id] / this.ledger.total[box.node]) * (box.w - 1);
-      context.fillStyle = category.color;
-      if (width > 0) context.fillRect(x, box.y + box.h - 4, width, 3);
-      x += width;
-    });
   }
 
   isMatched(box) {
@@ -127,12 +163,18 @@ class Structure {
     hideTip();
   }
 
-  /** Outline `box` without painting the rest anew: it is the same picture. */
   select(box) {
     this.pointed = box;
-    const context = this.canvas.getContext("2d");
-    this.paint(context, this.canvas.clientWidth, this.canvas.clientHeight);
+    this.mark();
     byId("structure-said").textContent = box ? this.describe(box).map((line) => [line.text, line.value].filter(Boolean).join(" ")).join(", ") : "";
+  }
+
+  /** Outline the box pointed at, and nothing else, on a copy of the picture: thousands of boxes are not painted anew. */
+  mark() {
+    const context = this.canvas.getContext("2d");
+    if (this.picture) putPicture(context, this.picture);
+    else this.picture = copyPicture(this.canvas);
+    if (this.pointed) outline(context, this.pointed, cssColor("ink"));
   }
 
   describe(box) {
@@ -158,7 +200,7 @@ class Structure {
   click(event) {
     const box = this.boxAt(event);
     if (!box) return;
-    if (this.store.state.shape === "treemap") this.zoomTo(this.childOfFocus(box.node));
+    if (this.isTreemap()) this.zoomTo(this.childOfFocus(box.node));
     else this.zoomTo(box.node === this.focus() ? this.view.tree.parent[box.node] : box.node);
   }
 
@@ -214,6 +256,22 @@ class Structure {
     const { currency, total } = this.ledger;
     byId("trail-bytes").textContent = `${currency.format(total[focus])} ${focus ? `· ${formatShare(total[focus], total[0])} ${currency.whole}` : currency.alone}`;
   }
+}
+
+/** Return a copy of what is on `canvas`. */
+function copyPicture(canvas) {
+  const copy = element("canvas", { width: canvas.width, height: canvas.height });
+  copy.getContext("2d").drawImage(canvas, 0, 0);
+  return copy;
+}
+
+/** Put a copied picture back. */
+function putPicture(context, picture) {
+  context.save();
+  context.resetTransform();
+  context.clearRect(0, 0, picture.width, picture.height);
+  context.drawImage(picture, 0, 0);
+  context.restore();
 }
 
 function outline(context, box, color) {

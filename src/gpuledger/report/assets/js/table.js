@@ -34,6 +34,7 @@ class AccountTable {
     const shown = { ...view, query: this.store.state.q };
     this.rows = sortRows(tableRows(shown, ledger, matches, group), this.store.state.sort, categories);
     this.whole = group === "tensor" ? view.instants[view.peak].allocated : ledger.total[0];
+    this.most = this.rows.reduce((most, row) => Math.max(most, row.amount), 0);
     const limit = Math.max(1, Number(this.store.state.rows) || 20);
     byId("table-head").replaceChildren(this.headRow(group));
     byId("table-body").replaceChildren(...this.rows.slice(0, limit).map((row) => this.bodyRow(row, group)));
@@ -62,7 +63,7 @@ class AccountTable {
 
   sort(column) {
     const current = this.store.state.sort || "-amount";
-    const textual = ["name", "class", "category", "module"].includes(column);
+    const textual = TEXTUAL.includes(column);
     const first = textual ? column : `-${column}`;
     this.store.set({ sort: current === first ? (textual ? `-${column}` : column) : first });
   }
@@ -75,7 +76,7 @@ class AccountTable {
     if (column === "amount" || column === "total") return amountElement(row[column], this.ledger.currency);
     if (column === "share") return element("span", { className: "number" }, formatShare(row.amount, this.whole));
     if (column === "count") return element("span", { className: "number" }, groupDigits(row.count));
-    if (column === "split") return splitBar(Object.entries(row.sums).map(([id, amount]) => ({ amount, color: this.ledger.categories[id].color })), this.rows.reduce((most, one) => Math.max(most, one.amount), 0));
+    if (column === "split") return splitBar(Object.entries(row.sums).map(([id, amount]) => ({ amount, color: this.ledger.categories[id].color })), this.most);
     if (column === "category") return this.categoryCell(row);
     if (column === "name" && group !== "tensor") return this.nameCell(row, group);
     return element("span", { className: column === "class" ? "muted" : "path" }, row[column] || "");
