@@ -20,6 +20,7 @@ TIME_STEPS = (7, 8)
 KINDS = ("kernel", "copy", "host")
 KERNELS = ("gemm_kernel", "layer_norm_kernel", "Memcpy HtoD")
 OPERATOR = "aten::linear"
+SCOPES = ("encoder", "encoder/attention")
 MAIN_STREAM, COPY_STREAM, THREAD = 7, 13, 1
 PLAN = (("forward", 0.05, 0.4), ("backward", 0.42, 0.8), ("optimizer", 0.82, 0.9))
 READINGS = 400
@@ -45,7 +46,7 @@ def load_timed(path: Path, *, modules: int = 30, spans: int = 200, host: bool = 
     run = load_run(path, modules=modules, cuda=not host, **shape)
     for rank in run.ranks:
         names = rank.table("names").num_rows
-        words = [*KERNELS, OPERATOR]
+        words = [*KERNELS, OPERATOR, *SCOPES]
         numbered = _table("names", {"name_id": names + np.arange(len(words)), "name": words})
         write_table(rank.directory, numbered, "names", 1)
         work = [_work(step, modules, spans, names, host) for step in TIME_STEPS]
@@ -78,6 +79,7 @@ def _work(step: int, modules: int, spans: int, first_name: int, host: bool) -> d
             "end_ns": edges[:-1] + length,
             "operator_id": np.full(each, first_name + len(KERNELS)),
             "module_id": module,
+            "scope_id": np.where(module < 0, -1, first_name + len(KERNELS) + module % (len(SCOPES) + 1)),
             "phase": np.full(each, PHASES.index(phase)),
             "step": np.full(each, step),
             "stream": np.where(copies, COPY_STREAM, THREAD if host else MAIN_STREAM),
@@ -91,6 +93,8 @@ def _span_table(rows: dict[str, np.ndarray]) -> pa.Table:
     columns["kind"] = pa.DictionaryArray.from_arrays(pa.array(rows["kind"].astype(np.int8)), pa.array(KINDS))
     columns["phase"] = pa.DictionaryArray.from_arrays(pa.array(rows["phase"].astype(np.int8)), pa.array(PHASES))
     columns["module_id"] = pa.array(rows["module_id"].astype(np.int32), mask=rows["module_id"] < 0)
+    unscoped = np.isin(rows["scope_id"], (-1, rows["operator_id"][0]))
+    columns["scope_id"] = pa.array(rows["scope_id"].astype(np.int32), mask=unscoped)
     return _table("spans", columns)
 
 

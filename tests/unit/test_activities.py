@@ -3,53 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from traced import ENGINE, NODE, Trace
 
 from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans, own_spans
 from gpuledger.model.accounts import PHASES, Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Part, journal_of
-
-NODE = "autograd::engine::evaluate_function: "
-MAIN, ENGINE = 1, 2
-
-
-class Trace:
-    """Builds a journal's activities; times in ns, one launch id for each host event."""
-
-    def __init__(self) -> None:
-        self.part = Part()
-        self.names: dict[str, int] = {}
-        self.launches = 0
-
-    def host(self, name: str, start: int, end: int, *, sequence: int = -1, lane: int = MAIN) -> int:
-        self.launches += 1
-        self._add(ActivityKind.HOST, -1, lane, name, start, end, self.launches, sequence)
-        return self.launches
-
-    def device(self, name: str, start: int, end: int, launch: int, kind: ActivityKind = ActivityKind.KERNEL) -> None:
-        self._add(kind, 0, 7, name, start, end, launch, -1)
-
-    def _add(
-        self, kind: ActivityKind, device: int, lane: int, name: str, start: int, end: int, launch: int, sequence: int
-    ) -> None:
-        self.part.add(
-            "activities",
-            kind=int(kind),
-            device_idx=device,
-            lane=lane,
-            name_id=self.names.setdefault(name, len(self.names)),
-            start_ns=start,
-            duration_ns=end - start,
-            launch_id=launch,
-            sequence=sequence,
-            backward=0,
-        )
-
-    def owned(self) -> OwnedSpans:
-        self.part.facts["activity_names"] = list(self.names)
-        self.part.add("steps", step=4, kind=0, recorded=False, start_ns=0, end_ns=1000)
-        spans = own_spans(journal_of([self.part]))
-        assert spans is not None
-        return spans
 
 
 def places(spans: OwnedSpans) -> list[tuple[str, int, str, int]]:
@@ -90,7 +48,7 @@ def test_kernels_find_module_phase_and_step() -> None:
     assert places(training().owned()) == [
         ("kernel", 1, "forward", 4),
         ("kernel", 0, "forward", 4),
-        ("kernel", -1, "between", 4),
+        ("kernel", -1, "forward", 4),  # the loss
         ("kernel", -1, "backward", 4),
         ("kernel", 0, "backward", 4),
         ("kernel", 1, "backward", 4),

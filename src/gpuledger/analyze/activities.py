@@ -1,18 +1,20 @@
-"""Whose time it is: each kernel, copy and outermost operator of the time pass gets a module, a phase and a step.
+"""Whose time it is: each kernel, copy and outermost operator of the time pass gets a module, a scope, phase and step.
 
 A kernel belongs to the operator that launched it. An operator belongs to the innermost module range around it; in
 backward to the module whose forward made the graph node that is being evaluated, known by autograd's sequence number.
-A gradient's accumulation has no number of its own and goes with the node before it.
+A gradient's accumulation has no number of its own and goes with the node before it. What follows a forward outside
+modules and keeps a graph, a loss, is of the forward.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Journal
 
@@ -42,6 +44,7 @@ class OwnedSpans:
     phase: NDArray[np.int8]
     step: I64
     operator_id: I64
+    scope_id: I64
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,29 @@ class _Names:
     module: list[int]
     phase: list[int]
     is_node: list[bool]
+    mark: list[Mark | None]
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """Whose each activity is, of the host's; ``outermost`` tells operators that are inside no other."""
+
+    module: I64
+    phase: I64
+    scope: I64
+    outermost: NDArray[np.bool_]
+
+
+class _Event(NamedTuple):
+    """One event of the host; ``made_by`` is the thread whose operator made the node it evaluates, 0 for none."""
+
+    row: int
+    begin_ns: int
+    end_ns: int
+    lane: int
+    name_id: int
+    sequence: int
+    made_by: int
 
 
 @dataclass
@@ -62,6 +88,7 @@ class _Around:
     phase: int
     in_node: bool
     is_operator: bool
+    is_node: bool = False
 
 
 def own_spans(journal: Journal) -> OwnedSpans | None:
@@ -75,9 +102,9 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     if not table["kind"].size:
         return None
     words = [str(name) for name in journal.facts.get("activity_names") or []]
-    owner, outermost = _host_owners(table, _read_names(words))
+    owners = _Walk(table, _read_names(words), journal.names).owners()
     on_device = table["kind"] != ActivityKind.HOST
-    chosen = np.flatnonzero(on_device if on_device.any() else outermost)
+    chosen = np.flatnonzero(on_device if on_device.any() else owners.outermost)
     launch = _launchers(table, chosen) if on_device.any() else chosen
     placed = launch >= 0
     at = np.where(placed, launch, 0)
@@ -92,10 +119,11 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         name_id=table["name_id"][chosen].astype(np.int64),
         start_ns=start,
         end_ns=start + table["duration_ns"][chosen],
-        module_id=np.where(placed, owner[0][at], -1),
-        phase=np.where(placed, owner[1][at], int(Phase.BETWEEN)).astype(np.int8),
+        module_id=np.where(placed, owners.module[at], -1),
+        phase=np.where(placed, owners.phase[at], int(Phase.BETWEEN)).astype(np.int8),
         step=_steps_at(journal, np.where(placed, table["start_ns"][at], start)),
         operator_id=np.where(placed, table["name_id"][at], -1).astype(np.int64),
+        scope_id=np.where(placed, owners.scope[at], NONE),
     )
 
 
@@ -104,52 +132,106 @@ def _read_names(words: list[str]) -> _Names:
         module=[int(word.removeprefix(MODULE_RANGE)) if word.startswith(MODULE_RANGE) else -1 for word in words],
         phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
         is_node=[word.startswith(_NODE) for word in words],
+        mark=[read_mark(word) for word in words],
     )
 
 
-def _host_owners(table: dict[str, NDArray[Any]], names: _Names) -> tuple[tuple[I64, I64], NDArray[np.bool_]]:
-    """Return module and phase of every host event, and which of them are outermost operators."""
-    count = table["kind"].size
-    module, phase = np.full(count, -1, dtype=np.int64), np.full(count, int(Phase.BETWEEN), dtype=np.int64)
-    outermost = np.zeros(count, dtype=bool)
-    host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
-    end = table["start_ns"] + table["duration_ns"]
-    order = host[np.lexsort((-end[host], table["start_ns"][host]))]
-    starts, ends, lanes, name_ids, sequences = (
-        column[order].tolist()
-        for column in (table["start_ns"], end, table["lane"], table["name_id"], table["sequence"])
-    )
-    stacks: dict[int, list[_Around]] = {}
-    module_of_node: dict[int, int] = {}
-    last_module: dict[int, int] = {}
-    for row, begin, stop, lane, name_id, sequence in zip(
-        order.tolist(), starts, ends, lanes, name_ids, sequences, strict=True
-    ):
-        stack = stacks.setdefault(lane, [])
-        while stack and stack[-1].end_ns <= begin:
-            stack.pop()
-        around = stack[-1] if stack else _Around(0, -1, int(Phase.BETWEEN), False, False)
-        now = _Around(stop, around.module_id, around.phase, around.in_node, True)
+class _Walk:
+    """Goes through the host's events of all threads in order of time, and finds out whose each is."""
+
+    def __init__(self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str]) -> None:
+        count = table["kind"].size
+        self._table = table
+        self._names = names
+        self._scopes = LaneScopes(scope_names)
+        self._stacks: dict[int, list[_Around]] = {}
+        self._made: dict[tuple[int, int], tuple[int, int]] = {}
+        self._last_module: dict[int, int] = {}
+        self._in_forward: set[int] = set()
+        self._found = _Owners(
+            module=np.full(count, -1, dtype=np.int64),
+            phase=np.full(count, int(Phase.BETWEEN), dtype=np.int64),
+            scope=np.full(count, NONE, dtype=np.int64),
+            outermost=np.zeros(count, dtype=bool),
+        )
+
+    def owners(self) -> _Owners:
+        """Return whose each event is."""
+        table = self._table
+        host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
+        end = table["start_ns"] + table["duration_ns"]
+        order = host[np.lexsort((-end[host], table["start_ns"][host]))]
+        columns = (table["start_ns"], end, *(table[name] for name in ("lane", "name_id", "sequence", "forward_lane")))
+        for values in zip(order.tolist(), *(column[order].tolist() for column in columns), strict=True):
+            event = _Event(*values)
+            around = self._around(event)
+            mark = self._names.mark[event.name_id]
+            if mark is None:
+                self._place(event, around)
+            else:
+                self._scopes.mark(event.lane, mark, in_backward=around.phase == Phase.BACKWARD)
+        return self._found
+
+    def _around(self, event: _Event) -> _Around:
+        """Return what is under way around an event, after what has ended is taken off."""
+        stack = self._stacks.setdefault(event.lane, [])
+        while stack and stack[-1].end_ns <= event.begin_ns:
+            if stack.pop().is_node:
+                self._scopes.node_ends(event.lane)
+        return stack[-1] if stack else _Around(0, -1, int(Phase.BETWEEN), False, False)
+
+    def _place(self, event: _Event, around: _Around) -> None:
+        names, name_id, found = self._names, event.name_id, self._found
+        now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, True)
         if names.is_node[name_id]:
-            found = module_of_node.get(sequence) if sequence >= 0 else last_module.get(lane)
-            now.module_id = last_module[lane] = -1 if found is None else found
-            now.phase, now.in_node = int(Phase.BACKWARD), True
-            outermost[row] = not around.is_operator
+            self._begin_node(event, now)
+            found.outermost[event.row] = not around.is_operator
         elif names.module[name_id] >= 0:
             now.module_id, now.in_node, now.is_operator = names.module[name_id], False, around.is_operator
             if around.phase not in (Phase.BACKWARD, Phase.OPTIMIZER):
                 now.phase = int(Phase.FORWARD)
+                self._in_forward.add(event.lane)
         elif names.phase[name_id] >= 0:
             now.phase, now.is_operator = names.phase[name_id], around.is_operator
+            self._in_forward.discard(event.lane)
             if now.phase == Phase.OPTIMIZER:
                 now.module_id = -1
+            elif now.phase == Phase.BACKWARD:
+                self._scopes.backward_begins(event.lane, event.end_ns)
         else:
-            outermost[row] = not around.is_operator
-        if sequence >= 0 and not now.in_node:
-            module_of_node[sequence] = now.module_id
-        module[row], phase[row] = now.module_id, now.phase
-        stack.append(now)
-    return (module, phase), outermost
+            found.outermost[event.row] = not around.is_operator
+            if now.phase == Phase.BETWEEN and event.sequence >= 0 and event.lane in self._in_forward:
+                now.phase = int(Phase.FORWARD)
+        self._note_made(event, now)
+        found.module[event.row], found.phase[event.row] = now.module_id, now.phase
+        found.scope[event.row] = self._scopes.at_work(event.lane)
+        self._stacks[event.lane].append(now)
+
+    def _begin_node(self, event: _Event, now: _Around) -> None:
+        """A node goes to where its forward made it; one without a number goes with the node before it."""
+        lane = event.lane
+        if event.sequence >= 0:
+            maker = event.made_by if event.made_by in self._stacks else 0
+            module_id, scope = self._made.get((maker, event.sequence), (-1, NONE))
+            self._last_module[lane] = module_id
+            self._scopes.node_begins(lane, event.begin_ns, scope)
+        else:
+            self._scopes.node_begins(lane, event.begin_ns, None)
+        now.module_id = self._last_module.get(lane, -1)
+        now.phase, now.in_node, now.is_node = int(Phase.BACKWARD), True, True
+
+    def _note_made(self, event: _Event, now: _Around) -> None:
+        """Keep where an operator ran whose node has a number of its thread's: the last one with it makes the node.
+
+        Also under thread 0, for nodes of which it is not known which thread made them.
+        """
+        lane, sequence = event.lane, event.sequence
+        if sequence < 0 or event.made_by:
+            return
+        if not now.in_node:
+            self._made[lane, sequence] = self._made[0, sequence] = now.module_id, self._scopes.at_work(lane)
+        elif self._scopes.computes_again(lane):
+            self._made[lane, sequence] = -1, self._scopes.at_work(lane)
 
 
 def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:

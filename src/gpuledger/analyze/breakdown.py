@@ -88,6 +88,11 @@ def fold_path(path: str, depth: int | None) -> str:
     return path if depth is None else ".".join(path.split(".")[:depth])
 
 
+def fold_scope(path: str, depth: int | None) -> str:
+    """Return the first ``depth`` components of a scope's path; the whole path for None."""
+    return path if depth is None else "/".join(path.split("/")[:depth])
+
+
 def module_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
     """Return each block's module as a position in the paths that follow; position 0 is "", outside modules."""
     ids = read_numbers(rank, "blocks", "module_id", device_idx)
@@ -118,7 +123,7 @@ def _scope_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
     codes, texts = text_words(rank, device_idx, "scope_id")
     if depth is None:
         return codes, texts
-    folded = ["/".join(text.split("/")[:depth]) for text in texts]
+    folded = [fold_scope(text, depth) for text in texts]
     positions = {text: position for position, text in enumerate(dict.fromkeys(folded))}
     return np.array([positions[text] for text in folded], dtype=np.int64)[codes], list(positions)
 

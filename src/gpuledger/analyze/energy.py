@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.breakdown import fold_path
+from gpuledger.analyze.breakdown import fold_path, fold_scope
 from gpuledger.analyze.instant import module_paths
 from gpuledger.analyze.work import Work, names_of, read_work
 from gpuledger.analyze.work_class import CLASSES, class_of
@@ -49,8 +49,20 @@ class EnergyAccount:
 
 
 @dataclass(frozen=True)
+class ScopeEnergy:
+    """One scope in one phase, per step, as an :class:`EnergyAccount` is for a module; "" outside every scope."""
+
+    scope: str
+    phase: str
+    energy_j: float
+    uncertainty_j: float
+
+
+@dataclass(frozen=True)
 class EnergyBreakdown:
     """The joules of one step of the energy pass, the mean of ``steps`` steps; the accounts sum to ``step_energy_j``.
+
+    So do the scopes.
 
     Source: NVML's energy counter for the sum; ``method`` for the shares.
     """
@@ -63,6 +75,7 @@ class EnergyBreakdown:
     method: str
     accounts: tuple[EnergyAccount, ...]
     notes: tuple[str, ...]
+    scopes: tuple[ScopeEnergy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,8 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
     work = read_work(rank, step.device_idx)
     shares = share_energy(rank, step, ("module", "phase"))
     accounts = tuple(EnergyAccount(one.key[0], one.key[1], one.energy_j, one.uncertainty_j) for one in shares)
+    by_scope = share_energy(rank, step, ("scope", "phase"))
+    scopes = tuple(ScopeEnergy(one.key[0], one.key[1], one.energy_j, one.uncertainty_j) for one in by_scope)
     method = METHOD_WITHOUT_TIMES if work is None else METHOD if step.base_w is not None else METHOD_WITHOUT_BASE
     return EnergyBreakdown(
         device_idx=step.device_idx,
@@ -146,11 +161,12 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
         method=method,
         accounts=accounts,
         notes=(*step.notes, *_notes(step, work)),
+        scopes=scopes,
     )
 
 
 def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | None = None) -> tuple[Shared, ...]:
-    """Return one step's joules by any of module, phase, kernel, operator and kind, largest first.
+    """Return one step's joules by any of module, phase, scope, kernel, operator and kind, largest first.
 
     They sum to the step's. What is idle has the phase ``idle``, or that as its only word, and no other words.
     """
@@ -180,6 +196,7 @@ def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None =
         "kernel": lambda row: names.get(int(work.name_id[row]), ""),
         "operator": lambda row: names.get(int(work.operator_id[row]), ""),
         "kind": lambda row: str(work.kind[row]),
+        "scope": lambda row: fold_scope(names.get(int(work.scope_id[row]), ""), depth),
     }
     places: dict[Key, int] = {}
     classes: dict[tuple[int, str], int] = {}

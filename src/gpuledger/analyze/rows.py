@@ -254,6 +254,7 @@ def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
         "step": owned.step,
         "stream": owned.stream,
         "operator_id": _id(np.where(owned.operator_id >= 0, owned.operator_id + first_name, -1)),
+        "scope_id": _id(owned.scope_id),
     }
 
 
@@ -277,6 +278,7 @@ def _phase_rows(book: DeviceBook) -> dict[str, Any]:
         "step": tags.step[start],
         "stream": _maybe(np.zeros(count, dtype=np.int64), missing),
         "operator_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "scope_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
     }
 
 

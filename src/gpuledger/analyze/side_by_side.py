@@ -1,4 +1,4 @@
-"""Bytes, milliseconds and joules of the same modules, phases, operators or kernels, side by side."""
+"""Bytes, milliseconds and joules of the same modules, phases, scopes, operators or kernels, side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.energy import IDLE, StepEnergy, share_energy, step_energy, work_by_class
-from gpuledger.analyze.groups import group_accounts
+from gpuledger.analyze.groups import NO_SCOPE, group_accounts
 from gpuledger.analyze.tree import OUTSIDE_PATH
 from gpuledger.analyze.work import read_work
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 WITH_BYTES = ("category", "module", "phase", "scope")
-WITH_WORK = ("module", "phase", "operator", "kernel", "kind")
+WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
 """What the quantities can be told apart by: the allocator knows no kernels, and a kernel no category."""
 
 SORTS = ("bytes", "time", "energy")
@@ -52,7 +52,7 @@ def lines_by(
         rank: One process.
         books: The bytes at one instant, with the words of ``word``.
         word: category, module, phase, scope, operator, kernel or kind.
-        depth: Fold module paths to so many parts.
+        depth: Fold module paths and scopes to so many parts.
         sort: bytes, time or energy; None takes the first that is there.
         fold: Fold modules that differ in a number of their path alone.
     """
@@ -129,7 +129,7 @@ def _classes(rank: Rank) -> dict[str, str]:
 def _label(text: str, word: str) -> str:
     if text:
         return text
-    return {"module": OUTSIDE_PATH, "phase": NO_PHASE}.get(word, NO_NAME)
+    return {"module": OUTSIDE_PATH, "phase": NO_PHASE, "scope": NO_SCOPE}.get(word, NO_NAME)
 
 
 def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float]]:

@@ -24,7 +24,7 @@ _ORDER = ("optimizer", "backward", "forward")
 class StepParts:
     """Nanoseconds of one undisturbed step; the parts sum to ``step_ns``.
 
-    ``data_ns`` is work outside of forward, backward and optimizer: copies of input, metrics, a loss outside modules.
+    ``data_ns`` is work outside of forward, backward and optimizer: copies of input, metrics, what comes before a model.
     ``idle_ns`` is what a step lasts without anything under way on the device; it is derived. ``scale`` is what the
     parts were multiplied with where the profiled steps were busier than a step is long.
     """

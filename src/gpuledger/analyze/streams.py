@@ -36,6 +36,7 @@ class StreamWork:
     name_id: I64
     operator_id: I64
     module_id: I64
+    scope_id: I64
     step: I64
     start_ns: I64
     end_ns: I64
@@ -61,7 +62,7 @@ def read_streams(rank: Rank) -> tuple[StreamWork, ...]:
 
     Source: Kineto (CUPTI on a card).
     """
-    names = ("device_idx", "stream", "name_id", "operator_id", "module_id", "step", "start_ns", "end_ns")
+    names = ("device_idx", "stream", "name_id", "operator_id", "module_id", "scope_id", "step", "start_ns", "end_ns")
     table = rank.table("spans", (*names, "kind", "phase"))
     columns: dict[str, NDArray[Any]] = {name: to_numbers(table[name]) for name in names}
     for name in ("kind", "phase"):

@@ -1,4 +1,4 @@
-"""Where a step's time goes: by module and phase, closed against the step's own time."""
+"""Where a step's time goes: by module and phase, and by scope, closed against the step's own time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.activities import SPAN_KINDS
 from gpuledger.analyze.instant import module_paths
 from gpuledger.analyze.steps import StepTimes, step_times
-from gpuledger.analyze.work import read_work
+from gpuledger.analyze.work import Work, names_of, read_work
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -30,14 +30,24 @@ class TimeAccount:
 
 
 @dataclass(frozen=True)
+class ScopeTime:
+    """One scope in one phase, per step: ``time_ns`` is the sum of its spans, ``scope`` "" outside every scope."""
+
+    scope: str
+    phase: str
+    time_ns: float
+    spans: float
+
+
+@dataclass(frozen=True)
 class TimeBreakdown:
     """One step of the time pass on one device, the mean of ``steps`` steps; times in nanoseconds.
 
     ``busy_ns`` is the time in which at least one span was at work (the union), ``work_ns`` the sum of all spans, which
-    is more where streams overlap; the accounts sum to it. ``idle_ns`` is derived: the undisturbed step minus busy; None
-    without undisturbed steps, or on the host, where operators leave no gaps that mean anything. ``between_ns``
-    is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns`` nothing is
-    known: no module, no phase, no operator.
+    is more where streams overlap; the accounts sum to it, and the scopes do. ``idle_ns`` is derived: the undisturbed
+    step minus busy; None without undisturbed steps, or on the host, where operators leave no gaps that mean anything.
+    ``between_ns`` is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns``
+    nothing is known: no module, no phase, no operator.
 
     Source: Kineto (CUPTI on a card); the undisturbed step by the host clock.
     """
@@ -53,6 +63,7 @@ class TimeBreakdown:
     by_kind_ns: dict[str, float]
     undisturbed: StepTimes
     accounts: tuple[TimeAccount, ...]
+    scopes: tuple[ScopeTime, ...] = ()
 
 
 def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown | None:
@@ -82,17 +93,17 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         between_ns=float(duration[between & ~unplaced].sum()) / count,
         by_kind_ns=kinds,
         undisturbed=undisturbed,
-        accounts=_accounts(module_paths(rank), work.module_id, work.phase, duration, count),
+        accounts=tuple(TimeAccount(*row) for row in _sums(module_paths(rank), work.module_id, work)),
+        scopes=tuple(ScopeTime(*row) for row in _sums(names_of(rank), work.scope_id, work)),
     )
 
 
-def _accounts(
-    paths: dict[int, str], module: I64, phases: NDArray[np.object_], duration: I64, count: int
-) -> tuple[TimeAccount, ...]:
+def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float]]:
+    """Return text, phase, nanoseconds and spans of one step for each that occurs, the longest first."""
     found: dict[tuple[str, str], list[float]] = {}
-    for number, phase, one_ns in zip(module.tolist(), phases.tolist(), duration.tolist(), strict=True):
-        sums = found.setdefault((paths.get(number, ""), str(phase)), [0.0, 0])
+    for number, phase, one_ns in zip(ids.tolist(), work.phase.tolist(), work.duration_ns.tolist(), strict=True):
+        sums = found.setdefault((texts.get(number, ""), str(phase)), [0.0, 0])
         sums[0] += one_ns
         sums[1] += 1
-    accounts = [TimeAccount(path, phase, ns / count, n / count) for (path, phase), (ns, n) in found.items()]
-    return tuple(sorted(accounts, key=lambda account: -account.time_ns))
+    rows = [(text, phase, ns / work.steps, n / work.steps) for (text, phase), (ns, n) in found.items()]
+    return sorted(rows, key=lambda row: -row[2])

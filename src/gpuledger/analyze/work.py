@@ -29,6 +29,7 @@ COLUMNS = (
     "step",
     "stream",
     "operator_id",
+    "scope_id",
 )
 
 
@@ -36,7 +37,7 @@ COLUMNS = (
 class Work:
     """One entry per kernel, copy, collective or host operator; ``steps`` is how many steps they are from.
 
-    ``name_id`` and ``operator_id`` are numbers of the table ``names``; -1 stands for none.
+    ``name_id``, ``operator_id`` and ``scope_id`` are numbers of the table ``names``; -1 stands for none.
     """
 
     device_idx: int
@@ -47,6 +48,7 @@ class Work:
     module_id: I64
     name_id: I64
     operator_id: I64
+    scope_id: I64
     start_ns: I64
     end_ns: I64
 
@@ -81,16 +83,14 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
     mine &= device == chosen
     if not mine.any():
         return None
-    module, name, operator = (to_numbers(table[column])[mine] for column in ("module_id", "name_id", "operator_id"))
+    ids = {column: to_numbers(table[column])[mine] for column in ("module_id", "name_id", "operator_id", "scope_id")}
     return Work(
         device_idx=chosen,
         steps=len(np.unique(step[mine])),
         on_host=bool((kind[mine] == "host").all()),
         kind=kind[mine],
         phase=phase[mine],
-        module_id=module,
-        name_id=name,
-        operator_id=operator,
+        **ids,
         start_ns=start[mine],
         end_ns=end[mine],
     )

@@ -8,17 +8,15 @@ crosses from one scope to another, a hook before the node says so. A node outsid
 
 from __future__ import annotations
 
-import functools
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from contextvars import Context
 from typing import Any
 
 from gpuledger.collect import scopes, torch_private
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import SCOPES, Roster
 from gpuledger.collect.tags import scope_piece, suffix
+from gpuledger.collect.task_switches import TaskSwitches
 from gpuledger.model.accounts import Phase
 
 CHANGES_KEPT = 1 << 16
@@ -46,12 +44,13 @@ class ScopeTracker:
         self._pieces = {"": ""}
         self._paths = {"": ""}
         self._hooks: dict[str, Callable[[Any], None]] = {}
-        self._handle_run: tuple[Any, Any] | None = None
+        self._tasks = TaskSwitches(self._switched)
 
     def install(self) -> None:
         """Begin, in the scope that the calling thread is in."""
         self._active = True
         scopes.listen(self)
+        self._tasks.watch()
         path = scopes.current_path()
         if path or self._phases.threads.scope:
             self._put(self._phases.threads, self._piece(path))
@@ -61,9 +60,9 @@ class ScopeTracker:
         if not self._active:
             return
         self._active = False
-        scopes.listen(None)
+        scopes.stop_listening(self)
         self._hooks.clear()
-        self._stop_watching_tasks()
+        self._tasks.stop()
 
     # -- forward ------------------------------------------------------------------------------------------------
 
@@ -76,8 +75,6 @@ class ScopeTracker:
                 if scope.append and state.scope:
                     path = self._recomputed_path(self._paths[state.scope], scope.name)
             self._put(state, self._pieces.get(path) or self._piece(path))
-            if self._handle_run is None and "asyncio" in sys.modules:
-                self._watch_tasks()
         except Exception as error:  # the one guard: ours must never reach the program
             self._on_error(error)
 
@@ -90,6 +87,13 @@ class ScopeTracker:
             else:
                 known = self._pieces.get(path)
                 self._put(state, self._piece(path) if known is None else known)
+        except Exception as error:  # the one guard
+            self._on_error(error)
+
+    def _switched(self, path: str) -> None:
+        """A task goes on in its own scope, or the loop between two of them."""
+        try:
+            self._put(self._phases.local.state, self._piece(path))
         except Exception as error:  # the one guard
             self._on_error(error)
 
@@ -109,7 +113,8 @@ class ScopeTracker:
         """Return the part of a token that stands for a scope."""
         piece = self._pieces.get(path)
         if piece is None:
-            self._used = True
+            self._used = self._tasks.is_wanted = True
+            self._tasks.watch()
             piece = self._pieces[path] = scope_piece(self._roster.name_id(path, SCOPES))
             self._paths[piece] = path
         return piece
@@ -132,44 +137,6 @@ class ScopeTracker:
             state.token = self._phases.prefix + suffix(OUTSIDE)
         state.scope = piece
         self._phases.recorder.set_token(state.token + piece)
-
-    # -- tasks --------------------------------------------------------------------------------------------------
-
-    def _watch_tasks(self) -> None:
-        """Where an event loop switches tasks, switch scopes. Of loops that run their callbacks in Python."""
-        events = sys.modules["asyncio"].events
-        if events._get_running_loop() is None:
-            return
-        theirs = events.Handle._run
-        tracker = self
-
-        @functools.wraps(theirs)
-        def _run(self: Any) -> Any:
-            if not tracker._active:
-                return theirs(self)
-            tracker._switch(self._context)
-            try:
-                return theirs(self)
-            finally:
-                tracker._switch(None)  # to the loop itself
-
-        self._handle_run = (_run, theirs)
-        events.Handle._run = _run
-
-    def _switch(self, context: Context | None) -> None:
-        try:
-            self._put(self._phases.local.state, self._piece(scopes.current_path(context)))
-        except Exception as error:  # the one guard
-            self._on_error(error)
-
-    def _stop_watching_tasks(self) -> None:
-        """Put the loop's own function back, unless somebody has replaced ours."""
-        if self._handle_run is not None:
-            ours, theirs = self._handle_run
-            handle = sys.modules["asyncio"].events.Handle
-            if handle._run is ours:
-                handle._run = theirs
-            self._handle_run = None
 
     # -- backward -----------------------------------------------------------------------------------------------
 

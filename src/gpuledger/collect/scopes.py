@@ -17,32 +17,61 @@ from typing import Any, Protocol, TypeVar
 from gpuledger.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_Level = tuple[str, Any]
-"""Path of a scope, and the level around it; None around the outermost."""
+_Level = tuple[str, Any, dict[Any, Any]]
+"""Path of a scope, the level around it (None around the outermost), and those inside it that were entered before."""
 
 SEPARATOR = "/"
-_NO_SCOPE: _Level = ("", None)
+LEVELS_KEPT = 4096
+"""Levels remembered, so that a scope entered again is looked up; then those of the scopes at work are forgotten."""
+_NO_SCOPE: _Level = ("", None, {})
 _current: ContextVar[_Level] = ContextVar("gpuledger scope", default=_NO_SCOPE)
 _get, _set = _current.get, _current.set
+_levels_made = 0
 
 
 class Listener(Protocol):
     """Whoever records."""
 
-    def entered(self, path: str, scope: Scope) -> None:
-        """A scope was entered on the calling thread; ``path`` holds those around it as well."""
+    @property
+    def entered(self) -> Callable[[str, Scope], None]:
+        """What is told that a scope was entered on the calling thread, its path holding those around it as well."""
 
-    def left(self, path: str) -> None:
-        """A scope was left; ``path`` is where that leads, "" outside all."""
+    @property
+    def left(self) -> Callable[[str], None]:
+        """What is told that a scope was left, and the path that leads to: "" outside all."""
 
 
+_entered: Callable[[str, Scope], None] | None = None
+_left: Callable[[str], None] | None = None
 _listener: Listener | None = None
 
 
-def listen(listener: Listener | None) -> None:
-    """Tell ``listener`` of every entry and exit from now on; None ends it."""
-    global _listener
-    _listener = listener
+def listen(listener: Listener) -> None:
+    """Tell ``listener``, and nobody else, of every entry and exit from now on."""
+    global _entered, _left, _listener
+    _listener, _entered, _left = listener, listener.entered, listener.left
+
+
+def stop_listening(listener: Listener) -> None:
+    """Tell ``listener`` nothing any more; does nothing where another has taken its place."""
+    global _entered, _left, _listener
+    if _listener is listener:
+        _listener = _entered = _left = None
+
+
+def _go_in(around: _Level, scope: Scope) -> _Level:
+    """Return the level of a scope that is entered in ``around`` for the first time."""
+    global _levels_made
+    _levels_made += 1
+    if _levels_made > LEVELS_KEPT:
+        _levels_made, forgotten = 0, around
+        while forgotten is not None:
+            forgotten[2].clear()
+            forgotten = forgotten[1]
+    path = f"{around[0]}{SEPARATOR}{scope.name}" if around[0] and scope.append else scope.name
+    level: _Level = (path, around, {})
+    around[2][scope.key] = level
+    return level
 
 
 def current_path(context: Context | None = None) -> str:
@@ -56,7 +85,7 @@ def _look_for_torch() -> bool:
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     if compiler is None:
         return False
-    _is_compiling = compiler.is_compiling
+    _is_compiling = compiler.is_dynamo_compiling
     return bool(_is_compiling())
 
 
@@ -80,24 +109,25 @@ class Scope:
         UsageError: ``name`` is no text, or empty.
     """
 
-    __slots__ = ("append", "name")
+    __slots__ = ("append", "key", "name")
 
     def __init__(self, name: str, *, append: bool = True) -> None:
         if not isinstance(name, str) or not name:
             raise UsageError(f"scope {name!r}: expected a name", hint='for example: with gpuledger.scope("encoder"):')
         self.name = name
         self.append = append
+        self.key = name if append else (name,)
 
     def __enter__(self) -> Scope:
         """Enter the scope."""
         if _is_compiling():
             return self
         around = _get()
-        path = self.name if not around[0] or not self.append else f"{around[0]}{SEPARATOR}{self.name}"
-        _set((path, around))
-        listener = _listener
-        if listener is not None:
-            listener.entered(path, self)
+        level = around[2].get(self.key) or _go_in(around, self)
+        _set(level)
+        entered = _entered
+        if entered is not None:
+            entered(level[0], self)
         return self
 
     def __exit__(
@@ -110,9 +140,9 @@ class Scope:
         if around is None:  # entered in another context: a generator that somebody else closes
             return
         _set(around)
-        listener = _listener
-        if listener is not None:
-            listener.left(around[0])
+        left = _left
+        if left is not None:
+            left(around[0])
 
     def __call__(self, function: Function) -> Function:
         """Return ``function`` so that all of it runs in this scope; what awaits or yields leaves it meanwhile.

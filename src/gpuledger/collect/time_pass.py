@@ -1,6 +1,7 @@
 """The time pass: a few steps under Kineto, with a range around every module call, backward pass and optimizer step.
 
-What it leaves in the journal are Kineto's own events; whose time each of them is, is found out afterwards.
+Every change of scope leaves a mark. In the journal are Kineto's own events; whose time each of them is, is found out
+afterwards.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import torch
 from torch import nn
 
 from gpuledger.collect import torch_private
-from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.guard import describe, forget_frames
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
+from gpuledger.collect.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind
 
@@ -36,6 +38,7 @@ class TimePass:
         self._profiler: torch_private.Profiler | None = None
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._optimizer_ranges: list[Any] = []
+        self._scopes = ScopeMarks(roster, self._lose_scopes)
 
     def begin(self) -> None:
         """Start the profiler and put the ranges in; the program waits."""
@@ -44,6 +47,7 @@ class TimePass:
         self._replace(nn.Module, "__call__", self._ranged_call(nn.Module.__call__))
         for name in ("backward", "grad"):
             self._replace(torch.autograd, name, self._ranged_backward(getattr(torch.autograd, name)))
+        self._scopes.install()
         self.is_open = True
         self._journal.pause("time", started_ns)
 
@@ -59,6 +63,7 @@ class TimePass:
             if getattr(place, name) is ours:
                 setattr(place, name, theirs)
         self._replaced.clear()
+        self._scopes.remove()
         profiler, self._profiler = self._profiler, None
         events = profiler.stop()
         if keep:
@@ -115,6 +120,9 @@ class TimePass:
 
         return backward
 
+    def _lose_scopes(self, error: Exception) -> None:
+        self._journal.note(f"No times for scopes from here on, by an error of gpuledger's own: {describe(error)}")
+
     def _write(self, events: list[Any]) -> None:
         numbers: dict[str, int] = {}
         rows = []
@@ -134,7 +142,7 @@ class TimePass:
                     event.duration_ns(),
                     event.linked_correlation_id() if on_device else event.correlation_id(),
                     event.sequence_nr(),
-                    bool(event.fwd_thread_id()),
+                    event.fwd_thread_id(),
                 )
             )
         self._journal.fact(activity_names=list(numbers))
@@ -148,6 +156,6 @@ class TimePass:
                 "duration_ns",
                 "launch_id",
                 "sequence",
-                "backward",
+                "forward_lane",
             )
             self._journal.part.add("activities", **dict(zip(columns, zip(*rows, strict=True), strict=True)))

@@ -70,6 +70,13 @@ class ActivityKind(IntEnum):
 MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
 """Beginnings of the names of our own ranges in the time pass; a module's number or a phase's follows."""
 
+SCOPE_RANGE = "gpuledger.scope."
+"""Beginning of the name of a mark in the time pass: from here on its thread works for another scope.
+
+The number of that scope's path follows, -1 for none; where a scope was entered, a dot and the number of the name that
+was appended to the path, -1 for a name that stands alone.
+"""
+
 COLUMNS: dict[str, dict[str, str]] = {
     "events": {
         "device_idx": "i4",
@@ -169,7 +176,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "duration_ns": "i8",
         "launch_id": "i8",
         "sequence": "i8",
-        "backward": "i1",
+        "forward_lane": "i8",
     },
     "ticks": {"t_ns": "i8", "device_idx": "i4", "energy_mj": "i8", "reading_ns": "i8", "throttled_ns": "i8"},
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},

@@ -262,6 +262,7 @@ SPANS = Table(
         Column("step", "int32", "", "step it belongs to", _TAG),
         Column("stream", "int64", "", "stream it ran on", "CUPTI", True),
         Column("operator_id", "int32", "", "name of the operator that launched it, or that it is", "Kineto", True),
+        Column("scope_id", "int32", "", "gpuledger.scope it belongs to, in backward its forward's", "Kineto", True),
     ),
 )
 

@@ -75,7 +75,7 @@ _OWN = {
     "phase.optimizer": Definition("Optimizer", "work launched inside the optimizer's step", "step hooks, Kineto"),
     "phase.data": Definition(
         "Data",
-        "work outside forward, backward and optimizer: copies of input, metrics, a loss outside modules",
+        "work outside forward, backward and optimizer: copies of input, metrics, what comes before a model",
         "what is left of the work",
     ),
     "phase.between": Definition("Between", "work outside forward, backward and optimizer", "what is left of the work"),

@@ -90,7 +90,7 @@ def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _time_document(times: TimeBreakdown) -> dict[str, Any]:
-    """Return one step of the time pass; the accounts sum to ``work_ns``."""
+    """Return one step of the time pass; the accounts sum to ``work_ns``, and so do the scopes."""
     return {
         "steps": times.steps,
         "on_host": times.on_host,
@@ -101,13 +101,15 @@ def _time_document(times: TimeBreakdown) -> dict[str, Any]:
         "unplaced_ns": times.unplaced_ns,
         "by_kind_ns": times.by_kind_ns,
         "accounts": [{**asdict(account), "module": account.module or None} for account in times.accounts],
+        "scopes": [{**asdict(one), "scope": one.scope or None} for one in times.scopes],
     }
 
 
 def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
-    """Return one step of the energy pass; the accounts sum to ``step_energy_j``."""
+    """Return one step of the energy pass; the accounts sum to ``step_energy_j``, and so do the scopes."""
     accounts = [{**asdict(account), "module": account.module or None} for account in energy.accounts]
-    return {**asdict(energy), "accounts": accounts}
+    scopes = [{**asdict(one), "scope": one.scope or None} for one in energy.scopes]
+    return {**asdict(energy), "accounts": accounts, "scopes": scopes}
 
 
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:

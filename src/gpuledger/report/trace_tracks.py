@@ -152,11 +152,13 @@ def _range_slice(one: ModuleRange, words: _Words) -> Slice:
 def _work(work: StreamWork, words: _Words) -> Iterator[Slice]:
     rows = zip(
         *(column.tolist() for column in (work.name_id, work.kind, work.start_ns, work.end_ns)),
-        *(column.tolist() for column in (work.operator_id, work.module_id, work.phase, work.step)),
+        *(column.tolist() for column in (work.operator_id, work.module_id, work.scope_id, work.phase, work.step)),
         strict=True,
     )
-    for name_id, kind, start_ns, end_ns, operator_id, module_id, phase, step in rows:
+    for name_id, kind, start_ns, end_ns, operator_id, module_id, scope_id, phase, step in rows:
         facts = {"module": words.path(module_id), "phase": phase, "step": step}
+        if scope_id >= 0:
+            facts["scope"] = words.names.get(scope_id, "")
         if operator_id >= 0 and not work.on_host:
             facts["operator"] = words.names.get(operator_id, "")
         yield Slice(words.names.get(name_id) or kind, kind, start_ns, end_ns, facts)

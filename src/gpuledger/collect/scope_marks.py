@@ -1,0 +1,69 @@
+"""Scopes in the time pass: a mark in Kineto's events wherever the scope at work on a thread changes.
+
+A mark is a range that is closed as soon as it is opened. It has the thread and the clock of the operators around it,
+and nothing of it stays open: scopes need not nest as ranges do (tasks and generators take turns on one thread), and one
+that is left elsewhere, late or never leaves no range behind. What each operator belongs to is found out afterwards, see
+:mod:`gpuledger.analyze.lane_scopes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuledger.collect import scopes, torch_private
+from gpuledger.collect.roster import SCOPES, Roster
+from gpuledger.collect.task_switches import TaskSwitches
+from gpuledger.model.journal import SCOPE_RANGE
+
+
+class ScopeMarks:
+    """Puts marks between :meth:`install` and :meth:`remove`.
+
+    Args:
+        roster: Numbers for names.
+        on_error: Called with an exception of ours, after which there are no more marks; must not raise.
+    """
+
+    def __init__(self, roster: Roster, on_error: Callable[[Exception], None]) -> None:
+        self._roster = roster
+        self._on_error = on_error
+        self._open_range = torch_private.open_range
+        self._texts: dict[tuple[str, ...], str] = {}
+        self._tasks = TaskSwitches(self.left)
+
+    def install(self) -> None:
+        """Begin, in the scope that the calling thread is in."""
+        scopes.listen(self)
+        self._tasks.watch()
+        path = scopes.current_path()
+        if path:
+            self.left(path)
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        scopes.stop_listening(self)
+        self._tasks.stop()
+
+    def entered(self, path: str, scope: scopes.Scope) -> None:
+        """A scope was entered."""
+        self._put((path, scope.name) if scope.append else (path, ""))
+
+    def left(self, path: str) -> None:
+        """A scope was left for the one around it, or a task for another."""
+        self._put((path,))
+
+    def _put(self, key: tuple[str, ...]) -> None:
+        try:
+            with self._open_range(self._texts.get(key) or self._text(key)):
+                pass
+        except Exception as error:  # the one guard: ours must never reach the program
+            self.remove()
+            self._on_error(error)
+
+    def _text(self, key: tuple[str, ...]) -> str:
+        """Return the name of a mark: the number of the path and, where one was entered, that of its name; -1: none."""
+        self._tasks.is_wanted = True
+        self._tasks.watch()
+        numbers = [self._roster.name_id(text, SCOPES) if text else -1 for text in key]
+        text = self._texts[key] = SCOPE_RANGE + ".".join(map(str, numbers))
+        return text

@@ -1,0 +1,58 @@
+"""Where an event loop goes from one task to another, the scope changes without being entered or left."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from gpuledger.collect import scopes
+
+
+class TaskSwitches:
+    """Tells of the scope that each callback of an event loop runs in. Of loops that run their callbacks in Python.
+
+    Args:
+        switched: Called with the path of the scope of a callback before it, and with the loop's own after it; "" stands
+            for none. Must not raise.
+    """
+
+    def __init__(self, switched: Callable[[str], None]) -> None:
+        self.is_wanted = False
+        """Whether there are scopes to tell of; until then a callback costs one look at this."""
+        self._switched = switched
+        self._replaced: tuple[Any, Any] | None = None
+
+    def watch(self) -> None:
+        """Begin where the program has loaded asyncio; to be called again when it may have done so since."""
+        events = getattr(sys.modules.get("asyncio"), "events", None)
+        if events is None or self._replaced is not None:
+            return
+        theirs = events.Handle._run
+        switches, switched = self, self._switched
+
+        @functools.wraps(theirs)
+        def _run(self: Any) -> Any:
+            if not switches.is_wanted:
+                return theirs(self)
+            context: Context = self._context
+            switched(scopes.current_path(context))
+            try:
+                return theirs(self)
+            finally:
+                switched(scopes.current_path())  # of the loop itself
+
+        self._replaced = (_run, theirs)
+        events.Handle._run = _run
+
+    def stop(self) -> None:
+        """Put the loop's own function back, unless somebody has replaced ours."""
+        self.is_wanted = False
+        if self._replaced is not None:
+            ours, theirs = self._replaced
+            handle = sys.modules["asyncio"].events.Handle
+            if handle._run is ours:
+                handle._run = theirs
+            self._replaced = None
