@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from programs import Ended, bare, recorded, write_script
+from programs import COMPILER_ASIDE, Ended, recorded, write_script
 
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.instant import resolve_instant
@@ -29,8 +29,9 @@ class Training:
     kinds: frozenset[str] = frozenset({"optimizer"})
 
 
-GAN = """
-import torch
+GAN = (
+    COMPILER_ASIDE
+    + """
 from torch import nn
 painter = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16))
 critic = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -47,6 +48,7 @@ for _ in range(5):
     critic(made).mean().backward()
     paints.step()
 """
+)
 IN_BACKWARD = """
 import torch
 from torch import nn
@@ -81,8 +83,9 @@ with torch.inference_mode():
     for _ in range(3):
         model(torch.randn(8, 16))
 """
-NO_MODULE = """
-import torch
+NO_MODULE = (
+    COMPILER_ASIDE
+    + """
 weight = torch.randn(64, 64, requires_grad=True)
 optimizer = torch.optim.Adam([weight])
 for _ in range(4):
@@ -90,6 +93,7 @@ for _ in range(4):
     (torch.randn(8, 64) @ weight).relu().sum().backward()
     optimizer.step()
 """
+)
 TRAININGS = {
     "two optimizers and a gradient penalty": Training(GAN, 5, (8 * 32 + 32 + 32 * 16 + 16) + (16 * 32 + 32 + 32 + 1)),
     "optimizers in backward, recomputed": Training(IN_BACKWARD, 5, 16 * 32 + 32 + 32 * 4 + 4),
@@ -124,9 +128,10 @@ def test_a_training_is_recorded_as_it_is(training: Training, tmp_path: Path) -> 
     assert held["weight"] == training.weights * FLOAT_BYTES
 
 
-PROCESSES = """
+PROCESSES = (
+    COMPILER_ASIDE
+    + """
 import os
-import torch
 import torch.multiprocessing as multiprocessing
 torch.set_num_threads(1)
 def train(number):
@@ -145,14 +150,13 @@ if __name__ == "__main__":
         raise SystemExit(3)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+)
 
 
 def test_a_program_of_several_processes(tmp_path: Path) -> None:
     """Processes that train are ranks, the one that starts them too; a forked copy of one is not."""
     write_script(tmp_path, PROCESSES)
-    alone = bare(["train.py"], tmp_path)
-    assert (alone.status, alone.stdout) == (0, b"3\n")
-    assert recorded(["train.py"], tmp_path) == alone
+    assert recorded(["train.py"], tmp_path) == Ended(0, b"3\n", b"")
     run = load(tmp_path / "train.ledger")
     assert Counter(rank.manifest["steps_seen"] for rank in run.ranks) == {4: 3}
     for rank in run.ranks:
