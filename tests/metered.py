@@ -46,16 +46,19 @@ def metered(
     count: int = 80,
     pause_s: float = 0.02,
     length_s: float = 0.6,
-    passes: str = "memory,energy,time",
+    passes: str | None = None,
     **script: float,
 ) -> Ended:
-    """Return how a recorded training of ``count`` steps ended; its run is ``train.ledger``."""
+    """Return how a recorded training of ``count`` steps ended; its run is ``train.ledger``.
+
+    ``passes`` are those asked for; None leaves the default.
+    """
     write_script(
         directory,
         PRETEND.format(length_ns=round(length_s * 1e9)) + STEPS.format(count=count, pause_s=pause_s),
     )
     write_script(directory, LAUNCHER, "launcher.py")
-    words = ["run", "-q", "--devices", "auto", "--no-stacks", "--passes", passes, "train.py"]
+    words = ["run", "-q", "--devices", "auto", "--no-stacks", *(("--passes", passes) if passes else ()), "train.py"]
     return execute([sys.executable, "launcher.py", *words], directory, with_stub(directory, **script))
 
 

@@ -64,7 +64,8 @@ base_after_w of the idle card, idle_w before the program, notes), `inputs` (modu
 tensor of the outermost module), `calls` (runs of steps with one shape: first, last, rows, length),
 `time_steps` (first and last of the time pass; absent without one), `status` (closed, cut off),
 `closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` (posted so far), `stacks`, `notes`,
-`damaged` (parts that could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
+`left_out` (what a pass that nobody asked for by name could not have; absent where each had all), `damaged` (parts that
+could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
 expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
 `blocks.operator_id` is the place in this list), `oom` (device_idx, tried_bytes, total_bytes,
 free_bytes, largest_free_bytes), `recorder_bytes`, `collectives` (nccl, gloo, …; null without a process group),

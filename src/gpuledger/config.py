@@ -23,7 +23,7 @@ class Option:
 
 OPTIONS: dict[str, Option] = {
     "steps": Option("1:3", str),
-    "passes": Option("memory", str),
+    "passes": Option("memory,energy,time", str),
     "until_end": Option(False, bool),
     "stacks": Option(True, bool),
     "devices": Option("auto", str, ("auto", "cuda", "cpu")),

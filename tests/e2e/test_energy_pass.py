@@ -16,7 +16,7 @@ from gpuledger.analyze.steps import step_times
 from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
 from gpuledger.cli.main import main
-from gpuledger.model.energy_window import ENERGY_MARKER
+from gpuledger.model.energy_window import ENERGY_MARKER, METERED_CARDS
 from gpuledger.model.run import Rank
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ def rank_of(directory: Path) -> Rank:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Rank:
-    """A training with all three passes on a card of 250 W."""
+    """A training with the passes that a user gets, on a card of 250 W."""
     directory = tmp_path_factory.mktemp("whole")
     ended = metered(directory, watts=250, wobble=5)
     assert (ended.status, ended.stdout, ended.stderr) == (0, b"", b"")
@@ -43,7 +43,9 @@ def test_the_passes_follow_each_other_and_none_is_in_another(whole: Rank) -> Non
     inside = [p for p in whole.manifest["pauses"] if energy["start_ns"] <= p["start_ns"] < energy["end_ns"] - 10**6]
     assert inside == []
     assert whole.manifest["notes"] == []
+    assert "left_out" not in whole.manifest
     assert not (whole.directory / ENERGY_MARKER).exists()
+    assert not (whole.directory.parent / METERED_CARDS).exists()
 
 
 def test_the_joules_are_the_counters(whole: Rank) -> None:
@@ -67,7 +69,8 @@ def test_pauses_are_not_in_the_step_time(whole: Rank) -> None:
 
 
 def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) -> None:
-    ended = metered(tmp_path, count=24, length_s=60, no_energy=1, wobble=5, pid=1)
+    asked = "memory,energy,time"
+    ended = metered(tmp_path, count=24, length_s=60, passes=asked, no_energy=1, wobble=5, pid=1)
     assert (ended.status, ended.stderr) == (0, b"")
     rank = rank_of(tmp_path)
     (energy,) = rank.manifest["energy"]

@@ -20,7 +20,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-for _ in range(4):
+for _ in range(16):
     optimizer.zero_grad()
     model(torch.ones(64 * (1 + dist.get_rank()), 16)).sum().backward()
     optimizer.step()
@@ -39,13 +39,13 @@ def ranks_of(run_directory: Path) -> list[tuple[int, str, int, int]]:
     return found
 
 
-TWO_RANKS = [(0, "closed", 4, 64 * 16 * 4), (1, "closed", 4, 128 * 16 * 4)]
+TWO_RANKS = [(0, "closed", 15, 64 * 16 * 4), (1, "closed", 15, 128 * 16 * 4)]
 
 
 @pytest.mark.torch
 def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
     write_script(tmp_path, DISTRIBUTED)
-    ended = recorded(["--", *TORCHRUN], tmp_path, options=("--out", "two"))
+    ended = recorded(["--", *TORCHRUN], tmp_path, options=("--out", "two"), env=environment(GPULEDGER_PASSES=""))
     assert (ended.status, ended.stdout) == (0, b"")
     assert ranks_of(tmp_path / "two.ledger") == TWO_RANKS
     assert b"imbalance" in ended.stderr
@@ -55,10 +55,12 @@ def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_the_variable_alone_records_every_process(tmp_path: Path) -> None:
     write_script(tmp_path, DISTRIBUTED)
-    env = environment(GPULEDGER_RUN="two", PYTHONPATH=bootstrap_directory(), GPULEDGER_STEPS="1:3")
+    env = environment(GPULEDGER_RUN="two", PYTHONPATH=bootstrap_directory(), GPULEDGER_STEPS="1:3", GPULEDGER_PASSES="")
     ended = execute(TORCHRUN, tmp_path, env=env)
     assert ended.status == 0
     assert ranks_of(tmp_path / "two.ledger") == TWO_RANKS
+    timed = [rank.manifest["time_steps"] for rank in load(tmp_path / "two.ledger").ranks]
+    assert timed == [[14, 15], [14, 15]]
     run = manifest(tmp_path / "two.ledger")
     assert (run["status"], run["exit_status"], run["notes"]) == ("complete", None, [])
     assert run["settings"] == {"steps": {"value": "1:3", "origin": "environment"}}

@@ -1,19 +1,21 @@
-"""The time pass of a recorded program: what it finds, what it leaves, and who goes first."""
+"""The passes that nobody asked for: what a recorded program gets beside memory, what is left of it, who goes first."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from programs import TRAIN, Ended, bare, manifest, write_script
+from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, environment, manifest, write_script
 from programs import recorded as recorded_with
 
 from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
+from gpuledger.model.run import Rank
 
 pytestmark = pytest.mark.torch
 
-TIMED = ("-q", "--passes", "memory,time")
+NO_JOULES = "No joules: the program uses no card whose energy could be read."
 STEPS = TRAIN + "for _ in range({count}): step()\n"
 PROFILED = """
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -21,80 +23,152 @@ with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait={wait}, w
     for _ in range(20):
         step()
         theirs.step()
-print(sum(event.count for event in theirs.key_averages()) > 0)
+print(sorted((event.key, event.count) for event in theirs.key_averages()))
+assert theirs.key_averages()
+"""
+TRACED = """
+import json
+from torch.profiler import ExecutionTraceObserver
+from torch.autograd import profiler
+observer = ExecutionTraceObserver().register_callback("trace.json")
+observer.start(); step(); observer.stop(); observer.unregister_callback()
+print(sorted(node["name"] for node in json.load(open("trace.json"))["nodes"]))
+"""
+FORKED = """
+import os
+torch.set_num_threads(1)
+from torch.autograd import profiler
+def child():
+    print(torch._C._autograd._profiler_enabled(), model(torch.ones(2, 16)).shape, flush=True)
+    with profiler.profile() as theirs: torch.ones(2) + 1
+    print(sorted(event.key for event in theirs.key_averages()), flush=True)
+    os._exit(3)
+for number in range(18):
+    if number == 13:
+        pid = os.fork()
+        if not pid: child()
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    step()
+"""
+LEFT_BEHIND = """
+import os, signal, traceback
+from torch.optim import optimizer as optimizers
+def installed():
+    places = (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch.autograd.profiler.profile, "__init__")
+    return [hasattr(getattr(*place), "__wrapped__") for place in places], len(optimizers._global_optimizer_pre_hooks)
+for _ in range(16):
+    step()
+    for wrong in (lambda: model(torch.ones(8, 17)), lambda: model(torch.ones(8, 16)).backward()):
+        try: wrong()
+        except RuntimeError: traceback.print_exc()
+print(installed(), torch._C._autograd._profiler_enabled(), "TEARDOWN_CUPTI" in os.environ)
+print(os.system("echo $TEARDOWN_CUPTI$KINETO_LOG_LEVEL"))
+os.kill(os.getpid(), signal.SIGUSR2)
 """
 
 
-def recorded(words: list[str], directory: Path, options: tuple[str, ...] = TIMED) -> Ended:
-    """Return how the program ends below ``gpuledger run`` with a time pass."""
-    return recorded_with(words, directory, options)
+def recorded(directory: Path, options: tuple[str, ...] = ("-q",)) -> Ended:
+    """Return how ``train.py`` ends below ``gpuledger run`` as a user has it."""
+    return recorded_with(["train.py"], directory, options, env=environment(GPULEDGER_PASSES=""))
+
+
+def without_times(stderr: bytes) -> list[bytes]:
+    """Return what was said, but for when Kineto said it."""
+    return [line.split(b" ")[-1] if line.startswith((b"USDT:", b"[W")) else line for line in stderr.splitlines()]
 
 
 def assert_unchanged(directory: Path) -> None:
-    """Record ``train.py`` and hold it to what it does bare, but for the times that Kineto writes to stderr."""
-    alone, below = bare(["train.py"], directory), recorded(["train.py"], directory)
+    """Record ``train.py`` and hold it to what it does bare."""
+    alone, below = bare(["train.py"], directory), recorded(directory)
     assert (below.status, below.stdout) == (alone.status, alone.stdout)
-    said = [line for line in below.stderr.splitlines() if not line.startswith(b"USDT:")]
-    assert said == [line for line in alone.stderr.splitlines() if not line.startswith(b"USDT:")]
+    assert without_times(below.stderr) == without_times(alone.stderr)
+
+
+def rank_of(directory: Path) -> Rank:
+    return load(directory / "train.ledger").rank(0)
 
 
 def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> None:
     write_script(tmp_path, STEPS.format(count=20))
     assert_unchanged(tmp_path)
-    rank = load(tmp_path / "train.ledger").rank(0)
-    assert rank.manifest["notes"] == []
+    rank = rank_of(tmp_path)
+    assert (rank.manifest["notes"], rank.manifest["left_out"]) == ([], [NO_JOULES])
+    assert rank.manifest["passes"] == ["energy", "memory", "time"]
     assert rank.manifest["time_steps"] == [14, 15]
+    assert "energy_pass" not in rank.manifest
+    assert manifest(tmp_path / "train.ledger")["settings"]["passes"]["origin"] == "default"
     found = break_down_time(rank)
     assert found is not None
     assert found.on_host
     assert found.steps == 2
+    assert found.undisturbed.count == 10
     assert sum(account.time_ns for account in found.accounts) == pytest.approx(found.work_ns)
     assert 0 < found.busy_ns <= found.work_ns
     placed = {(account.module, account.phase) for account in found.accounts}
     assert {("0", "forward"), ("0", "backward"), ("2", "forward"), ("2", "backward"), ("", "optimizer")} <= placed
 
 
-def test_the_step_time_is_that_of_undisturbed_steps(tmp_path: Path) -> None:
-    write_script(tmp_path, STEPS.format(count=30))
-    recorded(["train.py"], tmp_path)
-    found = break_down_time(load(tmp_path / "train.ledger").rank(0))
-    assert found is not None
-    assert found.undisturbed.count == 10
+def test_errors_look_as_they_do_bare_in_every_pass_and_then_nothing_is_left(tmp_path: Path) -> None:
+    """The times are kept though the program dies of a signal: they are written when the pass ends."""
+    write_script(tmp_path, TRAIN + LEFT_BEHIND)
+    assert_unchanged(tmp_path)
+    assert break_down_time(rank_of(tmp_path)) is not None
 
 
-@pytest.mark.parametrize("count", [2, 8, 14])
-def test_a_short_script_gets_what_fits(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, 14])
+def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(count: int, tmp_path: Path) -> None:
     write_script(tmp_path, STEPS.format(count=count))
+    ended = recorded(tmp_path, options=())
+    assert b"pass" not in ended.stderr
+    assert b"joules" not in ended.stderr
+    rank = rank_of(tmp_path)
+    assert rank.manifest["notes"] == []
+    said = {
+        2: ["No energy pass and no time pass: the program ended after step 2, before it could begin."],
+        14: [NO_JOULES, "The time pass ended early: the program ended inside it."],
+    }
+    assert rank.manifest["left_out"] == said[count]
+    assert (break_down_time(rank) is not None) == (count == 14)
+
+
+def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_path: Path) -> None:
+    """It waits, warms up and works while ours would be at work."""
+    write_script(tmp_path, TRAIN_WITH_COMPILER + PROFILED.format(wait=12))
     assert_unchanged(tmp_path)
-    rank = load(tmp_path / "train.ledger").rank(0)
+    rank = rank_of(tmp_path)
+    assert [note for note in rank.manifest["left_out"] if note.startswith("No time pass")]
+    assert break_down_time(rank) is None
+
+
+@pytest.mark.parametrize(("before", "times"), [(14, False), (16, True)])
+def test_a_profiler_made_inside_ours_or_after_it_sees_what_it_sees_bare(
+    before: int, times: bool, tmp_path: Path
+) -> None:
+    first = TRAIN_WITH_COMPILER + f"for _ in range({before}): step()\n"
+    write_script(tmp_path, first + TRACED + PROFILED.format(wait=1))
+    assert_unchanged(tmp_path)
+    rank = rank_of(tmp_path)
+    assert any(note.startswith("No time pass") for note in rank.manifest["left_out"]) != times
+    assert (break_down_time(rank) is not None) == times
+
+
+def test_a_child_forked_inside_the_time_pass_inherits_no_profiler(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + FORKED)
+    assert_unchanged(tmp_path)
+    rank = rank_of(tmp_path)
+    assert rank.manifest["time_steps"] == [15, 16]
     found = break_down_time(rank)
-    assert (found is not None) == (count == 14)
-    assert any("ended early" in note for note in rank.manifest["notes"]) == (count == 14)
+    assert found is not None
+    assert found.steps == 2
 
 
-@pytest.mark.parametrize("wait", [1, 12])
-def test_the_programs_own_profiler_goes_first(wait: int, tmp_path: Path) -> None:
-    """Whether it works, or waits, while ours would be at work."""
-    write_script(tmp_path, TRAIN + PROFILED.format(wait=wait))
-    assert_unchanged(tmp_path)
-    rank = load(tmp_path / "train.ledger").rank(0)
-    assert [note for note in rank.manifest["notes"] if note.startswith("No time pass")]
-    assert break_down_time(rank) is None
-
-
-def test_a_profiler_made_inside_ours_goes_first(tmp_path: Path) -> None:
-    late = TRAIN + "for _ in range(14): step()\n" + PROFILED.format(wait=1)
-    write_script(tmp_path, late)
-    assert_unchanged(tmp_path)
-    rank = load(tmp_path / "train.ledger").rank(0)
-    assert [note for note in rank.manifest["notes"] if note.startswith("No time pass")]
-    assert break_down_time(rank) is None
-
-
-def test_passes_can_be_chosen(tmp_path: Path) -> None:
+def test_memory_alone_where_it_is_asked_for(tmp_path: Path) -> None:
     write_script(tmp_path, STEPS.format(count=20))
-    recorded(["train.py"], tmp_path, options=("-q", "--passes", "memory"))
-    rank = load(tmp_path / "train.ledger").rank(0)
+    (tmp_path / "pyproject.toml").write_text("[tool.gpuledger]\npasses = 'memory'\n")
+    recorded(tmp_path)
+    rank = rank_of(tmp_path)
     assert rank.manifest["passes"] == ["memory"]
+    assert "left_out" not in rank.manifest
     assert break_down_time(rank) is None
-    assert manifest(tmp_path / "train.ledger")["settings"]["passes"]["origin"] == "flag"
+    settings = json.loads((tmp_path / "train.ledger" / "manifest.json").read_text())["settings"]
+    assert settings["passes"] == {"value": "memory", "origin": "pyproject.toml"}

@@ -42,7 +42,7 @@ def test_without_a_run_nothing_is_recorded() -> None:
 def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert settings_from({"GPULEDGER_RUN": "a.ledger"}) == RecordSettings(
-        tmp_path / "a.ledger", 1, 3, True, "auto", frozenset({"memory"})
+        tmp_path / "a.ledger", 1, 3, True, "auto", frozenset({"memory", "energy", "time"}), passes_asked=False
     )
     given_all = {
         "GPULEDGER_RUN": "/b.ledger",

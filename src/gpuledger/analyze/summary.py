@@ -92,6 +92,7 @@ def _later_peak(rank: Rank, device_idx: int, peak_bytes: int) -> int | None:
 
 def _notes(rank: Rank, later_bytes: int | None, peak_bytes: int) -> tuple[str, ...]:
     notes = [str(note) for note in rank.manifest.get("notes") or []]
+    notes += [str(note) for note in rank.manifest.get("left_out") or []]
     notes += [f"A part of the recording is damaged: {part}" for part in rank.manifest.get("damaged") or []]
     if later_bytes is not None:
         notes.append(

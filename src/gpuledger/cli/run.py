@@ -79,7 +79,7 @@ Examples:
   gpuledger run --steps 10:12 --out late -- torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
-@click.option("--passes", metavar="LIST", help="What to record, of memory,energy,time.  [default: memory]")
+@click.option("--passes", metavar="LIST", help="What to record, of memory,energy,time.  [default: all, where they fit]")
 @click.option("--until-end", is_flag=True, default=None, help="Read the cards' watts to the end.")
 @click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
 @click.option("--force", is_flag=True, help="Replace a run of that name.")
@@ -92,7 +92,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     """Run a program and record where its memory goes.
 
     The program is not changed and notices nothing: its output, signals and exit status are its own. Without --steps
-    the recording begins with the process and ends with the third step. A step is one step of the first optimizer, or
+    memory is recorded from the process's begin to the end of its third step; undisturbed steps follow, for the step
+    time and the joules of a card, and two steps for the times of layers. A step is one step of the first optimizer, or
     one call of the outermost module when nothing is trained.
     """
     from gpuledger.collect.settings import parse_passes, parse_steps
@@ -130,10 +131,11 @@ def _begin(
 
     environment = {
         "GPULEDGER_STEPS": settings["steps"].value,
-        "GPULEDGER_PASSES": settings["passes"].value,
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
     }
+    if settings["passes"].origin != "default":
+        environment["GPULEDGER_PASSES"] = settings["passes"].value
     kept = {name: (setting.value, setting.origin) for name, setting in settings.items()}
     while True:
         directory = choose_directory(out, force=force, stem=stem)

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -19,7 +20,7 @@ from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, children_of
 from gpuledger.collect.tick_follower import TickFollower
 from gpuledger.errors import NoDeviceError
-from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
 
 LOOK_S = 0.04
@@ -149,6 +150,9 @@ class EnergyMeter:
 
     def start(self) -> None:
         """Begin to look for passes, in a thread that holds back the signals which the calling one holds back."""
+        readable = [uuid for uuid, card in self._cards.items() if _can_be_read(card, self._idle_w[uuid])]
+        with suppress(OSError):  # the disk is full: the program takes it that no card can be read
+            (self._run_directory / METERED_CARDS).write_text(json.dumps(readable), encoding="utf-8")
         self._thread.start()
 
     def __exit__(
@@ -160,6 +164,8 @@ class EnergyMeter:
             self._thread.join()
         for meter in self._meters.values():
             meter.end()
+        with suppress(OSError):
+            (self._run_directory / METERED_CARDS).unlink(missing_ok=True)
         try:
             self.write()
         except OSError as failure:
@@ -229,6 +235,11 @@ class EnergyMeter:
         for meter in meters:
             meter.log.take(part)
         JournalWriter(self._run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL).write(part)
+
+
+def _can_be_read(card: MeteredCard, idle_w: float | None) -> bool:
+    """Return whether a card has an energy counter, or at least tells its power."""
+    return idle_w is not None or card.read_energy_mj() is not None
 
 
 def _power_w(card: MeteredCard) -> float | None:

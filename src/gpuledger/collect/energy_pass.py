@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,14 @@ class EnergyPass:
     Args:
         journal: Where the edges are written.
         steps: The counter of steps.
+        say: Takes a sentence on what the pass could not have.
     """
 
-    def __init__(self, journal: RankJournal, steps: StepCounter) -> None:
+    def __init__(self, journal: RankJournal, steps: StepCounter, say: Callable[[str], None]) -> None:
         self.is_open = False
         self._journal = journal
         self._steps = steps
+        self._say = say
         self._cards: list[tuple[int, str]] = []
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
@@ -63,7 +66,7 @@ class EnergyPass:
             self._leave_idle()
         self._began_ns = time.time_ns()
         if not self._cards:
-            self._journal.note("No joules: the program uses no card whose energy could be read.")
+            self._say("No joules: the program uses no card whose energy could be read.")
             self._start()
 
     def end_step(self) -> bool:
@@ -90,7 +93,7 @@ class EnergyPass:
         if not self.is_open:
             return
         if "start_ns" not in self._facts or self._steps.seen < self._facts["first_step"]:
-            self._journal.note("No energy pass: the program ended before its first step.")
+            self._say("No energy pass: the program ended before its first step.")
             self._journal.fact(energy_pass=None)
             self.take_out()
             return
@@ -98,9 +101,7 @@ class EnergyPass:
             self._end(self._last_end_ns)
             count = self._steps.seen - self._facts["first_step"] + 1
             seconds = (self._facts["end_ns"] - self._facts["start_ns"]) / 1e9
-            self._journal.note(
-                f"The energy pass ended early: the program ended after {count} of its steps, {seconds:.2f} s."
-            )
+            self._say(f"The energy pass ended early: the program ended after {count} of its steps, {seconds:.2f} s.")
         self._close_marker()
         self.is_open = False
 

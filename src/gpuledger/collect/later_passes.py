@@ -1,14 +1,21 @@
-"""What follows the memory window: undisturbed steps, for energy and step time, and then the time pass."""
+"""What follows the memory window: undisturbed steps, for energy and step time, and then the time pass.
+
+Passes that somebody named are begun, and a note says what became of them. Those of the default are begun where nothing
+is against it, and where something is, that is kept apart from the notes: it is no fault.
+"""
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
 
-from gpuledger.collect import torch_private
+from gpuledger.collect import energy_cards, torch_private
 from gpuledger.collect.energy_pass import STEPS as UNDISTURBED_STEPS
 from gpuledger.collect.energy_pass import EnergyPass
-from gpuledger.collect.guard import Guard
+from gpuledger.collect.guard import Guard, calling
 from gpuledger.collect.rank_journal import RankJournal
+from gpuledger.collect.room import why_no_time_pass
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.settings import RecordSettings
 from gpuledger.collect.steps import StepCounter
@@ -17,6 +24,9 @@ from gpuledger.collect.user_profiler import UserProfiler
 
 TIME_STEPS = 2
 """Steps of the time pass."""
+
+TIME_TRIES = 2
+"""How often the time pass is begun at the most, where forks end it."""
 
 
 class LaterPasses:
@@ -50,35 +60,49 @@ class LaterPasses:
         self._give_up = give_up
         self._see_calls = see_calls
         self._last_step = 0
+        self._step_allocations = 0
+        self._tries_left = TIME_TRIES
+        self._left_out: list[str] = []
+        self._pid = os.getpid()
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
-        self._energy_pass = EnergyPass(journal, steps)
+        self._energy_pass = EnergyPass(journal, steps, self._say)
         self._time_pass = TimePass(journal, roster)
-        self._user_profiler = UserProfiler(guard(self._give_way)) if "time" in self._wanted else None
+        self._user_profiler: UserProfiler | None = None
+        if "time" in self._wanted:
+            self._user_profiler = UserProfiler(guard(self._give_way))
+            self._end_before_fork = guard.for_good(self._before_fork)
+            os.register_at_fork(before=calling(weakref.WeakMethod(self._before_any_fork)))
 
     @property
     def is_timing(self) -> bool:
         """Return whether the time pass is at work."""
         return self._time_pass.is_open
 
-    def begin(self) -> None:
-        """The memory window has closed after the step that has just ended."""
-        if "energy" in self._wanted:
-            self._wanted.remove("energy")
+    def begin(self, step_allocations: int) -> None:
+        """The memory window has closed after the step that has just ended; its steps made so many allocations."""
+        self._step_allocations = step_allocations
+        if "energy" not in self._wanted:
+            return
+        self._wanted.remove("energy")
+        if self._settings.passes_asked or self._has_metered_card():
             self._energy_pass.begin()
+        else:
+            self._say("No joules: the program uses no card whose energy could be read.")
 
     def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""
         if self._time_pass.is_open:
-            if self._steps.seen < self._last_step:
+            if self._steps.seen < self._last_step or energy_cards.is_capturing():
                 return False
             self.finish()
+            self._journal.write()  # whatever becomes of the program from here on
             return True
         if self._energy_pass.is_open:
             if not self._energy_pass.end_step():
                 return False
         elif self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
             return False
-        return not self._begin_time_pass()
+        return not (energy_cards.is_capturing() or self._begin_time_pass())
 
     def before_optimizer(self) -> None:
         """An optimizer begins its step."""
@@ -97,17 +121,19 @@ class LaterPasses:
             self._see_calls(False)
             self._time_pass.end()
             if self._steps.seen < self._last_step:
-                self._journal.note("The time pass ended early: the program ended inside it.")
+                self._say("The time pass ended early: the program ended inside it.")
         wanted, self._wanted = self._wanted, []
         if wanted and self._steps.seen:
             passes = " and no ".join(f"{name} pass" for name in wanted)
-            self._journal.note(f"No {passes}: the program ended after step {self._steps.seen}, before it could begin.")
+            self._say(f"No {passes}: the program ended after step {self._steps.seen}, before it could begin.")
 
     def take_out(self) -> None:
         """Leave nothing behind; what the passes saw so far is not kept."""
         self._wanted = []
         self._energy_pass.take_out()
-        if self._time_pass.is_open:
+        if os.getpid() != self._pid:
+            self._time_pass.leave()
+        elif self._time_pass.is_open:
             self._see_calls(False)
             self._time_pass.end(keep=False)
         if self._user_profiler is not None:
@@ -119,9 +145,11 @@ class LaterPasses:
         if watch is None:
             return False
         self._wanted.clear()
-        if watch.seen or torch_private.is_profiling():
-            self._journal.note("No time pass: the program uses a profiler of its own, which goes first.")
+        why_not = self._why_no_time_pass(watch)
+        if why_not is not None:
+            self._say(f"No time pass: {why_not}.")
             return False
+        self._tries_left -= 1
         self._last_step = self._steps.seen + TIME_STEPS
         self._see_calls(False)  # or it would stay below the time pass's ranges
         watch.ours_begins()
@@ -132,6 +160,37 @@ class LaterPasses:
         self._steps.restart_clock()
         return True
 
+    def _why_no_time_pass(self, watch: UserProfiler) -> str | None:
+        if watch.seen or torch_private.is_profiling():
+            return "the program uses a profiler of its own, which goes first"
+        if not self._tries_left:
+            return "the program forks in every step, and a fork ends it"
+        return None if self._settings.passes_asked else why_no_time_pass(self._step_allocations)
+
+    def _has_metered_card(self) -> bool:
+        metered = energy_cards.metered_cards(self._settings.run_directory)
+        return any(uuid in metered for _, uuid in energy_cards.cards_in_use())
+
+    def _say(self, sentence: str) -> None:
+        """Keep what became of a pass: as a note where it was asked for."""
+        if self._settings.passes_asked:
+            self._journal.note(sentence)
+            return
+        self._left_out.append(sentence)
+        self._journal.fact(left_out=self._left_out)
+
+    def _before_any_fork(self) -> None:
+        if self._time_pass.is_open and self._time_pass.is_of_this_thread:
+            self._end_before_fork()
+
+    def _before_fork(self) -> None:
+        """A child is about to be forked, which must not inherit a profiler at work: begin anew after this step."""
+        self._see_calls(False)
+        self._time_pass.end(keep=False)
+        self._see_calls(True)
+        self._wanted.append("time")
+        self._journal.fact(time_steps=None)
+
     def _give_way(self) -> None:
         """The program makes a profiler while ours is at work: ours ends here, and what it saw is not kept."""
         if self._energy_pass.is_open:
@@ -139,5 +198,6 @@ class LaterPasses:
         if self._time_pass.is_open:
             self._see_calls(False)
             self._time_pass.end(keep=False)
-            self._journal.note("No time pass: the program made a profiler of its own, which goes first.")
+            self._journal.fact(time_steps=None)
+            self._say("No time pass: the program made a profiler of its own, which goes first.")
             self._give_up()

@@ -54,8 +54,8 @@ def _begin_run(run_directory: Path) -> None:
     """Write the manifest of a run that ``GPULEDGER_RUN`` alone asked for, unless another process was quicker."""
     settings: dict[str, tuple[Any, str]] = {
         name.lower(): (os.environ[f"GPULEDGER_{name}"], "environment")
-        for name in ("STEPS", "STACKS", "DEVICES")
-        if f"GPULEDGER_{name}" in os.environ
+        for name in ("STEPS", "PASSES", "STACKS", "DEVICES")
+        if os.environ.get(f"GPULEDGER_{name}")
     }
     run_directory.mkdir(parents=True, exist_ok=True)
     beside = run_directory / f"manifest.{os.getpid()}.json"

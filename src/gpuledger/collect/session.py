@@ -312,9 +312,9 @@ class Session:
 
     def _begin_later_passes(self) -> None:
         """The window has closed: go on with other quantities, and see calls where they are the steps."""
-        if len(self.settings.passes) > 1:
+        if len(self.settings.passes) > 1 and self.window is not None:
             self._see_calls(True)
-            self._later.begin()
+            self._later.begin(self.window.step_allocations)
 
     # -- what can go wrong ----------------------------------------------------------------------------------------
 

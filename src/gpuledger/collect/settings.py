@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.config import NO
+from gpuledger.config import NO, OPTIONS
 from gpuledger.errors import UsageError
 
 DEFAULT_FIRST_STEP = 1
@@ -53,7 +53,11 @@ def parse_passes(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """One process's orders. ``first_step`` to ``last_step`` are recorded, both included."""
+    """One process's orders. ``first_step`` to ``last_step`` are recorded, both included.
+
+    ``passes_asked`` says whether somebody named the passes; those of the default are begun only where they fit, and it
+    is no fault where they do not.
+    """
 
     run_directory: Path
     first_step: int = DEFAULT_FIRST_STEP
@@ -61,6 +65,7 @@ class RecordSettings:
     stacks: bool = True
     devices: str = "auto"
     passes: frozenset[str] = frozenset({"memory"})
+    passes_asked: bool = True
 
 
 def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings | None:
@@ -73,11 +78,13 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings
     if not run:
         return None
     first, last = parse_steps(environment.get("GPULEDGER_STEPS") or f"{DEFAULT_FIRST_STEP}:{DEFAULT_LAST_STEP}")
+    passes = environment.get("GPULEDGER_PASSES")
     return RecordSettings(
         run_directory=Path(run).absolute(),
         first_step=first,
         last_step=last,
         stacks=environment.get("GPULEDGER_STACKS", "").lower() not in NO,
         devices=environment.get("GPULEDGER_DEVICES", "auto"),
-        passes=parse_passes(environment.get("GPULEDGER_PASSES") or PASSES[0]),
+        passes=parse_passes(passes or OPTIONS["passes"].default),
+        passes_asked=bool(passes),
     )

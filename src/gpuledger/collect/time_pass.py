@@ -7,6 +7,7 @@ afterwards.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect import torch_private
+from gpuledger.collect import energy_cards, torch_private
 from gpuledger.collect.guard import describe, forget_frames
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
@@ -39,10 +40,17 @@ class TimePass:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._optimizer_ranges: list[Any] = []
         self._scopes = ScopeMarks(roster, self._lose_scopes)
+        self._thread = 0
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        """Return whether the calling thread has begun it: no other can end it."""
+        return threading.get_ident() == self._thread
 
     def begin(self) -> None:
         """Start the profiler and put the ranges in; the program waits."""
         started_ns = time.time_ns()
+        self._thread = threading.get_ident()
         self._profiler = torch_private.Profiler()
         self._replace(nn.Module, "__call__", self._ranged_call(nn.Module.__call__))
         for name in ("backward", "grad"):
@@ -55,20 +63,29 @@ class TimePass:
         """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits."""
         if not self.is_open or self._profiler is None:
             return
-        self.is_open = False
         started_ns = time.time_ns()
         while self._optimizer_ranges:
             self.leave_optimizer()
+        profiler = self._profiler
+        self.leave()
+        is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
+        if not is_alone:
+            energy_cards.wait_for(energy_cards.cards_in_use())
+        events = profiler.stop(wait=is_alone) if self.is_of_this_thread else []
+        if keep:
+            self._write(events)
+        self._journal.pause("time", started_ns)
+
+    def leave(self) -> None:
+        """Take out all but the profiler itself: what is left to do in a process forked while it was at work."""
+        self.is_open = False
+        self._profiler = None
+        self._optimizer_ranges.clear()
         for place, name, ours, theirs in self._replaced:
             if getattr(place, name) is ours:
                 setattr(place, name, theirs)
         self._replaced.clear()
         self._scopes.remove()
-        profiler, self._profiler = self._profiler, None
-        events = profiler.stop()
-        if keep:
-            self._write(events)
-        self._journal.pause("time", started_ns)
 
     def enter_optimizer(self) -> None:
         """An optimizer begins its step."""

@@ -6,8 +6,11 @@ Seen to work with torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -101,6 +104,13 @@ def full_snapshot() -> dict[str, Any]:
 def light_snapshot() -> dict[str, Any]:
     """Return segments and blocks only; leaves a SNAPSHOT event in the history. 0.1–1 ms."""
     return _C._cuda_memorySnapshot((0, 0, False))
+
+
+def holds_graphs() -> bool:
+    """Return whether memory is kept apart for CUDA graphs that were captured, or in another pool of the program's."""
+    if not torch.cuda.is_initialized() or _find("_cuda_memorySnapshot") is None:
+        return False
+    return any(tuple(one.get("segment_pool_id", (0, 0))) != (0, 0) for one in light_snapshot()["segments"])
 
 
 def memory_stats(device_idx: int) -> dict[str, Any]:
@@ -243,28 +253,65 @@ def is_profiling() -> bool:
     return bool(_C._autograd._profiler_enabled())
 
 
+TEARDOWN, LOG_LEVEL = "TEARDOWN_CUPTI", "KINETO_LOG_LEVEL"
+"""Variables by which Kineto knows whether to take CUPTI out again, and from what level on it writes to stderr."""
+
+SILENT = 99
+"""A level above all that Kineto writes."""
+
+NOT_BEGUN, ERRORS = 0, 4
+"""Kineto's level before its first use in a process, and the one that torch then gives it where no variable does."""
+
+
+@contextmanager
+def _variables(**values: str) -> Iterator[None]:
+    """Set variables for libraries, where the program has not; ``os.environ`` does not show them."""
+    ours = {name: value for name, value in values.items() if name not in os.environ}
+    for name, value in ours.items():
+        os.putenv(name, value)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.unsetenv(name)
+
+
+def _kineto_level() -> ctypes.c_int:
+    """Return the variable in which Kineto keeps its level; one of no use where torch does not show it."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
+    except (OSError, ValueError):
+        return ctypes.c_int()
+
+
 class Profiler:
     """Kineto, recording from construction to :meth:`stop`: host operators, and kernels where there is a card.
 
-    CUPTI is torn down at the end, or it would go on slowing every launch; the variable that says so, and the one that
-    silences Kineto's own lines, are set for the library alone and not seen in ``os.environ``.
+    CUPTI is torn down at the end, or it would go on slowing every launch; not where there are CUDA graphs, which can
+    crash then (torch.profiler leaves it in place for the same reason). Kineto's own lines are silenced until the end:
+    it reads the variable once, which would silence the program's own profiler, too.
     """
 
-    _VARIABLES = {"TEARDOWN_CUPTI": "1", "KINETO_LOG_LEVEL": "99"}  # noqa: RUF012 - nobody changes it
-
     def __init__(self) -> None:
-        for name, value in self._VARIABLES.items():
-            if name not in os.environ:
-                os.putenv(name, value)
+        self._teardown = "0" if holds_graphs() else "1"
+        self._level = _kineto_level()
+        before = self._level.value
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
         self._profile = torch.autograd.profiler.profile(use_kineto=True, use_device=device)
-        self._profile.__enter__()
+        with _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)}):
+            self._profile._prepare_trace()
+            chosen = self._level.value if LOG_LEVEL in os.environ else ERRORS
+            self._level_after = chosen if before == NOT_BEGUN else before
+            self._level.value = SILENT
+            self._profile._start_trace()
 
-    def stop(self) -> list[Any]:
-        """Return Kineto's events; the device is waited for."""
-        self._profile.__exit__(None, None, None)
-        for name in self._VARIABLES:
-            if name not in os.environ:
-                os.unsetenv(name)
+    def stop(self, *, wait: bool) -> list[Any]:
+        """Return Kineto's events. All streams of the device are waited for, or else the caller has waited."""
+        if not wait:
+            self._profile.use_device = None
+        with _variables(**{TEARDOWN: self._teardown}):
+            self._profile.__exit__(None, None, None)
+        self._level.value = self._level_after
         results = self._profile.kineto_results
         return [] if results is None else list(results.events())

@@ -7,7 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.autograd import profiler as autograd_profiler
+from torch.autograd import profiler_legacy
 from torch.profiler import profiler as kineto_profiler
+
+from gpuledger.collect.guard import forget_frames
+
+WATCHED = (
+    autograd_profiler.profile,
+    autograd_profiler.emit_nvtx,
+    autograd_profiler.emit_itt,
+    profiler_legacy.profile,
+    kineto_profiler._KinetoProfile,
+    kineto_profiler.ExecutionTraceObserver,
+)
+"""What a program profiles itself with; all but the last can only be on one at a time, and that one would see ours."""
 
 
 class UserProfiler:
@@ -21,7 +34,7 @@ class UserProfiler:
         self._made = made
         self._ours = False
         self._replaced: list[tuple[Any, Any, Any]] = []
-        for place in (autograd_profiler.profile, kineto_profiler._KinetoProfile):
+        for place in WATCHED:
             theirs = place.__init__
             watched = self._watched(theirs)
             self._replaced.append((place, watched, theirs))
@@ -50,6 +63,10 @@ class UserProfiler:
             if not watch._ours:
                 watch.seen = True
                 watch._made()
-            original(self, *args, **kwargs)
+            try:
+                original(self, *args, **kwargs)
+            except BaseException as error:
+                forget_frames(error)
+                raise
 
         return __init__

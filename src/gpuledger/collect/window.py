@@ -81,6 +81,9 @@ class MemoryWindow:
         self._phases_before: list[Phase] = []
         self._drained_events = 0
         self._most_events = 0
+        self._allocations = 0
+        self.step_allocations = 0
+        """The most allocations that a recorded step has made."""
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 
@@ -91,6 +94,7 @@ class MemoryWindow:
         started_ns = time.time_ns()
         self.recorder.open(self._journal.part)
         self._drained_events += self._waiting_events()
+        self._allocations = self._all_allocations()
         self.is_open = self.was_opened = True
         if self._steps.seen:
             self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
@@ -142,6 +146,8 @@ class MemoryWindow:
         self.read_counters("step_end")
         if not self._scanned:
             self.scan()
+        before, self._allocations = self._allocations, self._all_allocations()
+        self.step_allocations = max(self.step_allocations, self._allocations - before)
         if self._steps.seen >= self._settings.last_step:
             self.close("last step")
             return True
@@ -245,6 +251,9 @@ class MemoryWindow:
 
     def _waiting_events(self) -> int:
         return sum(sum(pair) for pair in self.recorder.counts().values()) - self._drained_events
+
+    def _all_allocations(self) -> int:
+        return sum(made for made, _ in self.recorder.counts().values())
 
     def _note_recorder_bytes(self) -> int:
         """Keep the most memory our records have taken; return the events that wait."""

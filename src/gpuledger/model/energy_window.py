@@ -9,6 +9,9 @@ from itertools import pairwise
 ENERGY_MARKER = "energy-pass.json"
 """In a rank's directory while its energy pass is open: tells whoever reads the cards that it is time, and which."""
 
+METERED_CARDS = "energy-cards.json"
+"""In the run's directory while somebody looks for open passes: the cards whose energy can be read."""
+
 ENERGY_JOURNAL = "energy"
 """Where the readings of the cards in energy passes go, beside the other readings of the cards."""
 
