@@ -77,12 +77,14 @@ def wanted_pairs(options: argparse.Namespace) -> list[Wanted]:
         pairs = MORE
     else:
         pairs = tuple((f"torchvision:{model}", f"32x3x{size}x{size}") for model, size in ANCESTOR)
-    models = options.models.split(",") if options.models else None
-    return [Wanted(model, mode, size) for model, size in pairs if models is None or _short(model) in models]
+    models = set(options.models.split(",")) if options.models else None
+    return [Wanted(model, mode, size) for model, size in pairs if models is None or models & _names_of(model, size)]
 
 
-def _short(model: str) -> str:
-    return model.partition(":")[2].partition("?")[0]
+def _names_of(model: str, size: str) -> set[str]:
+    """Return what a pair goes by: ``resnet34``, and ``resnet34@299``."""
+    short = model.partition(":")[2].partition("?")[0]
+    return {short, f"{short}@{size.rpartition('x')[2]}"}
 
 
 def measure(options: argparse.Namespace, place: Place, book: Book) -> None:
@@ -160,7 +162,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--target", type=float, default=0.01)
-    parser.add_argument("--models", help="only these, by name: resnet18,resnet34")
+    parser.add_argument("--models", help="only these, by name: resnet18,resnet34@299")
     parser.add_argument("--energy-share", type=float, default=0.9)
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
     options = parser.parse_args()
