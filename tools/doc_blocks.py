@@ -91,12 +91,11 @@ class Done:
 class Desk:
     """The directory one page's blocks are run in, with the names they use.
 
-    ``recordings`` are those made before, by the words after ``run``; new ones are kept below ``kept``.
+    ``kept`` holds the recordings made before, each named by the words after ``run``, and gets the new ones.
     """
 
     place: Path
     kept: Path
-    recordings: dict[tuple[str, ...], Path] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,14 +134,17 @@ class Desk:
     def _record(self, command: str, words: list[str]) -> tuple[int, str, str]:
         """Record what was not recorded before, else copy that recording: many pages begin with the same training."""
         name = words[words.index("--out") + 1] if "--out" in words else "train"
-        key = tuple(word for place, word in enumerate(words) if "--out" not in words[max(place - 1, 0) : place + 1])
+        told = [word for place, word in enumerate(words) if "--out" not in words[max(place - 1, 0) : place + 1]]
+        made = self.kept / " ".join(word for word in told if word != "-q").replace("/", "_")
         target = self.place / f"{name}.ledger"
-        if key in self.recordings and not target.exists():
-            shutil.copytree(self.recordings[key], target)
+        if made.is_dir() and not target.exists():
+            shutil.copytree(made, target)
             return 0, "", ""
         ended = self._shell(command)
-        if ended[0] == 0 and "train.py" in words and target.is_dir():
-            self.recordings[key] = Path(shutil.copytree(target, Path(tempfile.mkdtemp(dir=self.kept)) / "run"))
+        if ended[0] == 0 and "train.py" in words and target.is_dir() and not made.exists():
+            copy = shutil.copytree(target, Path(tempfile.mkdtemp(dir=self.kept)) / "run")
+            with contextlib.suppress(OSError):  # another process was first
+                copy.rename(made)
         return ended
 
     def _shell(self, command: str) -> tuple[int, str, str]:
@@ -268,12 +270,11 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", type=Path)
     arguments = parser.parse_args()
     wrong = 0
-    recordings: dict[tuple[str, ...], Path] = {}
     kept = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, kept)
     for page in [one.resolve() for one in arguments.pages] or pages():
         with tempfile.TemporaryDirectory() as directory:
-            desk = Desk(Path(directory), kept, recordings)
+            desk = Desk(Path(directory), kept)
             if arguments.write:
                 page.write_text(rewritten(page, desk), encoding="utf-8")
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,22 +18,23 @@ from doc_blocks import Block, Desk, blocks_of, commands_of, fits, pages, shorten
 ALL = [block for page in pages() for block in blocks_of(page)]
 ALWAYS_RECORDED = ("docs/quickstart.md",)
 """Pages whose `run` lines are run each time; the others find what another page has recorded."""
-Recordings = dict[tuple[str, ...], Path]
 
 
 @pytest.fixture(scope="session")
-def recordings() -> Recordings:
-    """What the pages have recorded so far."""
-    return {}
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the recordings of the pages are kept, for all workers of this run of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
+    place.mkdir(exist_ok=True)
+    return place
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("page", sorted({block.page for block in ALL if not block.needs}))
 def test_the_blocks_of_a_page_do_what_it_says(
-    page: str, recordings: Recordings, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    page: str, kept: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    kept = tmp_path_factory.mktemp("kept")
-    desk = Desk(tmp_path, kept, {} if page in ALWAYS_RECORDED else recordings)
+    desk = Desk(tmp_path, tmp_path_factory.mktemp("kept") if page in ALWAYS_RECORDED else kept)
     commands = 0
     for block in ALL:
         if block.page == page and not block.needs:
