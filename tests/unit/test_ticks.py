@@ -84,6 +84,16 @@ def test_an_edge_takes_two_reads_of_the_counter() -> None:
         assert min(edge.tick_ns % TICK_NS, TICK_NS - edge.tick_ns % TICK_NS) < 2 * MS
 
 
+@pytest.mark.parametrize("power_moves", [True, False])
+def test_a_processor_that_is_short_makes_an_edge_uncertain_and_not_unknown(power_moves: bool) -> None:
+    """Every look comes 30 ms late, as beside a thread that holds the interpreter."""
+    card = Card(power_moves=power_moves)
+    found = find_edge(0, card, lambda: card.now_ns, lambda s: card.sleep(s + 0.03))
+    assert found is not None
+    assert found.reading_ns > 30 * MS
+    assert found.power_w == pytest.approx(WATTS)
+
+
 @pytest.mark.parametrize("value", [5, None])
 @pytest.mark.parametrize("power_moves", [True, False])
 def test_a_counter_that_stands_still_or_is_not_there_has_no_edge(value: int | None, power_moves: bool) -> None:

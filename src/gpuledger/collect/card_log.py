@@ -20,10 +20,11 @@ class CardLog:
     def __init__(self) -> None:
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
         self._readings: list[tuple[int, int, MemoryReading]] = []
+        self._sensors: list[tuple[int, int, SensorReading]] = []
 
     def __len__(self) -> int:
         """Return the number of rows in the longest table."""
-        return max(len(self._readings), *map(len, self._rows.values()), 0)
+        return max(len(self._readings), len(self._sensors), *map(len, self._rows.values()), 0)
 
     def add_memory(self, t_ns: int, index: int, memory: MemoryReading) -> None:
         """Append one reading of a card's bytes."""
@@ -31,10 +32,7 @@ class CardLog:
 
     def add_sensors(self, t_ns: int, index: int, found: SensorReading) -> None:
         """Append one reading of the slower sensors."""
-        floats = (found.power_average_w, found.power_instant_w, None, found.utilization_frac)
-        whole = (found.sm_clock_mhz, found.temperature_c, found.throttle)
-        row = (t_ns, index, *map(_float_of, floats), *map(_known, whole))
-        self._rows.setdefault("sensors", []).append(row)
+        self._sensors.append((t_ns, index, found))
 
     def add_processes(self, t_ns: int, index: int, processes: Sequence[tuple[int, int | None]]) -> None:
         """Append the bytes of each process on a card."""
@@ -64,8 +62,17 @@ class CardLog:
                 (t_ns, index, memory.used_bytes, _known(memory.driver_bytes), memory.total_bytes)
                 for t_ns, index, memory in readings
             ]
+        sensors, self._sensors = self._sensors, []
+        if sensors:
+            rows["sensors"] = [(t_ns, index, *_sensor_cells(found)) for t_ns, index, found in sensors]
         for table, lines in rows.items():
             part.add(table, **dict(zip(COLUMNS[table], zip(*lines, strict=True), strict=True)))
+
+
+def _sensor_cells(found: SensorReading) -> tuple[Any, ...]:
+    floats = (found.power_average_w, found.power_instant_w, None, found.utilization_frac)
+    whole = (found.sm_clock_mhz, found.temperature_c, found.throttle)
+    return (*map(_float_of, floats), *map(_known, whole))
 
 
 def _known(value: int | None) -> int:

@@ -25,7 +25,7 @@ LOOK_NS = 2_000_000
 """How often the power is asked while a tick is looked for."""
 
 WIDE_NS = TICK_NS // 6
-"""A tick that lies between two looks so far apart is not taken: the next one is."""
+"""A tick that lies between two looks so far apart is not taken where the next one can be: a processor may be short."""
 
 FRESH_NS = TICK_NS * 9 // 10
 """How long after a tick the counter is taken to show that tick."""
@@ -73,6 +73,7 @@ class EdgeFinder:
         self._first: tuple[int, int] | None = None
         self._looked: tuple[int, int | None] = (0, None)
         self._tick: tuple[int, int] | None = None
+        self._passed_over = False
 
     @property
     def read_ns(self) -> int:
@@ -89,7 +90,7 @@ class EdgeFinder:
             return
         self._wanted.append((at_ns, late_ns if late_ns > WIDE_NS else 0, keep))
         if self.due_ns is None:
-            self._look = self._card.read_beat
+            self._look, self._passed_over = self._card.read_beat, False
             self._start_again(now_ns)
 
     def read(self) -> None:
@@ -140,7 +141,8 @@ class EdgeFinder:
         counts = self._look == self._card.read_energy_mj
         if beat != known and beat is not None:
             gap_ns = now_ns - looked_ns
-            if gap_ns > WIDE_NS:
+            if gap_ns > WIDE_NS and not self._passed_over:
+                self._passed_over = True
                 return
             self._tick, self.due_ns = ((looked_ns + now_ns) // 2, gap_ns), now_ns
             if counts:
@@ -175,7 +177,7 @@ class EdgeFinder:
                 keep(None)
             return
         tick_ns, gap_ns = tick
-        ticks = max(math.ceil((tick_ns - first_ns - TICK_JITTER_NS) / TICK_NS), 1)
+        ticks = max(math.ceil((tick_ns - first_ns - TICK_JITTER_NS - gap_ns // 2) / TICK_NS), 1)
         power_w = (energy_mj - first_mj) / 1e3 / (ticks * TICK_NS / 1e9)
         throttled_ns = self._card.read_throttled_ns()
         for at_ns, late_ns, keep in wanted:

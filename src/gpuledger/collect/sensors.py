@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _POWER_AVERAGE, _POWER_INSTANT = 185, 186
@@ -31,8 +30,7 @@ class MemoryReading(NamedTuple):
     total_bytes: int
 
 
-@dataclass(frozen=True)
-class SensorReading:
+class SensorReading(NamedTuple):
     """What moves every 100 ms: watts, share of time busy, MHz, °C, and NVML's mask of reasons for a lower clock."""
 
     power_average_w: float | None
@@ -135,8 +133,9 @@ class CardSensors:
 
     def _powers_w(self) -> tuple[float | None, float | None]:
         """Return average and instant power."""
-        fields = [_POWER_AVERAGE, _POWER_INSTANT]
-        values = self._ask(lambda card: self._nvml.nvmlDeviceGetFieldValues(card, fields)) or ()
+        values = (
+            self._ask(lambda card: self._nvml.nvmlDeviceGetFieldValues(card, [_POWER_AVERAGE, _POWER_INSTANT])) or ()
+        )
         watts = [None if value.nvmlReturn else float(value.value.uiVal) / 1e3 for value in values]
         return (watts[0], watts[1]) if watts else (None, None)
 

@@ -30,6 +30,9 @@ from gpuledger.model.journal import JournalWriter, Part, write_compressed
 SENSOR_NS = 50_000_000
 """How often the sensors that move every 100 ms are read."""
 
+PROCESSES_NS = 1_000_000_000
+"""How often a card's processes are asked for while its bytes stay the same: the list takes as long as all sensors."""
+
 LOOK_NS = 5_000_000_000
 """How often the command's process tree is looked at, and whether the parent lives."""
 
@@ -46,6 +49,7 @@ WHOLE = ""
 """Name of the window of the whole command."""
 
 Order = dict[str, Any]
+Processes = list[tuple[int, int | None]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,15 @@ class World:
     wait_ns: Callable[[int], Order | None]
     cpu_s: Callable[[], float] = time.process_time
     parent: Callable[[], int] = os.getppid
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A card's processes, while its bytes stay the same and until they are asked for again."""
+
+    used_bytes: int
+    due_ns: int
+    processes: Processes
 
 
 class Sampler:
@@ -89,6 +102,7 @@ class Sampler:
         self._notes: list[str] = []
         self._facts: dict[str, Any] = {}
         self._failed: dict[int, int] = {}
+        self._processes: dict[int, _Asked] = {}
         self._cpu_before_s = world.cpu_s()
         self._parent = world.parent()
         self._stopping = False
@@ -180,10 +194,18 @@ class Sampler:
             self._add_memory(t_ns, card.index, memory)
             if with_sensors:
                 self._log.add_sensors(t_ns, card.index, card.read_sensors())
-                processes = card.read_processes()
+                processes = self._processes_of(card, memory.used_bytes, now_ns)
                 self._log.add_processes(t_ns, card.index, processes)
                 self.family.see(pid for pid, _ in processes)
         return with_sensors
+
+    def _processes_of(self, card: WatchedCard, used_bytes: int, now_ns: int) -> Processes:
+        """Return the card's processes, asked for where its bytes have changed, and every second."""
+        known = self._processes.get(card.index)
+        if known is None or known.used_bytes != used_bytes or now_ns >= known.due_ns:
+            known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes())
+            self._processes[card.index] = known
+        return known.processes
 
     def _miss(self, card: WatchedCard) -> None:
         if card.is_lost():
