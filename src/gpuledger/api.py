@@ -137,7 +137,8 @@ def post_missing(run_directory: Path) -> None:
             manifest = post_rank(directory)
             _add_libraries(Rank(number, directory, manifest), _kept_profile)
     post_card_samples(run_directory)
-    post_energy(run_directory)
+    for directory in post_energy(run_directory):
+        _add_measured_watts(directory)
 
 
 def settle(run_directory: Path) -> Run:
@@ -158,6 +159,18 @@ def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) ->
         if libraries is not None:
             manifest["libraries"] = libraries
         write_json(rank.directory / "manifest.json", manifest)
+
+
+def _add_measured_watts(rank_directory: Path) -> None:
+    """Write into a rank's manifest what was measured of operators on its card, by which its joules are shared."""
+    from gpuledger.analyze.measured_watts import MANIFEST_KEY
+    from gpuledger.operators.watts import find_watts
+
+    manifest = read_json(rank_directory / "manifest.json")
+    cards = {str(device.get("name")) for device in manifest.get("devices") or [] if device["device_idx"] >= 0}
+    table = find_watts(cards.pop(), os.environ) if len(cards) == 1 else None
+    if table is not None:
+        write_json(rank_directory / "manifest.json", {**manifest, MANIFEST_KEY: table.to_json()})
 
 
 def _kept_profile(key: CardKey, _uuid: str) -> Calibration:

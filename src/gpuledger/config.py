@@ -35,6 +35,9 @@ NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG", "GPULEDGER_BOOK", "GPULEDGER
 """Other variables: where the run is, that an error of gpuledger's own is to be raised, where the operator book is, that
 the process can be asked for a memory pass."""
 
+DEFAULT_BOOK = "operators.book"
+"""The operator book where nobody names one: a file where the command is given."""
+
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 """Words of a variable that is yes or no."""
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
+from gpuledger.analyze.measured_watts import MANIFEST_KEY
 from gpuledger.analyze.own_cost import own_cost
 from gpuledger.analyze.times import TimeBreakdown, break_down_time
 from gpuledger.api import load
 from gpuledger.cli.main import main
-from gpuledger.model.run import Rank
+from gpuledger.model.run import Rank, read_json, write_json
+from gpuledger.operators.watts import shipped
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "passes"
 NAMES = ("halves", "neumf-training")
@@ -80,6 +83,39 @@ def test_each_half_has_the_joules_that_it_had_alone(half: str) -> None:
     alone = json.loads(MEASURED.read_text())["halves"]["compared"][half]["alone_j"]
     assert mine.energy_j == pytest.approx(alone, rel=0.07)
     assert abs(mine.energy_j - alone) < mine.uncertainty_j
+
+
+def test_what_the_book_holds_of_the_card_shares_the_joules_and_says_for_how_much() -> None:
+    rank = rank_of("neumf-training")
+    table = shipped(rank.manifest["devices"][0]["name"])
+    assert table is not None
+    known = Rank(rank.number, rank.directory, {**rank.manifest, MANIFEST_KEY: table.to_json()})
+    before, after = joules_of("neumf-training"), break_down_energy(known)
+    assert after is not None
+    assert "measured watts of 36% of it" in after.method
+    assert "measured" not in before.method
+    assert math.fsum(one.energy_j for one in after.accounts) == pytest.approx(before.step_energy_j)
+    assert sum(one.uncertainty_j for one in after.accounts) < 0.8 * sum(one.uncertainty_j for one in before.accounts)
+
+
+def test_a_run_keeps_what_is_known_of_its_card_when_its_joules_are_posted(tmp_path: Path) -> None:
+    place = tmp_path / "again.ledger"
+    shutil.copytree(RECORDED / "neumf-training.ledger", place)
+    manifest = read_json(place / "rank-0" / "manifest.json")
+    write_json(place / "rank-0" / "manifest.json", {key: value for key, value in manifest.items() if key != "energy"})
+    again = load(place).rank(0)
+    assert again.manifest["energy"][0]["energy_j"] == manifest["energy"][0]["energy_j"]
+    assert again.manifest[MANIFEST_KEY]["card"] == "NVIDIA H200"
+    assert MANIFEST_KEY not in rank_of("neumf-training").manifest
+
+
+def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
+    """The book has only those of the latter: the halves stay with what is assumed, and as near as they are."""
+    rank = rank_of("halves")
+    table = shipped("NVIDIA H200")
+    assert table is not None
+    known = Rank(rank.number, rank.directory, {**rank.manifest, MANIFEST_KEY: table.to_json()})
+    assert break_down_energy(known) == joules_of("halves")
 
 
 def test_what_recording_cost_is_told() -> None:

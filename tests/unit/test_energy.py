@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpuledger.analyze.energy import StepEnergy, apportion
+from gpuledger.analyze.energy import StepEnergy, apportion, weigh
+from gpuledger.analyze.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.work_class import CLASSES, class_of
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
@@ -20,18 +21,37 @@ def a_step(energy_j: float = 100.0, duration_s: float = 0.2, base_w: float | Non
     return StepEnergy(0, 10, energy_j, 0.01 * energy_j, duration_s, base_w, 0.0, ())
 
 
+MEASURED = WattTable(
+    "a card", "a book", (MeasuredType("aten::mm", "float32", 500, 450, 550, 9), MeasuredType("x", "", 20, 10, 80, 3))
+)
+
+
+def shared(
+    durations_s: np.ndarray, busy_s: float, step: StepEnergy, table: WattTable | None = None
+) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """Return joules and plus or minus of each key, and of what is idle."""
+    return apportion(durations_s, busy_s, step, weigh(durations_s, busy_s, step, table))
+
+
 @given(
-    durations_s=arrays(np.float64, st.tuples(st.integers(1, 40), st.just(4)), elements=st.floats(1e-9, 1)),
+    durations_s=arrays(np.float64, st.tuples(st.integers(1, 40), st.just(6)), elements=st.floats(1e-9, 1)),
+    table=st.sampled_from([None, MEASURED]),
     overlap=st.floats(0.1, 1),
     energy_j=st.floats(1e-6, 1e6),
     duration_s=st.floats(1e-6, 100),
     base_w=st.none() | st.floats(0, 1000),
 )
 def test_accounts_sum_to_the_counter(
-    durations_s: np.ndarray, overlap: float, energy_j: float, duration_s: float, base_w: float | None
+    durations_s: np.ndarray,
+    table: WattTable | None,
+    overlap: float,
+    energy_j: float,
+    duration_s: float,
+    base_w: float | None,
 ) -> None:
+    durations_s = durations_s if table else durations_s[:, : len(CLASSES)]
     step = a_step(energy_j, duration_s, base_w)
-    energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, float(durations_s.sum()) * overlap, step)
+    energies_j, off_j, idle_j, idle_off_j = shared(durations_s, float(durations_s.sum()) * overlap, step, table)
     assert math.fsum([*energies_j.tolist(), idle_j]) == pytest.approx(energy_j, rel=1e-12)
     assert (energies_j >= -1e-9 * energy_j).all()
     assert 0 <= idle_j <= energy_j
@@ -40,7 +60,7 @@ def test_accounts_sum_to_the_counter(
 
 
 def test_idle_time_takes_the_base_power_and_nothing_more() -> None:
-    energies_j, _, idle_j, _ = apportion(np.array([[0.05, 0, 0, 0], [0.05, 0, 0, 0]]), 0.1, a_step())
+    energies_j, _, idle_j, _ = shared(np.array([[0.05, 0, 0, 0], [0.05, 0, 0, 0]]), 0.1, a_step())
     assert idle_j == pytest.approx(100 * 0.1)
     assert energies_j == pytest.approx([45, 45])
 
@@ -48,7 +68,7 @@ def test_idle_time_takes_the_base_power_and_nothing_more() -> None:
 def test_a_matrix_product_takes_more_than_a_copy_of_the_same_length_and_the_bounds_hold_the_even_share() -> None:
     durations_s = np.zeros((2, len(CLASSES)))
     durations_s[0, MATRIX] = durations_s[1, MEMORY] = 0.1
-    energies_j, off_j, idle_j, _ = apportion(durations_s, 0.2, a_step())
+    energies_j, off_j, idle_j, _ = shared(durations_s, 0.2, a_step())
     assert idle_j == 0
     assert energies_j[0] / energies_j[1] == pytest.approx((10 + 80 / 1.65) / (10 + 80 * 0.65 / 1.65))
     assert energies_j[0] - off_j[0] < 50 < energies_j[0]
@@ -57,8 +77,31 @@ def test_a_matrix_product_takes_more_than_a_copy_of_the_same_length_and_the_boun
 def test_a_step_that_used_less_than_the_idle_card_goes_by_time() -> None:
     durations_s = np.zeros((2, len(CLASSES)))
     durations_s[0, MATRIX], durations_s[1, MEMORY] = 0.15, 0.05
-    energies_j, *_ = apportion(durations_s, 0.2, a_step(energy_j=5.0))
+    energies_j, *_ = shared(durations_s, 0.2, a_step(energy_j=5.0))
     assert energies_j == pytest.approx([3.75, 1.25])
+
+
+def test_what_was_measured_takes_its_watts_and_the_others_take_what_is_left() -> None:
+    """Of 60 J above the base power 0.1 s of products at 500 W took 50: the rest had 10 J in as long a time."""
+    durations_s = np.zeros((2, len(CLASSES) + 2))
+    durations_s[0, len(CLASSES)] = durations_s[1, MEMORY] = 0.1
+    step = a_step(energy_j=80.0)
+    weights = weigh(durations_s, 0.2, step, MEASURED)
+    assert weights.measured_frac == pytest.approx(0.5)
+    assert weights.scale_w == 250  # 10 J would be 154 W a weight of 1, which is not likely beside 500 W
+    energies_j, off_j, *_ = shared(durations_s, 0.2, step, MEASURED)
+    assert energies_j[0] - 10 == pytest.approx(60 * 500 / (500 + 250 * 0.65))
+    plenty = a_step(energy_j=20 + 50 + 30.0)
+    assert weigh(durations_s, 0.2, plenty, MEASURED).scale_w == pytest.approx(300 / 0.65)
+    energies_j, *_ = shared(durations_s, 0.2, plenty, MEASURED)
+    assert energies_j == pytest.approx([60, 40])
+    assert (off_j > 0).all()
+
+
+def test_a_spread_that_was_measured_is_narrower_than_an_assumed_one() -> None:
+    known, assumed = (np.zeros((2, len(CLASSES) + 2)) for _ in range(2))
+    known[:, len(CLASSES)] = assumed[:, MATRIX] = 0.1
+    assert (shared(known, 0.2, a_step(), MEASURED)[1] < shared(assumed, 0.2, a_step(), MEASURED)[1]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Whose joules they are: a step's energy, apportioned to modules, phases, kernels and operators.
 
 The energy of the step is the card's counter's. A share of it is an apportionment: the base power runs all the time and
-goes by time, what is left goes in proportion to time and to how hard the kind of work drives the card.
+goes by time, what is left goes in proportion to time and to how hard the work drives the card: by the watts measured of
+its type of operator where the run keeps some, else by its kind. How the two compare is fitted to the step's joules.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.breakdown import fold_path, fold_scope
 from gpuledger.analyze.instant import module_paths
+from gpuledger.analyze.measured_watts import WattTable, table_of
 from gpuledger.analyze.work import Work, names_of, read_work
 from gpuledger.analyze.work_class import CLASSES, class_of
 
@@ -26,13 +28,18 @@ F64 = NDArray[np.float64]
 Key = tuple[str, ...]
 
 IDLE = "idle"
-METHOD = "base power by time, the rest by time and kind of work (assumed weights)"
-METHOD_WITHOUT_BASE = "all by time and kind of work (assumed weights): the base power is not known"
+METHOD = "base power by time, the rest by time and "
+METHOD_WITHOUT_BASE = "the base power is not known, all by time and "
+ASSUMED = "kind of work (assumed weights)"
 METHOD_WITHOUT_TIMES = "not apportioned: the run has no time pass"
 
 _POWERS, _LOWS, _HIGHS = (
     np.array([getattr(one, name) for one in CLASSES], dtype=np.float64) for name in ("power", "low", "high")
 )
+
+_SCALES = (0.5, 1.5)
+"""Between what times the highest watts measured a weight of 1 lies. An H200's products of bfloat16 took 1.4 times those
+of float32 (bench/halves.py, bench/results/h200)."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,20 @@ class Shared:
     uncertainty_j: float
 
 
+@dataclass(frozen=True)
+class Weights:
+    """What drives the card how hard: watts, and between what bounds, of each of CLASSES and of each measured type.
+
+    ``measured_frac`` is the share of the time whose watts were measured, ``scale_w`` what a weight of 1 stands for.
+    """
+
+    watts: F64
+    low_w: F64
+    high_w: F64
+    measured_frac: float
+    scale_w: float
+
+
 def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
     """Return the joules of one step; None where there was no energy pass, or its joules are not known.
 
@@ -148,10 +169,10 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
         return None
     work = read_work(rank, step.device_idx)
     shares = share_energy(rank, step, ("module", "phase"))
+    method = METHOD_WITHOUT_TIMES if work is None else _method(rank, step, work)
     accounts = tuple(EnergyAccount(one.key[0], one.key[1], one.energy_j, one.uncertainty_j) for one in shares)
     by_scope = share_energy(rank, step, ("scope", "phase"))
     scopes = tuple(ScopeEnergy(one.key[0], one.key[1], one.energy_j, one.uncertainty_j) for one in by_scope)
-    method = METHOD_WITHOUT_TIMES if work is None else METHOD if step.base_w is not None else METHOD_WITHOUT_BASE
     return EnergyBreakdown(
         device_idx=step.device_idx,
         steps=step.steps,
@@ -175,7 +196,9 @@ def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | N
     if work is None:
         return (Shared(("",) * len(by), step.energy_j, step.uncertainty_j),)
     keys, durations_s = work_by_class(rank, work, by, depth)
-    energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, work.busy_ns / 1e9, step)
+    busy_s = work.busy_ns / 1e9
+    weights = weigh(durations_s, busy_s, step, table_of(rank))
+    energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, busy_s, step, weights)
     found = [Shared(*row) for row in zip(keys, energies_j.tolist(), off_j.tolist(), strict=True)]
     if idle_j:
         found.append(Shared(idle_key, idle_j, idle_off_j))
@@ -188,7 +211,7 @@ def _idle_key(by: Sequence[str]) -> Key:
 
 
 def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
-    """Return keys of ``by``, and the seconds of one step that each of CLASSES took in each."""
+    """Return keys of ``by``, and the seconds of one step that each of CLASSES and each measured type took in each."""
     names, paths = names_of(rank), module_paths(rank)
     texts = {
         "module": lambda row: fold_path(paths.get(int(work.module_id[row]), ""), depth),
@@ -198,33 +221,70 @@ def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None =
         "kind": lambda row: str(work.kind[row]),
         "scope": lambda row: fold_scope(names.get(int(work.scope_id[row]), ""), depth),
     }
+    table = table_of(rank)
     places: dict[Key, int] = {}
-    classes: dict[tuple[int, str], int] = {}
+    classes: dict[tuple[int, int, str], int] = {}
     rows: list[tuple[int, int, float]] = []
     duration_s = work.duration_ns / 1e9 / work.steps
     for row, seconds in enumerate(duration_s.tolist()):
         key = tuple(texts[word](row) for word in by)
-        kind = int(work.name_id[row]), str(work.kind[row])
+        kind = int(work.name_id[row]), int(work.operator_id[row]), str(work.kind[row])
         if kind not in classes:
-            classes[kind] = class_of(names.get(kind[0], ""), kind[1])
+            name, operator = (names.get(number, "") for number in kind[:2])
+            measured = None if table is None or kind[2] != "kernel" else table.place_of(operator, name)
+            classes[kind] = class_of(name, kind[2]) if measured is None else len(CLASSES) + measured
         rows.append((places.setdefault(key, len(places)), classes[kind], seconds))
-    sums = np.zeros((len(places), len(CLASSES)), dtype=np.float64)
+    sums = np.zeros((len(places), len(CLASSES) + (0 if table is None else len(table.types))), dtype=np.float64)
     for place, number, seconds in rows:
         sums[place, number] += seconds
     return list(places), sums
 
 
-def apportion(durations_s: F64, busy_s: float, step: StepEnergy) -> tuple[F64, F64, float, float]:
+def weigh(durations_s: F64, busy_s: float, step: StepEnergy, table: WattTable | None) -> Weights:
+    """Return what each column of ``durations_s`` counts.
+
+    What was measured counts its watts. A weight of 1 of the others is what the step's dynamic joules leave for it,
+    within bounds around the highest watts measured; where nothing was measured it cancels out.
+
+    Args:
+        durations_s: Seconds of one step by key, and by CLASSES and the table's types.
+        busy_s: Seconds of one step with something under way, overlaps once.
+        step: What is divided.
+        table: What was measured on this card.
+    """
+    by_kind = durations_s.sum(axis=0)
+    assumed, measured = by_kind[: len(CLASSES)], by_kind[len(CLASSES) :]
+    if table is None or not measured.any():
+        blank = np.zeros(measured.size, dtype=np.float64)
+        watts, low_w, high_w = (np.append(one, blank) for one in (_POWERS, _LOWS, _HIGHS))
+        return Weights(watts, low_w, high_w, 0.0, 1.0)
+    watts, low_w, high_w = (
+        np.array([getattr(one, name) for one in table.types], dtype=np.float64) for name in ("watts", "low_w", "high_w")
+    )
+    left_j = step.energy_j - (step.base_w or 0.0) * max(step.duration_s, busy_s) - float(measured @ watts)
+    least_w, most_w = (frac * float(watts.max()) for frac in _SCALES)
+    scale_w = min(max(left_j / max(float(assumed @ _POWERS), 1e-300), least_w), most_w)
+    return Weights(
+        np.append(_POWERS * scale_w, watts),
+        np.append(_LOWS * scale_w, low_w),
+        np.append(_HIGHS * scale_w, high_w),
+        float(measured.sum() / by_kind.sum()),
+        scale_w,
+    )
+
+
+def apportion(durations_s: F64, busy_s: float, step: StepEnergy, weights: Weights) -> tuple[F64, F64, float, float]:
     """Return joules and plus or minus of each key, and both of what is idle; the joules sum to the step's.
 
     The base power goes to idle for what the step lasts longer than it is busy, and to the keys by their share of the
-    time they take. What is left goes by time and kind of work. Where the base power alone is more than the step used,
+    time they take. What is left goes by time and weight. Where the base power alone is more than the step used,
     nothing is left, and it is taken as what was used.
 
     Args:
-        durations_s: Seconds of one step by key and by CLASSES.
+        durations_s: Seconds of one step by key, and by what ``weights`` tells apart.
         busy_s: Seconds of one step with something under way, overlaps once.
         step: What is divided.
+        weights: How hard each drives the card.
     """
     total_s = float(durations_s.sum()) or 1.0
     length_s = max(step.duration_s, busy_s)
@@ -232,24 +292,36 @@ def apportion(durations_s: F64, busy_s: float, step: StepEnergy) -> tuple[F64, F
     idle_frac = 1.0 - busy_s / length_s if length_s else 0.0
     dynamic_j = step.energy_j - base_j
     by_time = durations_s.sum(axis=1) / total_s
-    weighted = durations_s @ _POWERS
+    weighted = durations_s @ weights.watts
     by_kind = weighted / (float(weighted.sum()) or 1.0)
     idle_j = base_j * idle_frac
     energies_j = (base_j - idle_j) * by_time + dynamic_j * by_kind
     energies_j[-1] += step.energy_j - math.fsum([*energies_j.tolist(), idle_j])
     base_off_j = min(step.base_off_w * length_s, base_j)
-    spread_j = dynamic_j * _half_range(durations_s) + base_off_j * np.abs((1 - idle_frac) * by_time - by_kind)
+    spread_j = dynamic_j * _half_range(durations_s, weights) + base_off_j * np.abs((1 - idle_frac) * by_time - by_kind)
     counted = step.uncertainty_j / step.energy_j if step.energy_j else 0.0
     return energies_j, spread_j + energies_j * counted, idle_j, idle_j * counted + base_off_j * idle_frac
 
 
-def _half_range(durations_s: F64) -> F64:
+def _half_range(durations_s: F64, weights: Weights) -> F64:
     """Return half of what each key's share can differ by when every kind of work is anywhere within its bounds."""
-    low, high = durations_s @ _LOWS, durations_s @ _HIGHS
+    low, high = durations_s @ weights.low_w, durations_s @ weights.high_w
     most = high / np.maximum(high + (low.sum() - low), 1e-300)
     least = low / np.maximum(low + (high.sum() - high), 1e-300)
     half: F64 = (most - least) / 2
     return half
+
+
+def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
+    """Return how the joules are shared, with the share of the time whose watts were measured, and by whom."""
+    how, table = METHOD if step.base_w is not None else METHOD_WITHOUT_BASE, table_of(rank)
+    durations_s = work_by_class(rank, work, ("kind",))[1]
+    measured_frac = weigh(durations_s, work.busy_ns / 1e9, step, table).measured_frac
+    if table is None or not measured_frac:
+        return how + ASSUMED
+    if measured_frac > 0.995:
+        return f"{how}measured watts of its operators ({table.source})"
+    return f"{how}measured watts of {measured_frac:.0%} of it ({table.source}), {ASSUMED} for the rest"
 
 
 def _notes(step: StepEnergy, work: Work | None) -> list[str]:

@@ -16,14 +16,15 @@ _PART = 1
 """Part 0 of ``windows`` is what the rank's own journal holds."""
 
 
-def post_energy(run_directory: Path) -> None:
-    """Write into every posted rank with an energy pass what its cards used, as ``windows`` and ``energy``.
+def post_energy(run_directory: Path) -> list[Path]:
+    """Return the directories of the ranks whose joules are new; their ``windows`` and ``energy`` are written.
 
     Raises:
         OSError: the tables cannot be written.
     """
     place = run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL
     journal = read_journal(place) if place.is_dir() else None
+    posted = []
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():
             continue
@@ -42,6 +43,9 @@ def post_energy(run_directory: Path) -> None:
         notes = [*manifest["notes"], *(note for one in found for note in one.notes)]
         energy = [asdict(one) for one in found]
         write_json(directory / "manifest.json", {**manifest, "energy": energy, "notes": notes})
+        if any(one.energy_j is not None for one in found):
+            posted.append(directory)
+    return posted
 
 
 def _readings(journal: Journal | None, uuid: str) -> CardReadings | None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import DEFAULT_BOOK
 from gpuledger.cli.ops.compare import document_of, draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import filled_lines, measuring_options, method_of, parse_budget_ns, progress_bar
+from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.units import parse_frac
 

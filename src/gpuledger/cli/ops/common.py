@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuledger.config import DEFAULT_BOOK
+
 if TYPE_CHECKING:
     from gpuledger.operators.workload import Workload
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-DEFAULT_BOOK = "operators.book"
 
 
 def book_option() -> Decorator:

@@ -1,0 +1,79 @@
+"""Dynamic watts of operators that were measured on a card, by type and kind of number; a run keeps those of its card.
+
+What a span is made of is told by the operator that launched it and by the name of its kernel: a trace has no dtypes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+MANIFEST_KEY = "measured_watts"
+"""Where a rank's manifest keeps a :class:`WattTable`."""
+
+NUMBERS = (
+    ("bfloat16", re.compile(r"bf16|BFloat16|_tst_")),
+    ("float16", re.compile(r"(?<!b)f16|\bHalf\b|__half|_hsh_|hgemm")),
+    ("float64", re.compile(r"\bdouble\b|dgemm|f64")),
+    ("float32", re.compile(r"f32|sgemm|\bfloat\b|_sss_")),
+)
+"""Kinds of numbers by the words in a kernel's name, the first that fits; sums are often of a wider kind, so the wide
+ones come last. ``tst``, ``hsh`` and ``sss`` are cuBLAS's letters for the kinds of A, B and the sum."""
+
+
+@dataclass(frozen=True)
+class MeasuredType:
+    """One type of operator on one kind of number. ``watts`` is the mean over its records, weighted by their time.
+
+    ``low_w`` and ``high_w`` hold four fifths of the records; base power is taken off everywhere.
+    """
+
+    operator: str
+    numbers: str
+    watts: float
+    low_w: float
+    high_w: float
+    records: int
+
+
+@dataclass(frozen=True)
+class WattTable:
+    """What was measured on one card, and by whom: ``source`` in words."""
+
+    card: str
+    source: str
+    types: tuple[MeasuredType, ...]
+
+    def place_of(self, operator: str, kernel: str) -> int | None:
+        """Return the position in ``types`` of what launched a kernel; None where it was not measured."""
+        numbers = numbers_of(kernel)
+        for place, one in enumerate(self.types):
+            if one.operator == operator and one.numbers == numbers:
+                return place
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON value that :func:`table_from` reads."""
+        return {"card": self.card, "source": self.source, "types": [asdict(one) for one in self.types]}
+
+
+def numbers_of(kernel: str) -> str:
+    """Return the kind of number that a kernel works on, by its name; "" where it does not tell."""
+    return next((name for name, words in NUMBERS if words.search(kernel)), "")
+
+
+def table_from(value: dict[str, Any]) -> WattTable:
+    """Return the table that :meth:`WattTable.to_json` wrote."""
+    names = [field.name for field in fields(MeasuredType)]
+    types = tuple(MeasuredType(**{name: one[name] for name in names}) for one in value["types"])
+    return WattTable(str(value["card"]), str(value["source"]), types)
+
+
+def table_of(rank: Rank) -> WattTable | None:
+    """Return the table that a run keeps of its card; None where nothing was measured on such a card."""
+    value = rank.manifest.get(MANIFEST_KEY)
+    return None if value is None else table_from(value)

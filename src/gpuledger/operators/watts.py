@@ -1,0 +1,115 @@
+"""Dynamic watts by type of operator, from a book: how hard each drives its card, for the joules of layers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from gpuledger.analyze.measured_watts import MeasuredType, WattTable, table_from
+from gpuledger.config import DEFAULT_BOOK
+from gpuledger.errors import InputError, UsageError
+from gpuledger.operators.contents import Contents, contents_of
+from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.records import Record
+
+LAUNCHED_BY = {
+    "aten::convolution": "aten::cudnn_convolution",
+    "aten::relu_": "aten::clamp_min_",
+    "aten::clone": "aten::copy_",
+    "aten::_scaled_dot_product_efficient_attention": "aten::_efficient_attention_forward",
+    "aten::_scaled_dot_product_flash_attention": "aten::_flash_attention_forward",
+}
+"""The operator that launches the kernels, where it is not the one that is called: a trace tells the former."""
+
+LONG_NS = 20_000
+"""A record of less says more of the launch than of the work (replayed as a graph: some microseconds a kernel)."""
+
+LEAST = 3
+"""Records of a type; fewer do not tell how far such operators are apart."""
+
+LOW, HIGH = 0.1, 0.9
+
+
+def watts_of(contents: Contents, card: str, source: str) -> WattTable | None:
+    """Return what a book holds of one card's watts; None where it has no energies of that card.
+
+    Args:
+        contents: The book.
+        card: The card's name, as the driver tells it.
+        source: Whose book it is, in words.
+
+    Source: energy and time of one call over many, less the card's base power; by tick of the NVML counter.
+    """
+    types = tuple(_type(*name, found) for name, found in sorted(groups_of(contents, card).items()))
+    return WattTable(card, source, types) if types else None
+
+
+def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Return dynamic watts and nanoseconds of every record of one card, by operator and kind of number.
+
+    Types with fewer than LEAST records are left out.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for record in contents.records:
+        if contents.environments[record.environment_digest].card != card:
+            continue
+        watts = _dynamic_w(record)
+        key = contents.keys[record.key_digest]
+        numbers = _numbers_of_key(key)
+        if watts is not None and numbers is not None and record.time_median_ns is not None:
+            groups.setdefault((_launcher(key), numbers), []).append((watts, record.time_median_ns))
+    return {name: found for name, found in groups.items() if len(found) >= LEAST}
+
+
+def find_watts(card: str, environment: Mapping[str, str]) -> WattTable | None:
+    """Return what was measured on a card of this name: by the user's own book, else by the table that ships.
+
+    Args:
+        card: The card's name, as the driver tells it.
+        environment: ``GPULEDGER_BOOK`` in it names the book; else it is ``operators.book`` here.
+    """
+    book = environment.get("GPULEDGER_BOOK") or (DEFAULT_BOOK if Path(DEFAULT_BOOK).is_file() else None)
+    try:
+        own = None if book is None else watts_of(contents_of(book), card, "your operator book")
+    except (UsageError, InputError):  # no SQLAlchemy, or no book there: joules are shared all the same
+        own = None
+    return own or shipped(card)
+
+
+def shipped(card: str) -> WattTable | None:
+    """Return the table of one card that ships with the package; None where there is none."""
+    for place in sorted(files("gpuledger.operators").joinpath("measured").iterdir(), key=lambda one: one.name):
+        if place.name.endswith(".json"):
+            value = json.loads(place.read_text(encoding="utf-8"))
+            if value["card"] == card:
+                return table_from(value)
+    return None
+
+
+def _dynamic_w(record: Record) -> float | None:
+    time_ns, energy_j, base_w = record.time_median_ns, record.energy_median_j, record.base_w
+    if record.status != "ok" or not time_ns or energy_j is None or base_w is None or time_ns < LONG_NS:
+        return None
+    return max(energy_j / time_ns * 1e9 - base_w, 0.0)
+
+
+def _launcher(key: OperatorKey) -> str:
+    called = f"{key.operator.partition('.')[0]}::{key.name}"
+    return LAUNCHED_BY.get(called, called)
+
+
+def _numbers_of_key(key: OperatorKey) -> str | None:
+    return next((str(one["dtype"]) for one in key.tensors() if "float" in one["dtype"]), None)
+
+
+def _type(operator: str, numbers: str, found: list[tuple[float, float]]) -> MeasuredType:
+    watts, times_ns = (np.array(column, dtype=np.float64) for column in zip(*found, strict=True))
+    low, high = np.quantile(watts, [LOW, HIGH])
+    mean = float((watts * times_ns).sum() / times_ns.sum())
+    return MeasuredType(
+        operator, numbers, round(mean, 1), round(min(float(low), mean), 1), round(max(float(high), mean), 1), len(found)
+    )
