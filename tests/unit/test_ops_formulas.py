@@ -1,5 +1,6 @@
 """FLOPs and bytes from keys alone, against torch's own counter and against the tensors that operators really make."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -133,16 +134,60 @@ def test_every_operator_has_all_features_and_a_least_time(rows, columns):
         key_for(aten.arange.default, 4),
     ]
     rows_of = features_of(keys, [True, False, False, True, False], ROOF)
-    assert rows_of.shape == (len(keys), len(NAMES))
+    assert rows_of.values.shape == (len(keys), len(NAMES))
     assert all(ROOF.time_ns(key, work_of(key)) > 0 for key in keys)
 
 
 def test_features_of_a_product_say_how_full_its_tiles_and_waves_are():
-    (row,) = features_of([key_for(aten.mm.default, torch.ones(128, 64), torch.ones(64, 192))], [False], ROOF)
-    values = dict(zip(NAMES, row, strict=True))
-    assert values["tile_fill"] == 0.75
-    assert values["wave_fill"] == pytest.approx(2 / 132)
-    assert values["is_aligned"] == 1.0
+    found = features_of([key_for(aten.mm.default, torch.ones(128, 64), torch.ones(64, 192))], [False], ROOF)
+    values = dict(zip(NAMES, found.values[0], strict=True))
+    assert values["tile_fill_128x128"] == 0.75
+    assert values["wave_fill_128x128"] == pytest.approx(2 / 132)
+    assert values["even_k"] == 7  # 64 divides it
+    assert np.isnan(values["kernel_height"])
+
+
+MOVERS = [
+    (aten.cat.default, ([torch.ones(2, 3, 5), torch.ones(2, 4, 5)], 1)),
+    (aten.new_zeros.default, (torch.ones(7, 9), [3, 5])),
+    (aten.fill_.Scalar, (torch.ones(7, 9), 2.0)),
+    (aten.clone.default, (torch.ones(3, 1).expand(3, 8),)),
+    (aten.constant_pad_nd.default, (torch.ones(2, 3), [1, 2, 0, 4])),
+    (aten.add.Tensor, (torch.ones(4, 1, 6), torch.ones(5, 1))),
+    (aten.div.Scalar, (torch.ones(3, 1).expand(3, 8), 2.0)),
+    (aten.eq.Scalar, (torch.ones(6, 7), 1.0)),
+    (aten.masked_fill.Scalar, (torch.ones(6, 7), torch.ones(6, 7) > 0, 0.0)),
+    (aten.mean.dim, (torch.ones(2, 3, 4, 5), [-1, -2], True)),
+    (aten.sum.dim_IntList, (torch.ones(6, 7), [0])),
+    (aten.max_pool2d_with_indices.default, (torch.ones(2, 3, 9, 11), [3, 3], [2, 2], [1, 1])),
+    (aten.max_pool2d_with_indices.default, (torch.ones(2, 3, 10, 11), [3, 3], [2, 2], [0, 0], [1, 1], True)),
+    (aten.avg_pool2d.default, (torch.ones(2, 3, 9, 11), [2, 2])),
+    (aten._adaptive_avg_pool2d.default, (torch.ones(2, 3, 9, 11), [4, 4])),
+    (aten.index.Tensor, (torch.ones(9, 4), [torch.tensor([1, 2, 2])])),
+    (aten.native_dropout.default, (torch.ones(6, 7), 0.5, True)),
+    (aten.arange.default, (12,)),
+]
+
+
+@pytest.mark.parametrize(("func", "args"), MOVERS, ids=[str(func) for func, _ in MOVERS])
+def test_what_is_written_is_as_large_as_what_torch_makes(func, args):
+    made = func(*args)
+    results = made if isinstance(made, tuple) else (made,)
+    work = work_of(key_for(func, *args))
+    assert work.written_bytes == sum(one.numel() * one.element_size() for one in results)
+
+
+def test_what_is_only_filled_is_not_read():
+    work = work_of(key_for(aten.new_zeros.default, torch.ones(700, 900), [3, 5]))
+    assert (work.read_bytes, work.flops) == (0, 0)
+    copied = work_of(key_for(aten.copy_.default, torch.ones(8, 8), torch.ones(8)))
+    assert (copied.read_bytes, copied.written_bytes) == (8 * 4, 64 * 4)
+
+
+def test_a_concatenation_launches_a_kernel_for_each_piece_that_is_not_empty():
+    pieces = [torch.ones(2, 3), torch.ones(0), torch.ones(2, 4)]
+    assert work_of(key_for(aten.cat.default, pieces, 1)).launches == 2
+    assert work_of(key_for(aten.relu.default, pieces[0])).launches == 1
 
 
 def test_the_same_layer_at_another_batch_is_of_the_same_family_of_shapes():

@@ -1,6 +1,7 @@
 """Predictions: they learn a known law, hold outside its range, keep duplicates together, and need no pickle."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import EmptyRunError, InputError
-from gpuledger.operators.features import shape_family
+from gpuledger.operators.features import NAMES, Features, shape_family
 from gpuledger.operators.fit import Example, examples_of, fit, folds_of, group_numbers, out_of_range
-from gpuledger.operators.formulas import work_of
+from gpuledger.operators.formulas import FAMILIES, work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.predict import FittedPredictor, load_model, save_model
+from gpuledger.operators.process import Scales, _unlikeliness, learn_process
 from gpuledger.operators.records import Record
 from gpuledger.operators.roof import Roof
-from gpuledger.operators.trees import learn
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 
@@ -40,7 +41,7 @@ def law_ns(key):
 @pytest.fixture(scope="module")
 def examples():
     random = np.random.default_rng(0)
-    keys = [product(*(int(2 ** random.uniform(5, 11)) for _ in range(3))) for _ in range(240)]
+    keys = [product(*(int(2 ** random.uniform(5, 11)) for _ in range(3))) for _ in range(160)]
     return [Example(key, False, law_ns(key), 350.0, shape_family(key)) for key in keys]
 
 
@@ -156,11 +157,66 @@ def test_the_newest_record_of_an_operator_and_mode_is_the_example():
     assert found[True].power_w is None
 
 
-def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does():
+def row_of(values, kind):
+    """Features of which the first two matter."""
+    full = np.full((len(values), len(NAMES)), np.nan)
+    full[:, :2] = values
+    return Features(full, np.array(kind), np.zeros(len(values), dtype=np.int64))
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Two kinds that follow one law, the second twice as slow; the family of shapes is every third row."""
     random = np.random.default_rng(5)
-    features = random.normal(size=(300, 3))
-    features[random.random((300, 3)) < 0.3] = np.nan
-    target = np.where(np.isnan(features[:, 0]), 3.0, features[:, 0])
-    forest = learn(features, target, None)  # compares itself with scikit-learn and raises where they differ
-    assert np.abs(forest.predict(features) - target).mean() < 0.2
-    assert forest.predict(features[:0]).shape == (0,)
+    values = random.normal(size=(120, 2))
+    kinds = np.where(random.random(120) < 0.5, "a", "b")
+    target = values[:, 0] + np.sin(values[:, 1]) + (kinds == "b") + 0.05 * random.normal(size=120)
+    groups = np.repeat(np.arange(40), 3)
+    return row_of(values, kinds), target, groups, learn_process(row_of(values, kinds), target, groups)
+
+
+def test_a_process_tells_kinds_apart_and_interpolates(noisy):
+    *_, process = noisy
+    asked = row_of(np.array([[0.1, 0.2]] * 2), ["a", "b"])
+    middle, deviation = process.predict(asked)
+    assert middle == pytest.approx([0.1 + np.sin(0.2), 1.1 + np.sin(0.2)], abs=0.15)
+    _, unsure = process.predict(row_of(np.array([[0.1, 0.2]]), ["c"]))
+    assert unsure[0] > 3 * deviation.max()
+
+
+def test_beyond_what_was_measured_the_outermost_is_taken(noisy):
+    *_, process = noisy
+    edge = process.rows.values.max(axis=0) * process.scale + process.shift
+    values = [row_of(np.array([factor * edge[:2]]), ["a"]) for factor in (1.0, 1.5, 40.0)]
+    assert len({float(process.predict(asked)[0][0]) for asked in values}) == 1
+
+
+def test_leaving_groups_out_at_once_is_what_learning_without_them_gives(noisy):
+    features, target, groups, process = noisy
+    misses, deviations = process.left_out(groups)
+    kept = groups != 7
+    without = replace(process, rows=process.rows[kept], target=target[kept])
+    middle, deviation = without.predict(features[~kept])
+    assert target[~kept] - middle == pytest.approx(misses[~kept], abs=1e-6)
+    assert deviation == pytest.approx(deviations[~kept], abs=1e-4)
+
+
+def test_the_slope_of_the_likelihood_is_its_difference(noisy):
+    _, target, _, process = noisy
+    rows, flat = process.rows[:40], process.scales.flat
+    aim = target[:40] - process.centre
+    _, slope = _unlikeliness(process.scales, rows, aim)
+    for place in (0, 1, 2, 3, 4, 4 + len(FAMILIES), len(flat) - 2 * len(NAMES), len(flat) - len(NAMES) + 1):
+        step = np.zeros_like(flat)
+        step[place] = 1e-5
+        costs = [_unlikeliness(Scales.of_flat(flat + sign * step), rows, aim)[0] for sign in (1, -1)]
+        assert slope[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, rel=1e-3, abs=1e-5)
+
+
+def test_intervals_hold_nine_tenths_of_what_was_not_learned_from(examples):
+    groups = group_numbers(examples)
+    inside = [one for one, group in zip(examples, groups, strict=True) if group % 2]
+    asked = [one for one, group in zip(examples, groups, strict=True) if not group % 2]
+    costs = FittedPredictor(fit(inside, ROOF)).costs([one.key for one in asked], [False] * len(asked))
+    held = [cost.time_low_ns <= one.time_ns <= cost.time_high_ns for one, cost in zip(asked, costs, strict=True)]
+    assert np.mean(held) > 0.75

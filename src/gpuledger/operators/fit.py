@@ -9,20 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuledger.errors import EmptyRunError
-from gpuledger.operators.features import features_of, shape_family
+from gpuledger.operators.features import Features, Floats, features_of, shape_family
 from gpuledger.operators.formulas import family_of, work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode
+from gpuledger.operators.process import Process, learn_process
 from gpuledger.operators.records import Record
 from gpuledger.operators.roof import Roof
-from gpuledger.operators.trees import Floats, Forest, learn
 
 LEAST_NS = 100.0
 LEAST_EXAMPLES = 20
-HELD_OUT = 5
-"""One in so many families of shapes tells by how much the interval has to be widened."""
-QUANTILES = (0.05, 0.95)
-"""Ends of the interval: 90 % of operators should lie inside."""
+INSIDE_FRAC = 0.9
+"""The share of operators never seen that should lie inside their interval."""
 RANGE_SLACK = 1.0
 """Doublings beyond the largest and the smallest operator learned from that still count as within range."""
 
@@ -40,19 +38,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One learned quantity, log2 of its share of the roof: the middle, and an interval widened until it is honest."""
+    """One learned quantity, log2 of its share of the roof; ``widen`` is half its interval, in deviations."""
 
-    middle: Forest
-    low: Forest
-    high: Forest
+    process: Process
     widen: float
 
-    def predict(self, features: Floats) -> tuple[Floats, Floats, Floats]:
+    def predict(self, features: Features) -> tuple[Floats, Floats, Floats]:
         """Return middle, low and high, float64[n] each, as log2 of the share of the roof."""
-        middle = self.middle.predict(features)
-        low = np.minimum(self.low.predict(features) - self.widen, middle)
-        high = np.maximum(self.high.predict(features) + self.widen, middle)
-        return middle, low, high
+        middle, deviation = self.process.predict(features)
+        return middle, middle - self.widen * deviation, middle + self.widen * deviation
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
 
     Raises:
         EmptyRunError: too few of them.
-        UsageError: scikit-learn is not installed.
+        UsageError: SciPy is not installed.
     """
     if len(examples) < LEAST_EXAMPLES:
         raise EmptyRunError(
@@ -143,21 +137,15 @@ def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> npt.ND
     return np.asarray(places[groups])
 
 
-def _quantity(features: Floats, target: Floats, groups: npt.NDArray[np.int64]) -> Quantity:
+def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64]) -> Quantity:
     """Return a quantity whose interval holds 90 % of the operators it has not learned from.
 
-    The learned quantiles are those of what was seen and are too narrow for what was not; held-out groups tell by how
-    much (conformalized quantile regression).
+    Every family of shapes in turn is left out; how far off its operators then are, in deviations that the process tells
+    of them, says how wide the interval has to be (conformal prediction).
     """
-    inside = folds_of(groups, HELD_OUT) != 0
-    widen = 0.0
-    if np.count_nonzero(inside) >= LEAST_EXAMPLES // 2 and not inside.all():
-        low, high = (learn(features[inside], target[inside], quantile) for quantile in QUANTILES)
-        rest, real = features[~inside], target[~inside]
-        misses = np.maximum(low.predict(rest) - real, real - high.predict(rest))
-        widen = max(float(np.quantile(misses, QUANTILES[1] - QUANTILES[0])), 0.0)
-    low, high = (learn(features, target, quantile) for quantile in QUANTILES)
-    return Quantity(learn(features, target, None), low, high, widen)
+    process = learn_process(features, target, groups)
+    misses, deviations = process.left_out(groups)
+    return Quantity(process, float(np.quantile(np.abs(misses) / deviations, INSIDE_FRAC)))
 
 
 def _ranges(examples: Sequence[Example]) -> dict[str, Range]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.operators.key import OperatorKey, is_tensor, tensor_bytes, tensors_in
+from gpuledger.operators.traffic import broadcast_elements, launches_of, read_bytes, written_bytes
 
 FAMILIES = (
     "matmul", "convolution", "convolution_backward", "attention", "normalization", "softmax", "pooling", "reduction",
@@ -25,6 +26,7 @@ _FAMILY_OF = {
         ("copy_", "clone", "_to_copy", "cat", "stack", "contiguous", "roll", "fill_", "zeros_like"), "copy"
     ),
     **dict.fromkeys(("constant_pad_nd", "repeat", "zero_", "ones_like", "full_like", "flip"), "copy"),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "zeros", "ones", "full", "arange"), "copy"),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "var_mean", "var"), "reduction"),
     **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "cumsum", "norm", "linalg_vector_norm"), "reduction"),
 }
@@ -54,7 +56,7 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Work:
-    """What one call has to do. ``bytes`` are those read and written once each."""
+    """What one call has to do. ``bytes`` are those read and written once each, ``launches`` about the kernels."""
 
     family: str
     flops: int
@@ -64,6 +66,7 @@ class Work:
     kernel: int = 1
     stride: int = 1
     groups: int = 1
+    launches: int = 1
 
     @property
     def bytes(self) -> int:
@@ -90,11 +93,8 @@ def work_of(key: OperatorKey) -> Work:
     """
     family = family_of(key)
     formula = _FORMULAS.get(family)
-    if formula is not None:
-        found = formula(key)
-        if found is not None:
-            return found
-    return _by_elements(key, family)
+    found = None if formula is None else formula(key)
+    return replace(found or _by_elements(key, family), launches=launches_of(key))
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -107,27 +107,21 @@ def _item_bytes(value: Mapping[str, Any]) -> int:
     return tensor_bytes(dense) // count if count else 0
 
 
-def _read_bytes(key: OperatorKey) -> int:
-    """Return the bytes of the tensors, each once."""
-    return sum(tensor_bytes(tensor) for tensor in key.tensors() if "same" not in tensor)
-
-
 def _by_elements(key: OperatorKey, family: str) -> Work:
-    """Return the work of an operator whose output is as large as its largest input, an operation for each element."""
+    """Return the work of an operator that is no product: an operation for each element, none where it only copies."""
     tensors = [tensor for tensor in key.tensors() if "same" not in tensor]
     elements = max((math.prod(tensor["shape"]) for tensor in tensors), default=0)
-    largest = max((tensor_bytes(tensor) for tensor in tensors), default=0)
-    read_bytes = _read_bytes(key)
     if family == "optimizer":
         lists = [list(tensors_in(value)) for value in key.arguments if isinstance(value, (list, tuple))]
         elements = sum(math.prod(tensor["shape"]) for tensor in tensors)
+        largest = max((tensor_bytes(tensor) for tensor in tensors), default=0)
         written = sum(tensor_bytes(tensor) for tensor in lists[0]) if lists else largest
-        return Work(family, elements, read_bytes, written)
-    if family == "reduction":
-        return Work(family, elements, read_bytes, 0)
-    if family == "embedding":
+        return Work(family, elements, read_bytes(key), written)
+    if family == "embedding" and key.name not in ("index", "index_select"):
         return _lookup(key, tensors)
-    return Work(family, elements, read_bytes, largest)
+    if family == "elementwise":
+        elements = broadcast_elements(tensors)
+    return Work(family, 0 if family == "copy" else elements, read_bytes(key), written_bytes(key, family))
 
 
 def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> Work:
@@ -136,7 +130,7 @@ def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> Work:
     rows = max((math.prod(tensor["shape"]) for tensor in indices), default=1)
     table = next((tensor for tensor in tensors if tensor not in indices), None)
     if table is None or not table["shape"]:
-        return Work("embedding", 0, _read_bytes(key), 0)
+        return Work("embedding", 0, read_bytes(key), 0)
     width = tensor_bytes(table) // max(table["shape"][0], 1)
     moved = min(rows * width, max(tensor_bytes(table), rows * width))
     return Work("embedding", 0, moved + sum(tensor_bytes(tensor) for tensor in indices), moved)
@@ -158,11 +152,11 @@ def _matmul(key: OperatorKey) -> Work | None:
     if gemm is None:
         return None
     flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
-    return Work("matmul", flops, _read_bytes(key), gemm.batch * gemm.m * gemm.n * _item_bytes(left), gemm)
+    return Work("matmul", flops, read_bytes(key), gemm.batch * gemm.m * gemm.n * _item_bytes(left), gemm)
 
 
 @dataclass(frozen=True)
-class _Convolution:
+class Convolution:
     """A convolution's arguments, at the places that aten's schema gives them."""
 
     x: tuple[int, ...]
@@ -171,6 +165,7 @@ class _Convolution:
     stride: int
     groups: int
     is_transposed: bool
+    padding: int
 
     @property
     def flops(self) -> int:
@@ -185,7 +180,7 @@ class _Convolution:
         return Gemm(self.groups, places, max(self.out[1] // self.groups, 1), math.prod(self.w[1:]))
 
 
-def _read_convolution(arguments: Sequence[Any]) -> _Convolution | None:
+def _read_convolution(arguments: Sequence[Any]) -> Convolution | None:
     """Return a convolution from aten's nine arguments: input, weight, bias, stride, padding, dilation, …, groups."""
     if len(arguments) < 9 or not (is_tensor(arguments[0]) and is_tensor(arguments[1])):
         return None
@@ -200,7 +195,17 @@ def _read_convolution(arguments: Sequence[Any]) -> _Convolution | None:
         else:
             spatial.append((size + 2 * padding[axis] - reach - 1) // stride[axis] + 1)
     channels = w[1] * groups if transposed else w[0]
-    return _Convolution(x, w, (x[0], channels, *spatial), max(stride, default=1), groups, transposed)
+    return Convolution(
+        x, w, (x[0], channels, *spatial), max(stride, default=1), groups, transposed, max(padding, default=0)
+    )
+
+
+def convolution_of(key: OperatorKey) -> Convolution | None:
+    """Return the convolution that an operator is, or is the gradient of; None where it is none."""
+    values = key.arguments
+    if key.name == "convolution_backward":
+        return _read_convolution((values[1], values[2], None, *values[4:10])) if len(values) > 10 else None
+    return _read_convolution(values) if family_of(key) == "convolution" else None
 
 
 def _spread(value: Any, count: int) -> list[int]:
@@ -209,27 +214,25 @@ def _spread(value: Any, count: int) -> list[int]:
 
 
 def _convolution(key: OperatorKey) -> Work | None:
-    found = _read_convolution(key.arguments)
+    found = convolution_of(key)
     if found is None:
         return None
     written = math.prod(found.out) * _item_bytes(key.arguments[0])
     window = math.prod(found.w[2:])
-    return Work("convolution", found.flops, _read_bytes(key), written, found.gemm, window, found.stride, found.groups)
+    return Work("convolution", found.flops, read_bytes(key), written, found.gemm, window, found.stride, found.groups)
 
 
 def _convolution_backward(key: OperatorKey) -> Work | None:
     """Return the work of the gradients that the output mask asks for: of the input and of the weight."""
     values = key.arguments
-    if len(values) < 11:
-        return None
-    found = _read_convolution((values[1], values[2], None, *values[4:10]))
+    found = convolution_of(key)
     if found is None:
         return None
     mask = values[10]
     gradients = sum(bool(wanted) for wanted in mask[:2])
     written = (math.prod(found.x) if mask[0] else 0) + (math.prod(found.w) if mask[1] else 0)
     return Work(
-        "convolution_backward", gradients * found.flops, _read_bytes(key), written * _item_bytes(values[1]),
+        "convolution_backward", gradients * found.flops, read_bytes(key), written * _item_bytes(values[1]),
         found.gemm, math.prod(found.w[2:]), found.stride, found.groups,
     )  # fmt: skip
 
@@ -248,8 +251,8 @@ def _attention(key: OperatorKey) -> Work | None:
     item = _item_bytes(next(value for value in key.arguments if is_tensor(value)))
     if is_backward:
         written = (math.prod(q) + math.prod(k) + math.prod(v)) * item
-        return Work("attention", 3 * first + 2 * second, _read_bytes(key), written, gemm)
-    return Work("attention", first + second, _read_bytes(key), batch * heads * queries * out_width * item, gemm)
+        return Work("attention", 3 * first + 2 * second, read_bytes(key), written, gemm)
+    return Work("attention", first + second, read_bytes(key), batch * heads * queries * out_width * item, gemm)
 
 
 _FORMULAS: dict[str, Callable[[OperatorKey], Work | None]] = {

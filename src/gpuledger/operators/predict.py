@@ -16,16 +16,15 @@ from gpuledger.operators.features import NAMES, features_of
 from gpuledger.operators.fit import Example, Model, Quantity, Range, out_of_range, time_target
 from gpuledger.operators.formulas import work_of
 from gpuledger.operators.key import OperatorKey
+from gpuledger.operators.process import Process
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
-from gpuledger.operators.trees import Forest
 
-VERSION = 1
+VERSION = 2
 """Version of a model's file."""
 GUESS = 4.0
 """How many times more or less an operator may take that is only known by its roof."""
 _QUANTITIES = ("time", "power")
-_PARTS = ("middle", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,8 @@ def save_model(model: Model, place: Path) -> None:
     arrays: dict[str, Any] = {"facts": np.array(json.dumps(facts))}
     for name in _QUANTITIES:
         quantity: Quantity | None = getattr(model, name)
-        for part in _PARTS if quantity is not None else ():
-            arrays.update(getattr(quantity, part).arrays(f"{name}.{part}"))
+        if quantity is not None:
+            arrays.update(quantity.process.arrays(name))
     beside = place.with_name(place.name + ".part.npz")
     np.savez_compressed(beside, **arrays)
     beside.replace(place)
@@ -156,5 +155,4 @@ def load_model(place: Path) -> Model:
 def _quantity(name: str, widen: float | None, arrays: Any) -> Quantity | None:
     if widen is None:
         return None
-    parts = {part: Forest.of_arrays(f"{name}.{part}", arrays) for part in _PARTS}
-    return Quantity(**parts, widen=widen)
+    return Quantity(Process.of_arrays(name, arrays), widen)

@@ -39,8 +39,8 @@ class Roof:
         return max(self.flop_per_ns.values(), default=1.0)
 
     def time_ns(self, key: OperatorKey, work: Work) -> float:
-        """Return the least time of one call: its FLOPs or its bytes, whichever takes longer, and the launch."""
-        return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns) + FLOOR_NS
+        """Return the least time of one call: its FLOPs or its bytes, whichever takes longer, and the launches."""
+        return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns) + FLOOR_NS * work.launches
 
 
 def roof_of_card(card: Card) -> Roof:
