@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now, torch above all, out of the hundreds of walks over all objects that recordings do."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401  what the first optimizer would load, before conftest.py sets aside what is loaded
+
 from gpuledger import record
 from gpuledger.model.run import Rank
 from gpuledger.model.tables import TABLES
