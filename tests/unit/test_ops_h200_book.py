@@ -7,12 +7,15 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch.utils._pytree import tree_leaves
 
 from gpuledger.cli.main import main
 from gpuledger.operators.book import open_book
 from gpuledger.operators.choose import Shelf, open_shelf
-from gpuledger.operators.rebuild import find_operator
+from gpuledger.operators.formulas import work_of
+from gpuledger.operators.rebuild import rebuild
 from gpuledger.operators.sum import sum_up
 from gpuledger.operators.workload import read_workload
 
@@ -64,6 +67,21 @@ def test_every_record_is_whole(shelf: Shelf) -> None:
             assert record.base_w is None or 110 < record.base_w < 200
 
 
-def test_every_operator_is_one_that_torch_has(shelf: Shelf) -> None:
-    for name in {key.operator for key in shelf.keys.values()}:
-        assert find_operator(name) is not None
+TOLD_BY_KEY = ("convolution", "matmul", "elementwise", "copy", "pooling", "reduction", "softmax")
+"""Families whose results have as many bytes as is computed from the key; a loss over rows is none."""
+
+
+def test_every_operator_of_the_book_is_made_again_and_gives_what_its_key_says(shelf: Shelf) -> None:
+    for key in shelf.keys.values():
+        call = rebuild(key, "meta")
+        given = [one for one in tree_leaves([call.args, call.kwargs]) if isinstance(one, torch.Tensor)]
+        described = [(tensor["shape"], tensor["stride"]) for tensor in key.tensors()]
+        assert [(list(one.shape), list(one.stride())) for one in given] == described, key.text
+        with torch.no_grad():
+            results = [one for one in tree_leaves(call()) if isinstance(one, torch.Tensor)]
+        work = work_of(key)
+        if work.family in TOLD_BY_KEY and "loss" not in key.name:
+            assert sum(one.numel() * one.element_size() for one in results) == work.written_bytes, key.text
+        elif "norm" in key.name:
+            assert list(results[0].shape) == described[0][0], key.text
+    assert len(shelf.keys) == 1543

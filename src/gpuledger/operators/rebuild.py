@@ -31,7 +31,8 @@ class Call:
 def rebuild(key: OperatorKey, device: str | torch.device = "cpu") -> Call:
     """Return a call of the operator with inputs of the shapes, dtypes and strides in its key, on a device.
 
-    The same key gives the same values. Its flags are for the caller to set.
+    The same key gives the same values. On ``meta`` nothing is drawn: a call tells shapes and dtypes alone. Its flags
+    are for the caller to set.
 
     Raises:
         InputError: this torch has no such operator, or the key holds what cannot be made again.
@@ -118,6 +119,8 @@ class _Drawer:
         span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if all(shape) else 0
         storage = torch.empty(span, dtype=dtype, device=device)
         tensor = storage.as_strided(shape, stride)
+        if device.type == "meta":
+            return tensor
         drawn = self._values(shape, dtype, values, device)
         share = described.get("sparsity")
         if share:

@@ -85,6 +85,11 @@ def _of_shape(place: int) -> Callable[[OperatorKey], int]:
     return formula
 
 
+def _converted(key: OperatorKey) -> int:
+    dtype = (key.keywords.get("dtype") or {}).get("torch")
+    return int(math.prod(_first(key)["shape"])) * (ITEM_BYTES[dtype] if dtype else _item(key))
+
+
 def _joined(key: OperatorKey) -> int:
     return sum(dense_bytes(tensor) for tensor in tensors_in(key.arguments[0]))
 
@@ -157,6 +162,7 @@ _WRITTEN: dict[str, Callable[[OperatorKey], int]] = {
     "randint": _of_shape(2),
     "arange": lambda key: int(key.arguments[-1]) * _INDEX_BYTES,
     **dict.fromkeys(("cat", "stack"), _joined),
+    "_to_copy": _converted,
     "constant_pad_nd": _padded,
     "max_pool2d_with_indices": lambda key: pooled_places(key) * (_item(key) + _INDEX_BYTES),
     "avg_pool2d": lambda key: pooled_places(key) * _item(key),
