@@ -105,6 +105,7 @@ class TimePass:
     def _ranged_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         is_compiling, open_range, enroll = torch.compiler.is_compiling, torch_private.open_range, self._roster.enroll
         known = self._roster.module_ids
+        texts: dict[int, str] = {}
         time_pass = self
 
         @functools.wraps(original)
@@ -112,7 +113,10 @@ class TimePass:
             if is_compiling() or not time_pass.is_open:
                 return original(self, *args, **kwargs)
             number = known.get(id(self), -1)
-            with open_range(f"{MODULE_RANGE}{number if number >= 0 else enroll(self)}"):
+            if number not in texts:
+                number = enroll(self)
+                texts[number] = f"{MODULE_RANGE}{number}"
+            with open_range(texts[number]):
                 try:
                     return original(self, *args, **kwargs)
                 except BaseException as error:
