@@ -30,6 +30,7 @@ from gpuledger.operators.choose import open_shelf, sum_measured
 from gpuledger.operators.compare import Pair, Whole
 from gpuledger.operators.fill import fill
 from gpuledger.operators.method import Method
+from gpuledger.operators.names import name_kernels
 from gpuledger.operators.place import Place, find_place
 from gpuledger.operators.statistics import Spread
 from gpuledger.operators.wanted import Wanted
@@ -170,7 +171,9 @@ def main() -> None:
     book = open_book(options.book)
     if "measure" in options.parts:
         options.folder.mkdir(parents=True, exist_ok=True)
-        measure(options, find_place(options.device), book)
+        place = find_place(options.device)
+        measure(options, place, book)
+        name_kernels(book, place)
     if "sum" in options.parts:
         results = sum_all(options, book)
         write_results(options.out, results)

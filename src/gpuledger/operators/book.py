@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -184,6 +184,19 @@ class Book:
             InputError: the store could not be reached for as long as ``retry_s``, or a key or environment is missing.
         """
         self._put({schema.RECORDS: [{"digest": record.digest, **_plain(record)} for record in records]})
+
+    def put_kernels(self, names: Mapping[str, Sequence[str]], environment: Environment) -> None:
+        """Name the kernels of records that name none, all or none; ``names`` are by the digest of the key."""
+        bare = [record for record in self.records(environment, list(names)) if not record.kernels]
+
+        def write(connection: sa.Connection) -> None:
+            for record in bare:
+                kernels = list(names[record.key_digest])
+                connection.execute(
+                    sa.update(schema.RECORDS).where(schema.RECORDS.c.digest == record.digest).values(kernels=kernels)
+                )
+
+        self._try(lambda: self._within(self._writing, write))
 
     def _put(self, rows: dict[sa.Table, list[dict[str, Any]]]) -> None:
         def write(connection: sa.Connection) -> None:

@@ -45,8 +45,8 @@ def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, cloc
         bytes=work.bytes,
     )
     try:
-        _refuse_too_large(work.read_bytes, place)
-        with torch.no_grad(), _allowed(key):
+        refuse_too_large(key, place)
+        with torch.no_grad(), allowed(key):
             return _measured(blank, key, mode, place, method, clock_ns)
     except NoCounterError:
         raise
@@ -55,14 +55,15 @@ def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, cloc
         return replace(blank, status="failed", reason=_reason(error))
 
 
-def _refuse_too_large(read_bytes: int, place: Place) -> None:
-    free_bytes = place.free_bytes()
+def refuse_too_large(key: OperatorKey, place: Place) -> None:
+    """Raise MemoryError where an operator's inputs alone need most of the memory that is free."""
+    read_bytes, free_bytes = work_of(key).read_bytes, place.free_bytes()
     if read_bytes > HOPELESS_FRAC * free_bytes:
         raise MemoryError(f"out of memory: its inputs need {read_bytes >> 20} MiB, {free_bytes >> 20} MiB are free")
 
 
 @contextmanager
-def _allowed(key: OperatorKey) -> Iterator[None]:
+def allowed(key: OperatorKey) -> Iterator[None]:
     """Let products be computed in TF32 where the key says so, and put the settings back."""
     settings = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]  # not annotated
     kept = [setting.fp32_precision for setting in settings]

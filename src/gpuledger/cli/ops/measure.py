@@ -77,6 +77,7 @@ def measure_command(
     workloads = [open_workload(text) for text in workload_paths]
     from gpuledger.operators.book import open_book
     from gpuledger.operators.fill import fill
+    from gpuledger.operators.names import name_kernels
     from gpuledger.operators.place import find_place
 
     place = find_place(how["device"], force=how["force"])
@@ -86,6 +87,7 @@ def measure_command(
             workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), budget_ns=budget_ns,
             tell=tell,
         )  # fmt: skip
+    name_kernels(book, place)
     if as_json:
         print_json({"card": place.environment.card, "book": book.url, **filled_document(filled)})
         return
