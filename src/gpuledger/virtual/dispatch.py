@@ -11,11 +11,11 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch._compile
-import torch._dynamo.eval_frame
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -41,8 +41,14 @@ _CPU = torch.device("cpu")
 _LAST_FIRST = frozenset({torch.ops.aten.native_dropout.default})
 """Operators that make their last result first."""
 
-_BETWEEN = (__file__.rpartition("/")[0], torch._compile.__file__, torch._dynamo.eval_frame.__file__)
+_BETWEEN = (
+    __file__.rpartition("/")[0],
+    torch._compile.__file__,
+    str(Path(torch.__file__).with_name("_dynamo") / "eval_frame.py"),
+)
 """Files whose frames stand between an operator and whoever called it."""
+
+_DEVICE = torch.ops.prim.device.default
 
 _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, NotImplementedError)
 
@@ -89,7 +95,14 @@ class VirtualMode(TorchDispatchMode):
         self.say = say
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled on a virtual card: that the compiler stays away need not be said at every operator."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
+            return args[0].fake_device  # two of three calls: each look at a tensor's device comes here
         with torch._C.DisableTorchFunction():
             return self._run(func, args, kwargs or {})
 
