@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import gpuledger
+from gpuledger.collect import scopes
 from gpuledger.collect.scopes import current_path
 from gpuledger.errors import UsageError
 
@@ -153,6 +154,33 @@ def test_a_decorated_generator_leaves_its_scope_between_its_values() -> None:
     abandoned.close()
     assert seen == [("hello", "data"), ("thrown", "data"), ("closed", "data"), ("closed", "data")]
     assert current_path() == ""
+
+
+def test_names_without_end_are_forgotten_and_stay_right() -> None:
+    with gpuledger.scope("a"):
+        for number in range(3 * scopes.LEVELS_KEPT):
+            with gpuledger.scope(f"{number}"), gpuledger.scope("b"):
+                assert current_path() == f"a/{number}/b"
+        level = scopes._get()
+        assert len(level[2]) <= scopes.LEVELS_KEPT
+    assert current_path() == ""
+
+
+def test_a_listener_hears_every_change_and_only_the_last_one_hears() -> None:
+    first: list[tuple[str, bool]] = []
+    last: list[tuple[str, bool]] = []
+    hear_first, hear_last = (
+        lambda path, scope, heard=heard: heard.append((path, scope is not None)) for heard in (first, last)
+    )
+    scopes.listen(hear_first)
+    scopes.listen(hear_last)
+    scopes.stop_listening(hear_first)
+    with gpuledger.scope("a"), gpuledger.scope("b", append=False):
+        pass
+    scopes.stop_listening(hear_last)
+    with gpuledger.scope("c"):
+        pass
+    assert (first, last) == ([], [("a", True), ("b", True), ("a", False), ("", False)])
 
 
 def test_a_scope_left_where_it_was_not_entered_changes_nothing() -> None:

@@ -50,6 +50,13 @@ def test_forward_and_backward_of_plain_code_go_to_their_scopes() -> None:
     assert scopes_by_size(recorded, "setup", "between")[1003] == {"", "b"}
 
 
+class Exp(nn.Module):
+    """A module whose output's node carries a hook of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.exp()
+
+
 def random_program(seed: int, expected: dict[int, str]) -> Callable[[Any], None]:
     """Return a program of nested scopes in which the size of a tensor tells the scope it was made in."""
     rng = random.Random(seed)
@@ -62,7 +69,8 @@ def random_program(seed: int, expected: dict[int, str]) -> Callable[[Any], None]
             size = 1000 + len(expected)
             expected[size] = current_path()
             start = torch.ones(size, requires_grad=True)
-            losses.append((start.sin() * start).exp().sum())
+            product = start.sin() * start
+            losses.append((Exp()(product) if rng.random() < 0.5 else product.exp()).sum())
 
     def program(recording: Any) -> None:
         losses: list[Any] = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -218,8 +219,7 @@ class ModuleTracker:
             if number == start - 1:
                 reached = True
             if number not in claimed:
-                claimed.add(number)
-                node.register_prehook(self._hook(parent_id, -1))
+                self._claim(state, node, number, parent_id, -1)
         return not reached
 
     def _claim_outputs(self, state: ThreadState, frame: _Frame, end: int, result: Any) -> None:
@@ -232,11 +232,28 @@ class ModuleTracker:
                 continue
             number = node._sequence_nr()
             if number >= start and number not in claimed:
-                claimed.add(number)
-                node.register_prehook(self._hook(module_id, stack_id))
+                self._claim(state, node, number, module_id, stack_id)
             if hidden:
                 hidden = False
                 self._give_back(node, start, end, state.stack)
+
+    def _claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
+        """Have a node say its module before it runs, and where there are scopes its own: registering takes longest."""
+        state.claimed.add(number)
+        hook = self._hook(module_id, stack_id)
+        if self._scopes.used:
+            state.scope_claimed.add(number)
+            hook = partial(self._say_scope, state.scoped_nodes, number, hook)
+        node.register_prehook(hook)
+
+    def _say_scope(
+        self, scoped: dict[int, str], number: int, say_module: Callable[[Any], None], gradients: Any
+    ) -> None:
+        """Put the scope that was found for a node on the thread that runs it, then its module."""
+        piece = scoped.get(number)
+        if piece is not None:
+            self.phases.local.state.scope = piece
+        say_module(gradients)
 
     def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
         """After the module's first node has run backward, the parent is at work: it made the node before that one."""
@@ -294,13 +311,11 @@ class ModuleTracker:
             if before != Phase.BACKWARD:
                 self.phases.change(Phase.BACKWARD)
                 self.phases.put(OUTSIDE, 0, self._call_stack_id())
-            claimed = state.claimed
             roots = _result_tensors(tensors)
             for tensor in roots:
                 node = tensor.grad_fn
-                if node is not None and node._sequence_nr() not in claimed:
-                    claimed.add(node._sequence_nr())
-                    node.register_prehook(self._hook(OUTSIDE, self._call_stack_id()))
+                if node is not None and node._sequence_nr() not in state.claimed:
+                    self._claim(state, node, node._sequence_nr(), OUTSIDE, self._call_stack_id())
             self._scopes.before_backward(roots)
         except Exception as error:
             self._on_error(error)
@@ -317,6 +332,7 @@ class ModuleTracker:
             if whole:
                 self._on_backward_end()
                 self.phases.threads.claimed.clear()
+                self.phases.threads.scope_claimed.clear()
             self.phases.after_backward(before, whole=whole)
         except Exception as error:
             self._on_error(error)

@@ -17,13 +17,15 @@ class ThreadState:
 
     ``stack`` holds ``[module_id, last_sequence_number]`` of the modules it is inside, ``claimed`` the sequence numbers
     of the graph nodes that carry a hook already. ``token`` is without the scope, whose piece is ``scope``;
-    ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scoped_nodes`` which nodes carry
-    a scope's hook, ``scopes_before`` what to go back to inside a backward pass.
+    ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scoped_nodes`` before which nodes
+    backward goes to which, ``scope_claimed`` the nodes whose module's hook says so, ``scopes_before`` what to go back
+    to inside a backward pass.
     """
 
     __slots__ = (
         "claimed",
         "scope",
+        "scope_claimed",
         "scope_pieces",
         "scope_starts",
         "scoped_nodes",
@@ -37,6 +39,7 @@ class ThreadState:
         self.token = ""
         self.claimed: set[int] = set()
         self.scope = ""
+        self.scope_claimed: set[int] = set()
         self.scope_starts: list[int] = []
         self.scope_pieces: list[str] = []
         self.scoped_nodes: dict[int, str] = {}

@@ -29,30 +29,24 @@ class ScopeMarks:
         self._on_error = on_error
         self._open_range = torch_private.open_range
         self._texts: dict[tuple[str, ...], str] = {}
-        self._tasks = TaskSwitches(self.left)
+        self._tasks = TaskSwitches(self.changed)
 
     def install(self) -> None:
         """Begin, in the scope that the calling thread is in."""
-        scopes.listen(self)
+        scopes.listen(self.changed)
         self._tasks.watch()
         path = scopes.current_path()
         if path:
-            self.left(path)
+            self.changed(path, None)
 
     def remove(self) -> None:
         """Leave nothing behind."""
-        scopes.stop_listening(self)
+        scopes.stop_listening(self.changed)
         self._tasks.stop()
 
-    def entered(self, path: str, scope: scopes.Scope) -> None:
-        """A scope was entered."""
-        self._put((path, scope.name) if scope.append else (path, ""))
-
-    def left(self, path: str) -> None:
-        """A scope was left for the one around it, or a task for another."""
-        self._put((path,))
-
-    def _put(self, key: tuple[str, ...]) -> None:
+    def changed(self, path: str, scope: scopes.Scope | None) -> None:
+        """A scope was entered; or one was left, or a task for another."""
+        key = (path,) if scope is None else (path, scope.name if scope.append else "")
         try:
             with self._open_range(self._texts.get(key) or self._text(key)):
                 pass

@@ -35,67 +35,80 @@ class ScopeTracker:
     """
 
     def __init__(self, phases: Phases, roster: Roster, on_error: Callable[[BaseException], None]) -> None:
+        self.used = False
+        """Whether any scope was met."""
         self._phases = phases
         self._roster = roster
         self._on_error = on_error
         self._active = False
-        self._used = False
-        self._sequence = torch_private.sequence_reader()
         self._pieces = {"": ""}
         self._paths = {"": ""}
         self._hooks: dict[str, Callable[[Any], None]] = {}
-        self._tasks = TaskSwitches(self._switched)
+        self._changed = self._make_listener()
+        self._tasks = TaskSwitches(self._changed)
 
     def install(self) -> None:
         """Begin, in the scope that the calling thread is in."""
         self._active = True
-        scopes.listen(self)
+        scopes.listen(self._changed)
         self._tasks.watch()
         path = scopes.current_path()
         if path or self._phases.threads.scope:
-            self._put(self._phases.threads, self._piece(path))
+            self._changed(path, None)
 
     def remove(self) -> None:
         """Leave nothing behind."""
         if not self._active:
             return
         self._active = False
-        scopes.stop_listening(self)
+        scopes.stop_listening(self._changed)
         self._hooks.clear()
         self._tasks.stop()
 
     # -- forward ------------------------------------------------------------------------------------------------
 
-    def entered(self, path: str, scope: scopes.Scope) -> None:
-        """A scope was entered."""
-        try:
-            state = self._phases.local.state
-            if self._phases.phase == Phase.BACKWARD:  # a forward that is computed again, below the scope it was in
-                state.scopes_before.append(state.scope)
-                if scope.append and state.scope:
-                    path = self._recomputed_path(self._paths[state.scope], scope.name)
-            self._put(state, self._pieces.get(path) or self._piece(path))
-        except Exception as error:  # the one guard: ours must never reach the program
-            self._on_error(error)
+    def _make_listener(self) -> scopes.Listener:
+        """Return what tags a thread's next allocations with a scope, and keeps from which node on it holds.
 
-    def left(self, path: str) -> None:
-        """A scope was left for the one around it."""
-        try:
-            state = self._phases.local.state
-            if self._phases.phase == Phase.BACKWARD and state.scopes_before:
-                self._put(state, state.scopes_before.pop())
-            else:
-                known = self._pieces.get(path)
-                self._put(state, self._piece(path) if known is None else known)
-        except Exception as error:  # the one guard
-            self._on_error(error)
+        It has everything it needs at hand: it is the hot path.
+        """
+        phases, local, set_token = self._phases, self._phases.local, self._phases.recorder.set_token
+        sequence, outside, backward = torch_private.sequence_reader(), suffix(OUTSIDE), Phase.BACKWARD
+        known, find, on_error = self._pieces.get, self._find, self._on_error
 
-    def _switched(self, path: str) -> None:
-        """A task goes on in its own scope, or the loop between two of them."""
-        try:
-            self._put(self._phases.local.state, self._piece(path))
-        except Exception as error:  # the one guard
-            self._on_error(error)
+        def changed(path: str, scope: scopes.Scope | None) -> None:
+            try:
+                state = local.state
+                piece = known(path)
+                if piece is None or phases.phase is backward:
+                    piece = find(state, path, scope)
+                state.scope = piece
+                starts = state.scope_starts
+                starts.append(sequence())
+                state.scope_pieces.append(piece)
+                if len(starts) > CHANGES_KEPT:
+                    del starts[: CHANGES_KEPT // 2], state.scope_pieces[: CHANGES_KEPT // 2]
+                token = state.token
+                if not token:
+                    token = state.token = phases.prefix + outside
+                set_token(token + piece)
+            except Exception as error:  # the one guard: ours must never reach the program
+                on_error(error)
+
+        return changed
+
+    def _find(self, state: ThreadState, path: str, scope: scopes.Scope | None) -> str:
+        """Return the piece of a scope that is new, or that is entered or left in backward.
+
+        There a forward is computed again, below the scope it was in.
+        """
+        if self._phases.phase == Phase.BACKWARD:
+            if scope is None:
+                return state.scopes_before.pop() if state.scopes_before else self._piece(path)
+            state.scopes_before.append(state.scope)
+            if scope.append and state.scope:
+                path = self._recomputed_path(self._paths[state.scope], scope.name)
+        return self._piece(path)
 
     def _recomputed_path(self, at_work: str, name: str) -> str:
         """Return the path of a scope entered again; ``at_work`` is that of the node that wants the result.
@@ -113,30 +126,11 @@ class ScopeTracker:
         """Return the part of a token that stands for a scope."""
         piece = self._pieces.get(path)
         if piece is None:
-            self._used = self._tasks.is_wanted = True
+            self.used = self._tasks.is_wanted = True
             self._tasks.watch()
             piece = self._pieces[path] = scope_piece(self._roster.name_id(path, SCOPES))
             self._paths[piece] = path
         return piece
-
-    def _put(self, state: ThreadState, piece: str) -> None:
-        """Tag the calling thread's next allocations with a scope, and keep from which node on it holds."""
-        number = self._sequence()
-        starts = state.scope_starts
-        if starts and starts[-1] == number:
-            state.scope_pieces[-1] = piece
-        else:
-            starts.append(number)
-            state.scope_pieces.append(piece)
-            if len(starts) > CHANGES_KEPT:
-                del starts[: CHANGES_KEPT // 2], state.scope_pieces[: CHANGES_KEPT // 2]
-        self._tag(state, piece)
-
-    def _tag(self, state: ThreadState, piece: str) -> None:
-        if not state.token:
-            state.token = self._phases.prefix + suffix(OUTSIDE)
-        state.scope = piece
-        self._phases.recorder.set_token(state.token + piece)
 
     # -- backward -----------------------------------------------------------------------------------------------
 
@@ -146,48 +140,55 @@ class ScopeTracker:
         Args:
             roots: Tensors that backward begins from.
         """
+        if not self.used:
+            return
         state = self._phases.local.state
-        if not self._used:
-            return
-        numbered = _numbered_nodes([root.grad_fn for root in roots], state.scope_starts)
-        last = None
-        for number in sorted(numbered, reverse=True):
-            place = bisect_right(state.scope_starts, number) - 1
-            piece = (state.scope_pieces[place] if place >= 0 else "") or state.scope
-            if piece != last:
-                last = piece
-                self._hook_node(state, number, numbered[number], piece)
-
-    def _hook_node(self, state: ThreadState, number: int, node: Any, piece: str) -> None:
-        if state.scoped_nodes.get(number) == piece:  # of a graph that is kept, and walked again
-            return
+        starts, pieces = state.scope_starts, state.scope_pieces
         if len(state.scoped_nodes) > CHANGES_KEPT:
             state.scoped_nodes.clear()
+        nodes = _numbered_nodes([root.grad_fn for root in roots], starts[0] if starts else 0)
+        last = None
+        for number in sorted(nodes, reverse=True):
+            place = bisect_right(starts, number) - 1
+            piece = (pieces[place] if place >= 0 else "") or state.scope
+            if piece != last:
+                last = piece
+                self._hook_node(state, number, nodes[number], piece)
+
+    def _hook_node(self, state: ThreadState, number: int, node: Any, piece: str) -> None:
+        """Have the scope said before a node runs; where it has a module's hook, that one says it as well."""
+        if state.scoped_nodes.get(number) == piece:  # of a graph that is kept, and walked again
+            return
         state.scoped_nodes[number] = piece
+        if number in state.scope_claimed:
+            return
         hook = self._hooks.get(piece)
         if hook is None:
             hook = self._hooks[piece] = self._make_hook(piece)
         node.register_prehook(hook)
 
     def _make_hook(self, piece: str) -> Callable[[Any], None]:
-        tracker, local = self, self._phases.local
+        tracker, phases, local = self, self._phases, self._phases.local
+        set_token, outside = phases.recorder.set_token, suffix(OUTSIDE)
 
         def at_work(_gradients: Any) -> None:
             if tracker._active:
-                tracker._tag(local.state, piece)
+                state = local.state
+                state.scope = piece
+                if not state.token:
+                    state.token = phases.prefix + outside
+                set_token(state.token + piece)
 
         return at_work
 
 
-def _numbered_nodes(roots: Iterable[Any], starts: list[int]) -> dict[int, Any]:
-    """Return the nodes that ``roots`` lead to, by number; of those older than every change, only the first met."""
-    oldest = starts[0] if starts else 0
+def _numbered_nodes(roots: Iterable[Any], oldest: int) -> dict[int, Any]:
+    """Return the nodes that ``roots`` lead to, by number; of those below ``oldest``, only the first met."""
     found: dict[int, Any] = {}
     waiting = [root for root in roots if root is not None]
-    while waiting:
-        node = waiting.pop()
+    for node in waiting:  # it grows meanwhile
         number = node._sequence_nr()
-        if number in found or number >= _NO_NUMBER:
+        if number >= _NO_NUMBER or number in found:
             continue
         found[number] = node
         if number >= oldest:

@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Generator
 from contextvars import Context, ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gpuledger.errors import UsageError
 
@@ -29,34 +29,24 @@ _get, _set = _current.get, _current.set
 _levels_made = 0
 
 
-class Listener(Protocol):
-    """Whoever records."""
+Listener = Callable[[str, Any], None]
+"""Whoever records: called on the thread where the scope at work changes, with the path of the one that now is, ""
+outside all, and with the scope where one was entered, None where one was left."""
 
-    @property
-    def entered(self) -> Callable[[str, Scope], None]:
-        """What is told that a scope was entered on the calling thread, its path holding those around it as well."""
-
-    @property
-    def left(self) -> Callable[[str], None]:
-        """What is told that a scope was left, and the path that leads to: "" outside all."""
-
-
-_entered: Callable[[str, Scope], None] | None = None
-_left: Callable[[str], None] | None = None
 _listener: Listener | None = None
 
 
 def listen(listener: Listener) -> None:
     """Tell ``listener``, and nobody else, of every entry and exit from now on."""
-    global _entered, _left, _listener
-    _listener, _entered, _left = listener, listener.entered, listener.left
+    global _listener
+    _listener = listener
 
 
 def stop_listening(listener: Listener) -> None:
     """Tell ``listener`` nothing any more; does nothing where another has taken its place."""
-    global _entered, _left, _listener
-    if _listener is listener:
-        _listener = _entered = _left = None
+    global _listener
+    if _listener == listener:
+        _listener = None
 
 
 def _go_in(around: _Level, scope: Scope) -> _Level:
@@ -109,14 +99,18 @@ class Scope:
         UsageError: ``name`` is no text, or empty.
     """
 
-    __slots__ = ("append", "key", "name")
+    __slots__ = ("key", "name")
 
     def __init__(self, name: str, *, append: bool = True) -> None:
         if not isinstance(name, str) or not name:
             raise UsageError(f"scope {name!r}: expected a name", hint='for example: with gpuledger.scope("encoder"):')
         self.name = name
-        self.append = append
         self.key = name if append else (name,)
+
+    @property
+    def append(self) -> bool:
+        """Return whether it is appended to the scopes around it."""
+        return self.key is self.name
 
     def __enter__(self) -> Scope:
         """Enter the scope."""
@@ -125,9 +119,9 @@ class Scope:
         around = _get()
         level = around[2].get(self.key) or _go_in(around, self)
         _set(level)
-        entered = _entered
-        if entered is not None:
-            entered(level[0], self)
+        listener = _listener
+        if listener is not None:
+            listener(level[0], self)
         return self
 
     def __exit__(
@@ -140,9 +134,9 @@ class Scope:
         if around is None:  # entered in another context: a generator that somebody else closes
             return
         _set(around)
-        left = _left
-        if left is not None:
-            left(around[0])
+        listener = _listener
+        if listener is not None:
+            listener(around[0], None)
 
     def __call__(self, function: Function) -> Function:
         """Return ``function`` so that all of it runs in this scope; what awaits or yields leaves it meanwhile.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
@@ -15,14 +14,13 @@ class TaskSwitches:
     """Tells of the scope that each callback of an event loop runs in. Of loops that run their callbacks in Python.
 
     Args:
-        switched: Called with the path of the scope of a callback before it, and with the loop's own after it; "" stands
-            for none. Must not raise.
+        changed: Told of the scope of a callback before it, and of the loop's own after it. Must not raise.
     """
 
-    def __init__(self, switched: Callable[[str], None]) -> None:
+    def __init__(self, changed: scopes.Listener) -> None:
         self.is_wanted = False
         """Whether there are scopes to tell of; until then a callback costs one look at this."""
-        self._switched = switched
+        self._changed = changed
         self._replaced: tuple[Any, Any] | None = None
 
     def watch(self) -> None:
@@ -31,18 +29,18 @@ class TaskSwitches:
         if events is None or self._replaced is not None:
             return
         theirs = events.Handle._run
-        switches, switched = self, self._switched
+        switches, changed = self, self._changed
 
         @functools.wraps(theirs)
         def _run(self: Any) -> Any:
             if not switches.is_wanted:
                 return theirs(self)
             context: Context = self._context
-            switched(scopes.current_path(context))
+            changed(scopes.current_path(context), None)
             try:
                 return theirs(self)
             finally:
-                switched(scopes.current_path())  # of the loop itself
+                changed(scopes.current_path(), None)  # of the loop itself
 
         self._replaced = (_run, theirs)
         events.Handle._run = _run
