@@ -40,7 +40,7 @@ class GPT(nn.Module):
 
 
 parser = argparse.ArgumentParser(description=__doc__)
-for name, default in (("width", 128), ("depth", 4), ("heads", 4), ("context", 128), ("batch", 16), ("steps", 10)):
+for name, default in (("width", 128), ("depth", 4), ("heads", 4), ("context", 128), ("batch", 16), ("steps", 16)):
     parser.add_argument(f"--{name}", type=int, default=default)
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 args = parser.parse_args()

@@ -14,7 +14,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(6):
+for _ in range(16):
     images, labels = torch.randn(batch_size, 256), torch.randint(10, (batch_size,))
     loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
     optimizer.zero_grad()
