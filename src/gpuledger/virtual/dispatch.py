@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.hints import told_operator
 from gpuledger.virtual.kernels import KERNELS
+from gpuledger.virtual.shortcuts import shortcut
 from gpuledger.virtual.workspaces import workspaces_of
 
 LARGE_CPU_BYTES = 256 << 20
@@ -179,6 +180,9 @@ class VirtualMode(TorchDispatchMode):
         Raises:
             NotModelledError: it cannot be had without a card.
         """
+        result = shortcut(self.fake_mode, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         try:
             with self.fake_mode:
                 return func(*args, **kwargs)
