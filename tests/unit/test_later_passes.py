@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import gpuledger
+from gpuledger.analyze.times import break_down_time
 from gpuledger.collect import energy_cards, room, torch_private
 from gpuledger.collect.energy_meter import EnergyMeter
 from gpuledger.collect.nvml import MemoryReading
@@ -55,6 +58,50 @@ def test_captured_graphs_are_left_alone(pool: tuple[int, int], held: bool, monke
     monkeypatch.setattr(torch_private, "_find", lambda name: name)
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: {"segments": [{"segment_pool_id": pool}]})
     assert ("CUDA graphs" in str(room.why_no_time_pass(1_000))) == held
+
+
+@pytest.mark.parametrize(("captured", "timed"), [((), [14, 15]), ((13, 14), [16, 17]), ((15,), [14, 15])])
+def test_no_time_pass_begins_or_ends_in_a_capture(
+    captured: tuple[int, ...], timed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was launched while the pass waits for the capture's end is not in its steps."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
+        for number in range(1, 20):
+            monkeypatch.setattr(energy_cards, "is_capturing", lambda number=number: number in captured)
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    rank = recording.run().rank()
+    assert (rank.manifest["time_steps"], rank.manifest["notes"]) == (timed, [])
+    times = break_down_time(rank)
+    assert times is not None
+    assert times.steps == 2
+
+
+class Event:
+    """An event of a stream that waits for another rank."""
+
+    def record(self, stream: object) -> None:
+        """Nothing is reached."""
+
+    def query(self) -> bool:
+        return False
+
+
+def test_a_rank_waits_for_its_own_stream_and_not_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(energy_cards, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(energy_cards, "is_capturing", lambda: False)
+    monkeypatch.setattr(energy_cards.torch.cuda, "Event", Event)
+    monkeypatch.setattr(energy_cards.torch.cuda, "current_stream", lambda device_idx: None)
+    monkeypatch.setattr(energy_cards.torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(energy_cards, "runs_with_others", lambda: True)
+    energy_cards.wait_for([(0, "GPU-a"), (-1, "GPU-b")])
+    assert waited == []
+    monkeypatch.setattr(energy_cards, "runs_with_others", lambda: False)
+    energy_cards.wait_for([(0, "GPU-a"), (-1, "GPU-b")])
+    assert waited == [0]
 
 
 class Card:
