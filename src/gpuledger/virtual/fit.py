@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -23,6 +24,8 @@ FOLLOWED, GUESSED = "followed", "guessed"
 """Kinds of programs: all workspaces by rule, and those with cuDNN's layers, whose algorithms are guessed."""
 LEAST_EXCESS = 0.005
 """The interval is no narrower than this: rules were written in the light of the figures it is made of."""
+_ROUNDING = 1e-9
+"""What 20 x 0.95 may be off by in binary."""
 _GUESSED = ("aten.convolution", "aten._cudnn_rnn")
 
 
@@ -63,12 +66,12 @@ def _kept_errors() -> dict[str, dict[str, float]]:
     return tomllib.loads(text)
 
 
-def grid_errors(kind: str) -> tuple[float, ...]:
-    """Return truth over estimate of the process's bytes, one number for each training of a kind in our own grid.
+def grid_errors(kind: str) -> dict[str, float]:
+    """Return truth over estimate of the process's bytes, by training (``MODEL-…``) of a kind in our own grid.
 
     Source: ``bench/estimate_grid.py`` on an H200; kept in ``errors.toml``.
     """
-    return tuple(_kept_errors()[kind].values())
+    return dict(_kept_errors()[kind])
 
 
 def category_spread() -> dict[str, float]:
@@ -77,13 +80,48 @@ def category_spread() -> dict[str, float]:
 
 
 def upper_factor(level: float, kind: str = GUESSED) -> float:
-    """Return what an estimate is multiplied with, so that a share ``level`` of a kind's truths lies below it."""
+    """Return what an estimate is multiplied with, so that a kind's next truth is below it at ``level``."""
     return excess_factor(grid_errors(kind), level)
 
 
-def excess_factor(errors: Sequence[float], level: float) -> float:
-    """Return the factor that leaves a share ``level`` of truths over estimates below it."""
-    return max(float(np.quantile(errors, level, method="higher")), 1.0 + LEAST_EXCESS)
+def excess_factor(errors: Mapping[str, float], level: float) -> float:
+    """Return the factor below which a model that is not among ``errors`` stays with probability ``level``.
+
+    A user's program is another model, and trainings of one model err alike: each counts once, by its worst training.
+    Where the next one might be any of them (they are exchangeable), it is below the ceil((n + 1) level)-th of n. At a
+    level that n models cannot tell, the tail goes on beyond the largest, as :func:`tail_excess` has it.
+
+    Args:
+        errors: Truth over estimate by training, ``MODEL-…``; at least one.
+        level: Between 0 and 1.
+    """
+    worst = sorted(worst_by_model(errors).values())
+    rank = math.ceil((len(worst) + 1) * level - _ROUNDING)
+    factor = worst[rank - 1] if rank <= len(worst) else max(worst[-1], 1.0 + tail_excess(worst, level))
+    return max(factor, 1.0 + LEAST_EXCESS)
+
+
+def worst_by_model(errors: Mapping[str, float]) -> dict[str, float]:
+    """Return model -> the largest truth over estimate among its trainings."""
+    worst: dict[str, float] = {}
+    for training, ratio in errors.items():
+        model = training.partition("-")[0]
+        worst[model] = max(ratio, worst.get(model, ratio))
+    return worst
+
+
+def tail_excess(ratios: Sequence[float], level: float) -> float:
+    """Return what the next of ``ratios`` is above 1 by with probability ``1 - level`` at most; 0 where none ever was.
+
+    With m of n above 1, the next is with probability (m + 1) / (n + 1) at most. Excesses are taken as exponential, the
+    usual law of what passes a threshold. Then the next over the sum of m is above x with probability (1 + x) ** -m,
+    which holds for any mean and allows for its being estimated from as few.
+    """
+    above = [ratio - 1.0 for ratio in ratios if ratio > 1.0]
+    if not above:
+        return 0.0
+    chance = (len(above) + 1) / (len(ratios) + 1)
+    return max(0.0, sum(above) * float((chance / (1.0 - level)) ** (1 / len(above)) - 1.0))
 
 
 def peaks_on(card: Card, allocated_bytes: int, reserved_bytes: int, level: float, kind: str = GUESSED) -> Peaks:
