@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import load_run, make_run
-from synthetic_work import COPY_STREAM, MAIN_STREAM, OPERATOR, load_timed
+from synthetic_work import COPY_STREAM, MAIN_STREAM, OPERATOR, SCOPES, load_timed
 from watched_runs import watch_run
 
 from gpuledger.analyze.instant import find_peak
@@ -117,6 +117,7 @@ def test_every_span_is_there_and_inside_its_module(run: Run, document: dict[str,
         assert sum(event["dur"] for event in rows[name]) * 1000 == pytest.approx(
             sum(row["end_ns"] - row["start_ns"] for row in own)
         )
+        assert {event["args"].get("scope", "") for event in rows[name]} == {"", *SCOPES}
         ranges = rows[f"{name} · modules"]
         for event in rows[name]:
             around = [

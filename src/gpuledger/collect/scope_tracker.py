@@ -147,10 +147,13 @@ class ScopeTracker:
         if len(state.scoped_nodes) > CHANGES_KEPT:
             state.scoped_nodes.clear()
         nodes = _numbered_nodes([root.grad_fn for root in roots], starts[0] if starts else 0)
-        last = None
+        last, since = None, _NO_NUMBER
         for number in sorted(nodes, reverse=True):
+            if number >= since:  # of the same stretch as the one before it
+                continue
             place = bisect_right(starts, number) - 1
-            piece = (pieces[place] if place >= 0 else "") or state.scope
+            piece, since = (pieces[place], starts[place]) if place >= 0 else ("", 0)
+            piece = piece or state.scope
             if piece != last:
                 last = piece
                 self._hook_node(state, number, nodes[number], piece)
@@ -186,11 +189,14 @@ def _numbered_nodes(roots: Iterable[Any], oldest: int) -> dict[int, Any]:
     """Return the nodes that ``roots`` lead to, by number; of those below ``oldest``, only the first met."""
     found: dict[int, Any] = {}
     waiting = [root for root in roots if root is not None]
+    visit = waiting.append
     for node in waiting:  # it grows meanwhile
         number = node._sequence_nr()
         if number >= _NO_NUMBER or number in found:
             continue
         found[number] = node
         if number >= oldest:
-            waiting += [following for following, _ in node.next_functions if following is not None]
+            for following, _ in node.next_functions:
+                if following is not None:
+                    visit(following)
     return found
