@@ -38,6 +38,8 @@ ACTIONS = {
     "search": "(n) => `#q=layer${n % 10}`",
     "enter a module": "(n) => `#node=${n % 40}`",
     "time, treemap": "(n) => (n % 2 ? '#metric=time&shape=treemap' : '#')",
+    "sort by name": "(n) => (n % 2 ? '#sort=name' : '#')",
+    "every account": "(n) => (n % 2 ? '#group=account' : '#')",
 }
 """Name of an action -> the state it goes to the n-th time, as JavaScript."""
 TIMED = """async ([action, times]) => {
