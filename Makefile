@@ -1,12 +1,13 @@
 # make demo   record the example training in a fresh environment and write its report
 # make test   check style and types, build the wheel and run every test against it
-# make lint   only the checks; make coverage: the tests and the lines they reach
+# make lint   only the checks; make wheel: only the environment the tests run in
+# make coverage   the tests and the lines they reach
 # make docs   the generated pages; make site: all pages as a site; make clean: back to a fresh clone
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test coverage lint docs site clean
+.PHONY: demo test coverage checked wheel lint docs site clean
 
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -29,15 +30,22 @@ lint:
 	contracts=$$($(BIN)/lint-imports --no-logo --no-cache) || { echo "$$contracts"; exit 1; }
 	echo "lint: ruff, mypy and import-linter find nothing"
 
+wheel:
+	@$(PYTHON) tools/prepare.py test
+	$(PYTHON) tools/prepare.py wheel
+
+# The checks and the wheel side by side, each with what it prints in one piece; both must hold.
+checked:
+	@$(PYTHON) tools/prepare.py test
+	$(MAKE) --jobs=2 --output-sync=target lint wheel
+
 # The tests run from an environment that holds the wheel, so what is tested is what is installed.
-test: lint
-	@$(PYTHON) tools/prepare.py wheel
-	$(TESTED)/python -m pytest -n 2 --dist worksteal
+test: checked
+	@$(TESTED)/python -m pytest -n 2 --dist worksteal
 
 # Not part of the tests: following every line makes them take half as long again.
-coverage: lint
-	@$(PYTHON) tools/prepare.py wheel
-	$(TESTED)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+coverage: checked
+	@$(TESTED)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 
 docs:
 	@$(PYTHON) tools/prepare.py run

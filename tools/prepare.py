@@ -29,6 +29,8 @@ CLEAN = ROOT / "build" / "clean"
 TESTED = ROOT / "build" / "tested"
 OLDEST_PYTHON = (3, 11)
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+QUICK_PIP = "pip>=25"
+"""One that Python brings may be older, and takes twice as long to choose among all versions of all packages."""
 PIP_OPTIONS = ("--quiet", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off")
 
 
@@ -74,6 +76,7 @@ def prepare_run() -> None:
         return
     make_environment(VENV)
     with step("installing gpuledger and torch into .venv (once; torch is large)"):
+        pip_install(QUICK_PIP)
         pip_install("--editable", f"{ROOT}[torch]")
     set_stamp(VENV, "run", stamp)
 
@@ -132,13 +135,14 @@ def prepare_wheel() -> None:
             make_environment(CLEAN, "--without-pip")
             pip_install(wheel, into=CLEAN)
         set_stamp(CLEAN, "run", stamp)
+    else:
+        pip_install("--no-deps", "--force-reinstall", wheel, into=CLEAN)
     if not TESTED.exists():
         make_environment(TESTED, "--without-pip")
         # A path in a .pth file is searched last and its own .pth files are not read: .venv's packages are seen, its
         # editable gpuledger is not.
         (site_packages(TESTED) / "beside.pth").write_text(f"{site_packages(VENV)}\n", encoding="utf-8")
-    for environment in (CLEAN, TESTED):
-        pip_install("--no-deps", "--force-reinstall", wheel, into=environment)
+    pip_install("--no-deps", "--force-reinstall", wheel, into=TESTED)
 
 
 def make_environment(directory: Path, *options: str) -> None:
