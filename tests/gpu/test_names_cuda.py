@@ -58,6 +58,41 @@ def test_backward_in_its_own_thread_goes_to_the_scopes_of_forward(tmp_path: Path
     assert found[10_007] == {"b", "b/inner"}
 
 
+def test_kernels_go_to_the_scopes_of_forward(tmp_path: Path) -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        with gpuledger.scope("inner"):
+            return x.tanh()
+
+    torch.ones(1, device="cuda").sum()
+    with gpuledger.record(out=tmp_path / "run", steps=(1, 1), passes="memory,time") as recording:
+        for _ in range(14):
+            with gpuledger.scope("a"):
+                first = floats(10_001).sin()
+            plain = floats(10_003).log()
+            with gpuledger.scope("b"):
+                with gpuledger.scope("c"):
+                    nested = floats(10_005).sigmoid()
+                again = checkpoint(inner, floats(10_007) * 2, use_reentrant=False)
+            loss = first.sum() + plain.sum() + nested.sum() + again.sum()
+            with gpuledger.scope("backward"):
+                loss.backward()
+            recording.step()
+    rank = recording.run().rank()
+    names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in rank.table("spans").to_pylist():
+        if row["kind"] == "kernel" and row["operator_id"] is not None:
+            key = names[row["operator_id"]], "backward" if row["phase"] == "backward" else ""
+            found.setdefault(key, set()).add(names.get(row["scope_id"], ""))
+    expected = {
+        **{("aten::sin", ""): "a", ("aten::log", ""): "", ("aten::sigmoid", ""): "b/c", ("aten::tanh", ""): "b/inner"},
+        **{("aten::cos", "backward"): "a", ("aten::div", "backward"): "backward"},
+        **{("aten::sigmoid_backward", "backward"): "b/c", ("aten::tanh_backward", "backward"): "b/inner"},
+        ("aten::tanh", "backward"): "b/inner",  # computed again
+    }
+    assert {key: found.get(key) for key in expected} == {key: {scope} for key, scope in expected.items()}
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_the_drop_in_s_peak_is_torch_s_own_and_every_cached_byte_has_a_line(
     set_to_none: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
