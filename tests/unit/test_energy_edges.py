@@ -41,7 +41,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[En
         monkeypatch.setattr(energy_pass, name, 0)
     place = tmp_path / "rank-0"
     journal, steps = RankJournal(lambda: place, []), Steps()
-    one = EnergyPass(journal, steps)  # type: ignore[arg-type]
+    one = EnergyPass(journal, steps, journal.note)  # type: ignore[arg-type]
     one.begin()
     yield one, steps, journal, place
     one.take_out()
