@@ -17,6 +17,7 @@ from gpuledger.operators.predict import FittedPredictor, load_model, save_model
 from gpuledger.operators.process import Scales, _unlikeliness, learn_process
 from gpuledger.operators.records import Record
 from gpuledger.operators.roof import Roof
+from gpuledger.operators.trees import DRAWN, learn, learn_levels
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 
@@ -211,6 +212,25 @@ def test_the_slope_of_the_likelihood_is_its_difference(noisy):
         step[place] = 1e-5
         costs = [_unlikeliness(Scales.of_flat(flat + sign * step), rows, aim)[0] for sign in (1, -1)]
         assert slope[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, rel=1e-3, abs=1e-5)
+
+
+def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does():
+    random = np.random.default_rng(5)
+    features = random.normal(size=(300, 3))
+    features[random.random((300, 3)) < 0.3] = np.nan
+    target = np.where(np.isnan(features[:, 0]), 3.0, features[:, 0])
+    forest = learn(features, target)  # compares itself with scikit-learn and raises where they differ
+    assert np.abs(forest.predict(features) - target).mean() < 0.25
+    assert forest.predict(features[:0]).shape == (0,)
+
+
+def test_a_kinds_level_is_told_without_what_is_to_be_learned():
+    kinds, groups = np.array(["a", "a", "a", "b"]), np.array([0, 0, 1, 2])
+    levels, without = learn_levels(kinds, np.array([1.0, 3.0, 8.0, 0.0]), groups)
+    mean = 3.0
+    assert levels.of(np.array(["a", "c"])) == pytest.approx([(12 + DRAWN * mean) / (3 + DRAWN), mean])
+    one, other = (8 + DRAWN * mean) / (1 + DRAWN), (4 + DRAWN * mean) / (2 + DRAWN)
+    assert without == pytest.approx([one, one, other, mean])
 
 
 def test_intervals_hold_nine_tenths_of_what_was_not_learned_from(examples):

@@ -76,7 +76,7 @@ def validate(
 
     Raises:
         EmptyRunError: too few examples.
-        UsageError: SciPy is not installed.
+        UsageError: scikit-learn is not installed.
     """
     groups = group_numbers(examples)
     places = folds_of(groups, folds or FOLDS)

@@ -108,7 +108,7 @@ def model_of(shelf: Shelf, cache: Path | None = None) -> Model:
 
     Raises:
         EmptyRunError: too few records.
-        UsageError: SciPy is not installed.
+        UsageError: scikit-learn is not installed.
     """
     place = None if cache is None else cache / f"operators-{shelf.digest[:24]}.model"
     if place is not None and place.exists():
@@ -129,7 +129,7 @@ def stand_in(shelf: Shelf, cache: Path | None = None) -> tuple[FittedPredictor |
     if len(examples) >= LEAST_EXAMPLES:
         try:
             return FittedPredictor(model_of(shelf, cache)), f"learned from {len(examples)} measured operators"
-        except UsageError:  # SciPy is an extra
+        except UsageError:  # scikit-learn is an extra
             pass
     roof = roof_of_shelf(shelf)
     return RoofPredictor(roof, examples), f"as far from the card's roof as {len(examples)} measured operators"

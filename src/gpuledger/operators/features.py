@@ -77,15 +77,17 @@ class Features:
         return Features(self.values[rows], self.kinds[rows], self.families[rows])
 
 
-def features_of(keys: Sequence[OperatorKey], hot: Sequence[bool], roof: Roof) -> Features:
-    """Return the features of each operator on a card."""
-    works = [work_of(key) for key in keys]
+def features_of(
+    keys: Sequence[OperatorKey], hot: Sequence[bool], roof: Roof, works: Sequence[Work] | None = None
+) -> Features:
+    """Return the features of each operator on a card; ``works`` are the operators' where they are known already."""
+    works = works or [work_of(key) for key in keys]
     rows = [_row(key, work, is_hot, roof) for key, work, is_hot in zip(keys, works, hot, strict=True)]
     values = [[row.get(name, _NOTHING) for name in NAMES] for row in rows]
     return Features(
         np.asarray(values, dtype=np.float64).reshape(len(rows), len(NAMES)),
         np.array([_KINDS.get(key.name, key.name) for key in keys], dtype=np.str_),
-        np.array([FAMILIES.index(family_of(key)) for key in keys], dtype=np.int64),
+        np.array([FAMILIES.index(work.family) for work in works], dtype=np.int64),
     )
 
 

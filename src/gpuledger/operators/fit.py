@@ -9,18 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuledger.errors import EmptyRunError
+from gpuledger.operators.around import is_operator
 from gpuledger.operators.features import Features, Floats, features_of, shape_family
-from gpuledger.operators.formulas import family_of, work_of
+from gpuledger.operators.formulas import Work, family_of, work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode
 from gpuledger.operators.process import Process, learn_process
 from gpuledger.operators.records import Record
 from gpuledger.operators.roof import Roof
+from gpuledger.operators.trees import Forest, Levels, learn, learn_levels
 
 LEAST_NS = 100.0
 LEAST_EXAMPLES = 20
 INSIDE_FRAC = 0.9
 """The share of operators never seen that should lie inside their interval."""
+UNSURE = 0.8
+"""A deviation, in doublings, from which on the trees alone are believed."""
 RANGE_SLACK = 1.0
 """Doublings beyond the largest and the smallest operator learned from that still count as within range."""
 
@@ -38,15 +42,26 @@ class Example:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One learned quantity, log2 of its share of the roof; ``widen`` is half its interval, in deviations."""
+    """One learned quantity, log2 of its share of the roof.
+
+    Attributes:
+        process: By what is near.
+        levels, forest: By boosted trees, which count the more the less sure the process is.
+        widen: Half the interval, in deviations that the process tells.
+    """
 
     process: Process
+    levels: Levels
+    forest: Forest
     widen: float
 
     def predict(self, features: Features) -> tuple[Floats, Floats, Floats]:
         """Return middle, low and high, float64[n] each, as log2 of the share of the roof."""
-        middle, deviation = self.process.predict(features)
-        return middle, middle - self.widen * deviation, middle + self.widen * deviation
+        near, deviation = self.process.predict(features)
+        far = self.forest.predict(np.column_stack([features.values, self.levels.of(features.kinds)]))
+        middle = near + np.clip(deviation / UNSURE, 0.0, 1.0) * (far - near)
+        half = self.widen * deviation
+        return middle, np.minimum(near - half, middle), np.maximum(near + half, middle)
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,7 @@ def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> l
     for record in sorted(records, key=lambda record: record.measured_ns):
         key = keys.get(record.key_digest)
         time_ns = record.time_median_ns or 0.0
-        if record.status != "ok" or key is None or time_ns < LEAST_NS:
+        if record.status != "ok" or key is None or not is_operator(key) or time_ns < LEAST_NS:
             continue
         is_hot = record.method.get("mode") == Mode.HOT
         power_w = None
@@ -98,7 +113,7 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
 
     Raises:
         EmptyRunError: too few of them.
-        UsageError: SciPy is not installed.
+        UsageError: scikit-learn is not installed.
     """
     if len(examples) < LEAST_EXAMPLES:
         raise EmptyRunError(
@@ -145,7 +160,9 @@ def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64])
     """
     process = learn_process(features, target, groups)
     misses, deviations = process.left_out(groups)
-    return Quantity(process, float(np.quantile(np.abs(misses) / deviations, INSIDE_FRAC)))
+    widen = float(np.quantile(np.abs(misses) / deviations, INSIDE_FRAC))
+    levels, without = learn_levels(features.kinds, target, groups)
+    return Quantity(process, levels, learn(np.column_stack([features.values, without]), target), widen)
 
 
 def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
@@ -162,12 +179,12 @@ def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
     }
 
 
-def out_of_range(key: OperatorKey, ranges: Mapping[str, Range]) -> str:
+def out_of_range(key: OperatorKey, ranges: Mapping[str, Range], work: Work | None = None) -> str:
     """Return why an operator lies outside what was learned, in a few words; empty where it does not."""
     known = ranges.get(key.name)
     if known is None:
         return f"no {family_of(key)} operator of this name was measured"
-    work = work_of(key)
+    work = work or work_of(key)
     for what, value, (low, high) in (("FLOPs", work.flops, known.flops), ("bytes", work.bytes, known.bytes)):
         size = float(np.log2(value + 1))
         if size > high + RANGE_SLACK:

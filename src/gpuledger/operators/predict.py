@@ -19,6 +19,7 @@ from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.process import Process
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
+from gpuledger.operators.trees import Forest, Levels
 
 VERSION = 2
 """Version of a model's file."""
@@ -50,8 +51,9 @@ class FittedPredictor:
         """Return the cost of one call of each operator, and what is to be said of it."""
         if not keys:
             return []
-        features = features_of(keys, hot, self.roof)
-        roofs_ns = np.array([self.roof.time_ns(key, work_of(key)) for key in keys])
+        works = [work_of(key) for key in keys]
+        features = features_of(keys, hot, self.roof, works)
+        roofs_ns = np.array([self.roof.time_ns(key, work) for key, work in zip(keys, works, strict=True)])
         times = [roofs_ns * np.exp2(share) for share in self._model.time.predict(features)]
         powers = None
         limit_w = self.roof.power_limit_w
@@ -59,8 +61,8 @@ class FittedPredictor:
             shares = self._model.power.predict(features)
             powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in shares]
         return [
-            Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges))
-            for place, key in enumerate(keys)
+            Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges, work))
+            for place, (key, work) in enumerate(zip(keys, works, strict=True))
         ]
 
     @staticmethod
@@ -123,7 +125,10 @@ def save_model(model: Model, place: Path) -> None:
     for name in _QUANTITIES:
         quantity: Quantity | None = getattr(model, name)
         if quantity is not None:
-            arrays.update(quantity.process.arrays(name))
+            arrays.update(quantity.process.arrays(f"{name}.process"))
+            arrays.update(quantity.forest.arrays(f"{name}.forest"))
+            levels = quantity.levels
+            arrays |= {f"{name}.kinds": levels.kinds, f"{name}.levels": levels.values, f"{name}.other": levels.other}
     beside = place.with_name(place.name + ".part.npz")
     np.savez_compressed(beside, **arrays)
     beside.replace(place)
@@ -155,4 +160,6 @@ def load_model(place: Path) -> Model:
 def _quantity(name: str, widen: float | None, arrays: Any) -> Quantity | None:
     if widen is None:
         return None
-    return Quantity(Process.of_arrays(name, arrays), widen)
+    levels = Levels(arrays[f"{name}.kinds"], arrays[f"{name}.levels"], float(arrays[f"{name}.other"]))
+    process, forest = Process.of_arrays(f"{name}.process", arrays), Forest.of_arrays(f"{name}.forest", arrays)
+    return Quantity(process, levels, forest, widen)

@@ -160,12 +160,12 @@ def learn_process(features: Features, target: Floats, groups: npt.NDArray[np.int
         groups: Of each; the scales are learned from one of each group, so that they tell how far groups are apart.
 
     Raises:
-        UsageError: SciPy is not installed.
+        UsageError: SciPy, which comes with scikit-learn, is not installed.
     """
     try:
         from scipy.optimize import minimize
     except ImportError as error:
-        raise UsageError("ops: SciPy is not installed", hint="pip install 'gpuledger[predict]'") from error
+        raise UsageError("ops: scikit-learn is not installed", hint="pip install 'gpuledger[predict]'") from error
     applies = ~np.isnan(features.values)
     counts = np.maximum(applies.sum(axis=0), 1)
     shift = np.where(applies, features.values, 0.0).sum(axis=0) / counts
