@@ -30,6 +30,7 @@ LOST_WITHOUT = {
     "_cuda_attach_out_of_memory_observer": "an out-of-memory error is not explained",
     "_cuda_memoryStats": "the allocator's own counters are not read, so nothing is checked against them",
     "_get_sequence_nr": "backward allocations of functional code between two modules can go to the neighbouring module",
+    "_current_autograd_node": "sums of operators leave out what autograd takes the host",
 }
 """Private functions of PyTorch that are used, and what is lost where one is missing."""
 
@@ -67,6 +68,12 @@ def keeps_cuda_history() -> str | None:
 def sequence_reader() -> Callable[[], int]:
     """Return a function that reads the thread's next autograd sequence number; constant 0 where torch has none."""
     return _find("_get_sequence_nr") or (lambda: 0)
+
+
+def current_node() -> object:
+    """Return the autograd node whose backward runs in this thread; None outside, or where torch does not tell."""
+    reader = _find("_current_autograd_node")
+    return None if reader is None else reader()
 
 
 def set_memory_metadata() -> Callable[[str], None]:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpuledger.collect import torch_private
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import OUTSIDE, Phases
 from gpuledger.collect.recorder import Recorder
@@ -58,6 +59,7 @@ class Capture:
         self._place = _Place()
         self._reuse = ReuseMeter()
         self._layers: list[list[int]] = []
+        self._node: object = None
         self._mode = _Mode(self)
         self._hooks: list[Any] = []
         self._scanned = False
@@ -128,6 +130,7 @@ class Capture:
         """Count one call that has been made."""
         if self._place.phases.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
             self.trained = self.tally.trained = True
+        self._meet_node()
         name = func.overloadpacket.__name__
         if func.is_view or name in NO_KERNEL:
             self.tally.no_kernel[str(func)] += 1
@@ -140,6 +143,13 @@ class Capture:
         distance = self._reuse.meet(self._storages(given), self._storages(made))
         self.tally.add(key, self._place.module(), distance)
 
+    def _meet_node(self) -> None:
+        """Count the autograd node at work, once; those that call no operator take next to nothing."""
+        node = torch_private.current_node()
+        if node is not self._node:
+            self._node = node
+            self.tally.autograd_nodes += node is not None
+
     def _storages(self, tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
         return [
             (tensor.untyped_storage()._cdata, tensor_bytes(describe_tensor(tensor)))
@@ -150,6 +160,7 @@ class Capture:
     # -- layers -------------------------------------------------------------------------------------------------------
 
     def _layer_began(self, _module: nn.Module, _args: Any) -> None:
+        self.tally.module_calls += 1
         if self._layers:
             self._layers[-1][1] = True
         self._layers.append([len(self.tally.order), False])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.operators.blocks import Clock
 from gpuledger.operators.book import Book
+from gpuledger.operators.chains import fill_around
 from gpuledger.operators.measure import Outcome, Task, Tell, measure
 from gpuledger.operators.method import Method
 from gpuledger.operators.place import Place
@@ -63,6 +64,7 @@ def fill(
         clock_ns: The time.
     """
     uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
+    fill_around(book, place, clock_ns)
     tasks = missing_tasks(tasks_of(uses, place.cache_bytes), book, place, need_energy=False)
     deadline_ns = None if budget_ns is None else clock_ns() + budget_ns
     times = measure(

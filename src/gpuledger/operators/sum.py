@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gpuledger.operators.around import Around, around_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.records import Environment, Record
@@ -80,7 +81,9 @@ class Sum:
     Attributes:
         busy_ns: Operators' time, one after the other, ± ``busy_half_ns`` (95 %).
         queued_ns: The same of operators launched one by one, with a moment between any two; None on a CPU.
-        host_ns: What the host needs to launch them; None on a CPU.
+        host_ns: What the host needs to launch them, and for what is around them; None on a CPU.
+        around: What modules and autograd take of that, on a CPU beside ``busy_ns``; None where that is not known, or
+            not all operators were asked for.
         step_ns: What the workload takes: the longest of these, or longer yet where the power cap holds.
         energy_j: Dynamic energy and the waiting card's for ``step_ns``; None where no energy is known.
         busy_energy_j: The same where nothing waits for a launch.
@@ -105,6 +108,7 @@ class Sum:
     energy_frac: float | None
     is_capped: bool
     notes: tuple[str, ...]
+    around: Around | None = None
 
 
 def sum_up(
@@ -137,7 +141,8 @@ def sum_up(
         lines = _predicted(
             lines, powers, cache_bytes, lambda line: line.cost is not None and line.cost.energy_j is None
         )
-    return _total(workload, environment, lines, flags.get("power_limit_w"))
+    around = around_of(workload.settings, records) if only is None else None
+    return _total(workload, environment, lines, flags.get("power_limit_w"), around)
 
 
 def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
@@ -251,14 +256,19 @@ def _predicted(
 
 
 def _total(
-    workload: Workload, environment: Environment | None, lines: Sequence[Line], power_limit_w: float | None
+    workload: Workload,
+    environment: Environment | None,
+    lines: Sequence[Line],
+    power_limit_w: float | None,
+    around: Around | None,
 ) -> Sum:
     known = [line for line in lines if line.cost is not None]
     busy_ns = math.fsum(line.time_ns or 0.0 for line in known)
     launches = [line.use.count * line.cost.host_ns for line in known if line.cost and line.cost.host_ns is not None]
-    host_ns = math.fsum(launches) if launches else None
+    around_ns = 0.0 if around is None else around.time_ns
+    host_ns = math.fsum(launches) + around_ns if launches else None
     queued_ns = _queued_ns(known)
-    longest_ns = max(busy_ns, queued_ns or 0.0, host_ns or 0.0)
+    longest_ns = busy_ns + around_ns if host_ns is None else max(busy_ns, queued_ns or 0.0, host_ns)
     energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, power_limit_w)
     measured_ns = math.fsum(line.time_ns or 0.0 for line in known if line.source == MEASURED)
     counted_j = math.fsum(line.energy_j or 0.0 for line in known)
@@ -280,6 +290,7 @@ def _total(
         energy_frac=share(measured_j, counted_j),
         is_capped=is_capped,
         notes=_notes(lines, is_capped=is_capped),
+        around=around,
     )
 
 

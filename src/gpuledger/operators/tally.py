@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from gpuledger.operators.around import AUTOGRAD_NODES, MODULE_CALLS
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.workload import Layer, Use
 
@@ -39,6 +40,8 @@ class Tally:
         self.order: list[str] = []
         self.no_kernel: Counter[str] = Counter()
         self.host_calls = 0
+        self.module_calls = 0
+        self.autograd_nodes = 0
         self.trained = False
         self._seen: dict[str, _Seen] = {}
         self._layers: dict[str, tuple[LayerCall, tuple[tuple[str, int], ...], int]] = {}
@@ -81,5 +84,10 @@ class Tally:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Return what was seen and is not measured: operators without a kernel, calls on the host alone."""
-        return {"no_kernel": dict(self.no_kernel), "host_calls": self.host_calls}
+        """Return what was seen beside operators with a kernel: those without, calls on the host, modules, nodes."""
+        return {
+            "no_kernel": dict(self.no_kernel),
+            "host_calls": self.host_calls,
+            MODULE_CALLS: self.module_calls,
+            AUTOGRAD_NODES: self.autograd_nodes,
+        }

@@ -163,6 +163,7 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
         "busy_ns": total.busy_ns,
         "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
+        "modules_and_autograd_ns": None if total.around is None else total.around.time_ns,
         "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
         "busy_time_frac": pair.busy_time_frac,
         "busy_j": total.busy_energy_j,

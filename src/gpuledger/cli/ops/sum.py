@@ -170,6 +170,7 @@ def _lines(one: Summed, rows: int) -> list[str]:
     lines = [
         f"{total.workload.name} on {card}: {format_ns(total.step_ns)} ± {format_ns(total.busy_half_ns)}{energy}",
         _share_line(one),
+        *_around_lines(total),
         *(f"note: {note}" for note in total.notes),
         "",
     ]
@@ -189,6 +190,14 @@ def _lines(one: Summed, rows: int) -> list[str]:
         for kind in by_type(total)[:rows]
     )
     return [*lines, *Table(columns, cells).lines(Terminal.of(sys.stdout))]
+
+
+def _around_lines(total: Sum) -> list[str]:
+    around = total.around
+    if around is None:
+        return []
+    words = f"{around.module_calls:,} calls of modules, {around.autograd_nodes:,} autograd nodes"
+    return [f"modules and autograd (host): {format_ns(around.time_ns)}: {words}"]
 
 
 def _share_line(one: Summed) -> str:
@@ -211,6 +220,7 @@ def _document(one: Summed) -> dict[str, Any]:
         "busy_ns": total.busy_ns,
         "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
+        "modules_and_autograd": None if total.around is None else vars(total.around),
         "half_interval_ns": total.busy_half_ns,
         "energy_j": total.energy_j,
         "half_interval_j": total.energy_half_j,

@@ -1,0 +1,119 @@
+"""What modules and autograd take the host: counted at the capture, measured by chains, added where the host holds."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from operator_keys import key_for
+from torch import nn
+
+from gpuledger.operators.around import AUTOGRAD_NODE, AUTOGRAD_NODES, KEYS, MODULE_CALL, MODULE_CALLS, is_operator
+from gpuledger.operators.book import open_book
+from gpuledger.operators.captures import CPU, capture_step, place_named
+from gpuledger.operators.chains import LONG, SHORT, fill_around, links_of
+from gpuledger.operators.fill import fill
+from gpuledger.operators.fit import examples_of
+from gpuledger.operators.method import Method, Mode
+from gpuledger.operators.place import find_place
+from gpuledger.operators.records import Environment, Record
+from gpuledger.operators.sum import sum_up
+from gpuledger.operators.workload import Use, Workload
+
+ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 1000})
+RELU = key_for(torch.ops.aten.relu.default, torch.ones(4))
+COUNTS = {MODULE_CALLS: 68, AUTOGRAD_NODES: 10}
+
+
+def record_of(key, time_ns, **launch):
+    blocks = ({"kind": "summary", **launch},)
+    mode = Mode.ROTATING.value if key == RELU else "host"
+    return Record(key.digest, ENVIRONMENT.digest, {"mode": mode}, time_ns, time_ns, time_ns, blocks=blocks)
+
+
+def records_of(call_ns=7_000.0, node_ns=2_000.0, **launch):
+    return [record_of(RELU, 1_000.0, **launch), record_of(MODULE_CALL, call_ns), record_of(AUTOGRAD_NODE, node_ns)]
+
+
+def workload_of(settings):
+    return Workload("model", "inference", (Use(RELU, 100),), settings=settings)
+
+
+def test_what_is_around_the_launches_is_the_hosts():
+    total = sum_up(workload_of(COUNTS), records_of(host_ns=5_000.0, queued_ns=2_000.0), ENVIRONMENT)
+    assert total.around.time_ns == 68 * 7_000 + 10 * 2_000
+    assert total.host_ns == total.step_ns == 100 * 5_000 + total.around.time_ns
+    assert (total.busy_ns, total.queued_ns) == (100_000, 200_000)
+
+
+def test_a_card_that_is_busy_for_longer_hides_it():
+    records = records_of(1.0, 1.0, host_ns=500.0)
+    assert sum_up(workload_of(COUNTS), records, ENVIRONMENT).step_ns == 100_000
+
+
+def test_without_launches_it_comes_on_top():
+    assert sum_up(workload_of(COUNTS), records_of(), ENVIRONMENT).step_ns == 100_000 + 68 * 7_000 + 10 * 2_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "records", "only"),
+    [
+        ({}, records_of(host_ns=1.0), None),  # captured before they were counted
+        (COUNTS, records_of(host_ns=1.0)[:2], None),  # an older book
+        (COUNTS, records_of(host_ns=1.0), [RELU.digest]),  # some operators are asked for, not the whole
+    ],
+)
+def test_old_books_and_workloads_add_up_as_they_did(settings, records, only):
+    total = sum_up(workload_of(settings), records, ENVIRONMENT, only=only)
+    assert total.around is None
+    assert total.step_ns == 100_000
+
+
+def test_they_teach_nothing_about_operators():
+    keys = {key.digest: key for key in (*KEYS, RELU)}
+    assert [one.key for one in examples_of(records_of(), keys)] == [RELU]
+    assert [key for key in keys.values() if is_operator(key)] == [RELU]
+
+
+def test_a_link_is_what_a_longer_chain_takes_more():
+    made = []
+
+    def make(links, place):
+        made.append(links)
+        return lambda: sum(range(links * 50))
+
+    links_ns = links_of(make, find_place("cpu"))
+    assert made == [SHORT, LONG]
+    assert sorted(links_ns)[len(links_ns) // 2] > 0
+
+
+def test_a_book_is_given_both_once_and_a_sum_on_this_processor_has_its_line(tmp_path):
+    place = replace(find_place("cpu"), cache_bytes=1 << 12)
+    quick = Method(target_frac=0.5, warm_up_ns=1, block_ns=1, least_blocks=3, most_blocks=3, energy=False)
+    with open_book(tmp_path / "operators.book") as book:
+        for _ in range(2):
+            fill([workload_of(COUNTS)], book, place, quick)
+        fill_around(book, place)
+        records = book.records(place.environment)
+        found = {record.key_digest: record for record in records}
+        assert len(records) == 3
+        assert 50 < found[MODULE_CALL.digest].time_median_ns < 1e6
+        assert 50 < found[AUTOGRAD_NODE.digest].time_median_ns < 1e6
+        total = sum_up(workload_of(COUNTS), records, place.environment)
+        assert total.step_ns == pytest.approx(total.busy_ns + total.around.time_ns)
+
+
+def test_calls_of_modules_and_nodes_are_counted_at_the_capture():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    x = torch.ones(3, 4)
+
+    def train():
+        model.zero_grad()
+        model(x).square().mean().backward()
+
+    with place_named(CPU, lambda _sentence: None) as place:
+        inference = capture_step(lambda: model(x), place).facts
+        training = capture_step(train, place).facts
+    assert inference[MODULE_CALLS] == training[MODULE_CALLS] == 5
+    assert inference[AUTOGRAD_NODES] == 0
+    nodes = training[AUTOGRAD_NODES]  # of the mean, the square, two products with their transposed weights, the ReLU
+    assert 5 <= nodes <= 12
