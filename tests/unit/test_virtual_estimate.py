@@ -19,6 +19,7 @@ from gpuledger.analyze.breakdown import break_down  # noqa: E402
 from gpuledger.analyze.instant import find_peak  # noqa: E402
 from gpuledger.cli.main import main  # noqa: E402
 from gpuledger.errors import InputError, UsageError  # noqa: E402
+from gpuledger.virtual import hints  # noqa: E402
 from gpuledger.virtual.child import last_frames  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -150,6 +151,7 @@ def test_a_function_of_an_extension_is_told_as_well(monkeypatch: pytest.MonkeyPa
     extension = types.ModuleType("gpuledger_extension")
     extension.fuse = lambda data: data.numpy().sum()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpuledger_extension", extension)
+    monkeypatch.setattr(hints, "_TOLD", {})  # what is told is told for good, and this module is gone after the test
     before = extension.fuse
 
     @gpuledger.fake_output("gpuledger_extension.fuse")
