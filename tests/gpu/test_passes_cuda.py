@@ -72,16 +72,15 @@ def test_a_run_without_options_has_every_currency_and_changes_nothing(tmp_path: 
     assert joules is not None
     assert sum(account.energy_j for account in joules.accounts) == pytest.approx(joules.step_energy_j, rel=1e-6)
     assert times.unplaced_ns <= 0.002 * times.work_ns
-    shown = subprocess.run(
-        [*GPULEDGER, "show", "card.ledger", "--by", "scope"], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    asked = [*GPULEDGER, "show", "card.ledger", "--by", "scope"]
+    env = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), COLUMNS="160")
+    shown = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=env, check=True).stdout
     header = next(line for line in shown.splitlines() if line.startswith("by scope"))
     (body,) = (line.split() for line in shown.splitlines() if line.startswith("body "))
     assert "forward ms" in header
     assert "backward ms" in header
     assert " J" in header
     assert "–" not in body
-    print(shown)
 
 
 @pytest.mark.parametrize("at", [2, 13, 14])

@@ -34,7 +34,7 @@ def ledger_table(lines: Sequence[Line], word: str, rows: int) -> Table:
         columns += [Column(title, right=True, optional=3) for title, _ in shown]
         cells.append(lambda some: [_ms(_sum(some, amount)) for _, amount in shown])
     if any(line.energy_j is not None for line in lines):
-        columns += [Column("J", right=True), Column("±", right=True, optional=2)]
+        columns += [Column("J", right=True), Column("±", right=True, optional=4)]
         cells.append(lambda some: [_joules(_sum(some, lambda line: line.energy_j)), _joules(_off(some))])
     chosen, rest = lines[:rows], lines[rows:]
     body = [_row(_label(line), [line], cells, "") for line in chosen]
