@@ -292,3 +292,12 @@ def test_programs_of_other_kinds_are_followed(device: VirtualDevice) -> None:
     assert torch.func.vmap(one, (None, 0))(named, data)["weight"].shape == (16, 4, 8)
     choice = torch.distributions.Categorical(logits=model(data))
     assert choice.log_prob(choice.sample()).shape == (16,)
+
+
+def test_the_first_bytes_are_told_once() -> None:
+    told: list[int] = []
+    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    device.at_first_bytes = lambda: told.append(device.counters.alloc_count)
+    device.malloc(512, "first")
+    device.malloc(512, "second")
+    assert told == [0]

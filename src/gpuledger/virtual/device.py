@@ -47,6 +47,8 @@ class VirtualDevice:
         self.kept: dict[object, int] = {}
         self.module_now: Callable[[], str] = str
         """Returns the path of the module that is running; "" outside of any."""
+        self.at_first_bytes: Callable[[], None] | None = None
+        """Called once, before the first bytes are put on the card."""
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False
@@ -115,6 +117,9 @@ class VirtualDevice:
         Raises:
             OutOfMemoryError: the card has no room for them.
         """
+        at_first_bytes, self.at_first_bytes = self.at_first_bytes, None
+        if at_first_bytes is not None:
+            at_first_bytes()
         self._busy = True
         try:
             self._operator = self._number(operator)

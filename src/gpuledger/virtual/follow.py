@@ -17,10 +17,19 @@ from gpuledger.virtual.dispatch import NotModelledError
 from gpuledger.virtual.session import StepsDone, VirtualSession
 
 
-def follow(order: dict[str, Any], program: Callable[[], None]) -> dict[str, Any]:
-    """Return how a program ended on the card an order names; its run is written to the order's directory."""
+def follow(
+    order: dict[str, Any], program: Callable[[], None], at_first_bytes: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """Return how a program ended on the card an order names; its run is written to the order's directory.
+
+    Args:
+        order: The card, steps, settings of the allocator and the run's directory.
+        program: Runs it.
+        at_first_bytes: Called once, before the first bytes are put on the card.
+    """
     let_torchvision_import()
     device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))
+    device.at_first_bytes = at_first_bytes
     session = VirtualSession(device, order["steps"], Path(order["run_directory"]))
     said: dict[str, int] = {}
 
