@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpuledger.operators.features import NAMES, features_of, shape_family
 from gpuledger.operators.formulas import family_of, work_of
-from gpuledger.operators.roof import Roof, compute_type, roof_of_measurements
+from gpuledger.operators.roof import FLOOR_NS, Roof, compute_type, roof_of_measurements
 
 aten = torch.ops.aten
 sizes = st.integers(1, 24)
@@ -197,6 +197,21 @@ def test_the_same_layer_at_another_batch_is_of_the_same_family_of_shapes():
     assert product(8, 16, 32) == product(64, 16, 32) != product(8, 16, 33)
     relu = [shape_family(key_for(aten.relu.default, torch.ones(n, 5, 5))) for n in (1, 9)]
     assert relu[0] == relu[1]
+
+
+def test_a_product_with_few_tiles_takes_as_long_as_a_whole_wave():
+    def least_ns(m, n):
+        key = key_for(aten.mm.default, torch.ones(m, 512), torch.ones(512, n))
+        return ROOF.time_ns(key, work_of(key)) - FLOOR_NS
+
+    assert least_ns(64, 64) == least_ns(33, 64 * 132) == pytest.approx(2 * 64 * 64 * 512 * 132 / 60.0)
+    assert least_ns(64, 64 * 133) == pytest.approx(2 * least_ns(64, 64))
+    convolution = key_for(
+        aten.convolution.default, torch.ones(1, 4, 8, 8), torch.ones(4, 4, 3, 3), None,
+        [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
+    )  # fmt: skip
+    work = work_of(convolution)
+    assert ROOF.time_ns(convolution, work) == pytest.approx(ROOF.least_ns(convolution, work) + FLOOR_NS)
 
 
 def test_what_a_card_was_seen_to_do_is_its_roof_where_the_catalogue_has_none():

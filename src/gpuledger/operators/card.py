@@ -127,8 +127,8 @@ def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:
 
 
 def _beyond(examples: Sequence[Example], roof: Roof) -> Errors | None:
-    """Return the errors of the largest operators, by the time they need at least."""
-    ordered = sorted(examples, key=lambda one: roof.time_ns(one.key, work_of(one.key)))
+    """Return the errors of the largest operators, by the time that their FLOPs or bytes need at least."""
+    ordered = sorted(examples, key=lambda one: roof.least_ns(one.key, work_of(one.key)))
     cut = int(len(ordered) * (1 - BEYOND_FRAC))
     inside, beyond = ordered[:cut], ordered[cut:]
     if len(inside) < LEAST_EXAMPLES or not beyond:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from gpuledger.operators.key import OperatorKey
 if TYPE_CHECKING:
     from gpuledger.virtual.cards import Card
 
+TILE, THIN = 64, 16
+"""Rows and columns of a tile that one multiprocessor takes, and those of a product with hardly any."""
 FLOOR_NS = 1_500.0
 """What a kernel takes that does nothing."""
 _FALLBACKS = {"bfloat16": ("float16", "float32"), "float16": ("bfloat16", "float32"), "tf32": ("float32",)}
@@ -38,9 +41,26 @@ class Roof:
                 return self.flop_per_ns[name]
         return max(self.flop_per_ns.values(), default=1.0)
 
+    def least_ns(self, key: OperatorKey, work: Work) -> float:
+        """Return what FLOPs or bytes take at least, whichever takes longer."""
+        return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns)
+
     def time_ns(self, key: OperatorKey, work: Work) -> float:
-        """Return the least time of one call: its FLOPs or its bytes, whichever takes longer, and the launches."""
-        return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns) + FLOOR_NS * work.launches
+        """Return what one call takes at least, with its launches, and with tiles and waves that are not full."""
+        return max(self.least_ns(key, work), self._waves_ns(key, work)) + FLOOR_NS * work.launches
+
+    def _waves_ns(self, key: OperatorKey, work: Work) -> float:
+        """Return what the waves of a matrix product's tiles take; 0 for what is none.
+
+        A convolution is none here: its library splits it in ways of its own.
+        """
+        gemm = work.gemm
+        if gemm is None or work.family != "matmul":
+            return 0.0
+        m, n = (TILE if size > THIN else THIN for size in (gemm.m, gemm.n))
+        tiles = gemm.batch * math.ceil(gemm.m / m) * math.ceil(gemm.n / n)
+        waves = math.ceil(tiles / max(self.multiprocessors, 1))
+        return waves * 2 * m * n * gemm.k * max(self.multiprocessors, 1) / self.peak(key)
 
 
 def roof_of_card(card: Card) -> Roof:
