@@ -72,20 +72,23 @@ class OutermostCalls(_Watch):
 
         @functools.wraps(original)
         def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
-            if watch._theirs is None or torch.compiler.is_compiling() or getattr(inside, "call", False):
+            if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
-            watch._began(self, args, kwargs)
-            if watch._theirs is None:
-                return self(*args, **kwargs)
-            inside.call = True
             try:
-                return original(self, *args, **kwargs)
+                if watch._theirs is None or getattr(inside, "call", False):
+                    return original(self, *args, **kwargs)
+                watch._began(self, args, kwargs)
+                if watch._theirs is None:
+                    return self(*args, **kwargs)
+                inside.call = True
+                try:
+                    return original(self, *args, **kwargs)
+                finally:
+                    inside.call = False
+                    watch._ended(self)
             except BaseException as error:
                 forget_frames(error)
                 raise
-            finally:
-                inside.call = False
-                watch._ended(self)
 
         return __call__
 
