@@ -95,7 +95,7 @@ def test_a_book_is_given_both_once_and_a_sum_on_this_processor_has_its_line(tmp_
         fill_around(book, place)
         records = book.records(place.environment)
         found = {record.key_digest: record for record in records}
-        assert len(records) == 3
+        assert sum(record.key_digest != RELU.digest for record in records) == 2
         assert 50 < found[MODULE_CALL.digest].time_median_ns < 1e6
         assert 50 < found[AUTOGRAD_NODE.digest].time_median_ns < 1e6
         total = sum_up(workload_of(COUNTS), records, place.environment)
