@@ -238,12 +238,21 @@ def sum_up_again(out: Path) -> None:
     print(json.dumps(results["summary"], indent=1))
 
 
+def join_held_out(out: Path, grid: Path) -> None:
+    """Write into the held-out models' file how many truths lie above when the interval is made of both."""
+    results = json.loads(out.read_text(encoding="utf-8"))
+    both = {**json.loads(grid.read_text(encoding="utf-8"))["combinations"], **results["combinations"]}
+    results["summary_of_both"] = above_upper_ends(both)
+    write_results(out, results)
+
+
 def main() -> None:
     """Tell the truth or estimate it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--truth", type=Path, metavar="DIR", help="train on the card of this machine")
     parser.add_argument("--estimate", action="store_true", help="estimate on this machine")
     parser.add_argument("--sum-up", action="store_true", help="estimate nothing; take interval and summary anew")
+    parser.add_argument("--join", type=Path, metavar="GRID", help="sum --out up together with the grid's results")
     parser.add_argument("--truth-file", type=Path, default=TRUTH, help="what --truth wrote as truth.json")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "h200" / "estimate.json")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="combinations whose name holds this")
@@ -257,6 +266,8 @@ def main() -> None:
         tell_truth(arguments.truth, chosen, arguments.workers, arguments.limit_s)
     if arguments.estimate:
         compare(arguments.truth_file, arguments.out, chosen, arguments.workers)
+    if arguments.join:
+        join_held_out(arguments.out, arguments.join)
     if arguments.sum_up:
         sum_up_again(arguments.out)
 
