@@ -91,7 +91,7 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any]) -> list[str]:
         f"**The interval** is made of our own errors (`virtual/errors.toml`): {len(errors) + len(unseen)} trainings on "
         f"one {results['truth_on']['card']} with torch {versions[0]}, estimated on a machine without a card with torch "
         f"{versions[1]}. Many of the rules were written in the light of the first {len(errors)}; the other "
-        f"{len(unseen)} are models that were tried afterwards, and no rule has been changed since. When the interval was "
+        f"{len(unseen)} are models that were tried afterwards, and no rule has changed since. When the interval was "
         f"made of the first alone, {stated:.0%} of the others lay above it, all with cuDNN's convolutions. It is "
         "that of the program's kind: where all workspaces follow a rule the truth was at most "
         f"{excess['followed']:.1%} above the estimate, with cuDNN's layers, whose algorithms are guessed, "
