@@ -30,7 +30,7 @@ from gpuledger.model.journal import JournalWriter, Part, write_compressed
 SENSOR_NS = 50_000_000
 """How often the sensors that move every 100 ms are read."""
 
-PROCESSES_NS = 1_000_000_000
+PROCESSES_NS = 200_000_000
 """How often a card's processes are asked for while its bytes stay the same: the list takes as long as all sensors."""
 
 LOOK_NS = 5_000_000_000
@@ -200,7 +200,7 @@ class Sampler:
         return with_sensors
 
     def _processes_of(self, card: WatchedCard, used_bytes: int, now_ns: int) -> Processes:
-        """Return the card's processes, asked for where its bytes have changed, and every second."""
+        """Return the card's processes, asked for where its bytes have changed, and five times a second."""
         known = self._processes.get(card.index)
         if known is None or known.used_bytes != used_bytes or now_ns >= known.due_ns:
             known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes())
