@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import resource
 from pathlib import Path
 
 import pytest
@@ -79,12 +79,17 @@ def test_a_program_without_torch(tmp_path: Path) -> None:
 def test_starting_costs_little(tmp_path: Path) -> None:
     write_script(tmp_path, "")
 
+    def used_s() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     def best_s(run: object) -> float:
+        """Return the least processor time of three: the clock's depends on who else is at work."""
         times = []
         for _ in range(3):
-            start_s = time.perf_counter()
+            before_s = used_s()
             assert run(["train.py"], tmp_path).status == 0  # type: ignore[operator]
-            times.append(time.perf_counter() - start_s)
+            times.append(used_s() - before_s)
         return min(times)
 
     assert best_s(recorded) - best_s(bare) < START_UP_LIMIT_S
