@@ -1,6 +1,6 @@
 """Edges of energy windows on one card, found at the next tick of its counter with two reads of it.
 
-A read of the counter takes 3 to 15 ms and holds up every other reading of the card, from whatever process (H200). The
+A read of the counter takes milliseconds and holds up every other reading of the card, from whatever process (H200). The
 card's power is renewed with each tick of the counter, and reading that takes microseconds: so the power is asked until
 it moves, and the counter only then. Once before, when the edge is asked for: what it shows then is what the power in
 between is taken from. Where the power does not move, the counter itself is asked until it does.
