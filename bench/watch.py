@@ -204,7 +204,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results: dict[str, Any] = {"environment": describe_environment(device)}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in arguments.parts:
+        for name in dict.fromkeys(arguments.parts):
             started_s = time.monotonic()
             try:
                 results[name] = PARTS[name](Path(scratch))

@@ -16,12 +16,11 @@ from typing import Protocol
 
 from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.nvml import MemoryReading
+from gpuledger.collect.sensors import Processes
 
 PERIOD_S = 0.05
 PARTS_IN_JOURNAL = 60
 READINGS_IN_PART = 1200
-
-Processes = list[tuple[int, int | None]]
 
 
 class Cards(Protocol):

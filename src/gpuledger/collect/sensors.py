@@ -19,6 +19,10 @@ _MEMORY_WORDS = ctypes.c_ulonglong * 5
 takes longer to look into than the driver takes to answer."""
 
 
+Processes = list[tuple[int, int | None]]
+"""``(pid, bytes)`` of every process on a card; None where the driver does not tell the bytes."""
+
+
 class MemoryReading(NamedTuple):
     """One reading. ``used_bytes`` excludes ``driver_bytes``, which is None where the driver does not tell.
 
@@ -112,11 +116,11 @@ class CardSensors:
         limit_mw = self._ask(self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return None if limit_mw is None else limit_mw / 1e3
 
-    def read_processes(self) -> list[tuple[int, int | None]]:
+    def read_processes(self) -> Processes:
         """Return ``(pid, bytes)`` of every process on the card; none where the driver does not list them."""
         return self.list_processes() or []
 
-    def list_processes(self) -> list[tuple[int, int | None]] | None:
+    def list_processes(self) -> Processes | None:
         """Return ``(pid, bytes)`` of every process on the card; None where the driver does not list them."""
         found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return None if found is None else [(process.pid, process.usedGpuMemory) for process in found]

@@ -23,6 +23,7 @@ from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.card_source import WatchedCard, open_source
 from gpuledger.collect.energy_windows import EnergyWindows
 from gpuledger.collect.family import Family
+from gpuledger.collect.sensors import Processes
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.energy_window import WindowEnergy
 from gpuledger.model.journal import JournalWriter, Part, write_compressed
@@ -49,7 +50,6 @@ WHOLE = ""
 """Name of the window of the whole command."""
 
 Order = dict[str, Any]
-Processes = list[tuple[int, int | None]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ class Sampler:
         self._interval_ns = interval_ns
         self._world = world
         self._log = CardLog()
-        self._add_memory = self._log.add_memory
         self._windows = EnergyWindows(cards, self._keep_window, world.unix_ns)
         self._names: list[str] = []
         self._named = 0
@@ -191,7 +190,7 @@ class Sampler:
             if memory is None:
                 self._miss(card)
                 continue
-            self._add_memory(t_ns, card.index, memory)
+            self._log.add_memory(t_ns, card.index, memory)
             if with_sensors:
                 self._log.add_sensors(t_ns, card.index, card.read_sensors())
                 processes = self._processes_of(card, memory.used_bytes, now_ns)
