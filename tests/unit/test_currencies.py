@@ -16,9 +16,9 @@ from gpuledger.analyze.energy import break_down_energy
 from gpuledger.analyze.times import break_down_time
 from gpuledger.report.colors import PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
 from gpuledger.report.currencies import IDLE, Amount, amount_columns, owners_of
-from gpuledger.report.data import Module, gather
+from gpuledger.report.data import gather
 from gpuledger.report.payload import build_payload
-from gpuledger.report.tree import IDLE_PATH, build_tree
+from gpuledger.report.tree import IDLE_PATH, Module, build_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

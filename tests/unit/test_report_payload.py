@@ -23,10 +23,10 @@ from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import CATEGORIES, DEVICE_LINES, ROUNDING
 from gpuledger.report import data as report_data
 from gpuledger.report.colors import CATEGORY_COLORS, UNKNOWN_COLOR, category_color, stack_order
-from gpuledger.report.data import Module, gather
+from gpuledger.report.data import gather
 from gpuledger.report.definitions import definitions
 from gpuledger.report.payload import build_payload, differences, encode
-from gpuledger.report.tree import IDLE_PATH, build_tree
+from gpuledger.report.tree import IDLE_PATH, Module, build_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from gpuledger.analyze.instant import find_peak  # noqa: E402
 from gpuledger.cli.main import main  # noqa: E402
 from gpuledger.errors import InputError, UsageError  # noqa: E402
 from gpuledger.virtual import hints  # noqa: E402
-from gpuledger.virtual.child import last_frames  # noqa: E402
+from gpuledger.virtual.failures import describe_failure  # noqa: E402
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -180,7 +180,7 @@ def test_what_is_not_modelled_is_named(file: str, message: str, expected: str) -
     exec(source, names)
     with pytest.raises(RuntimeError) as caught:
         names["fail"]()
-    told = last_frames(caught.value)
+    told = describe_failure(caught.value)
     assert told["unmodelled"].startswith(expected)
     assert bool(told["unmodelled"]) == bool(expected)
 

@@ -16,7 +16,8 @@ from gpuledger.operators.capture import Capture
 from gpuledger.operators.captures import CPU, place_named
 from gpuledger.operators.workload import Mode, Workload
 from gpuledger.virtual.card import let_torchvision_import
-from gpuledger.virtual.child import last_frames, run_as_main
+from gpuledger.virtual.child import run_as_main
+from gpuledger.virtual.failures import describe_failure
 from gpuledger.virtual.session import StepsDone
 
 
@@ -67,7 +68,7 @@ def _run(program: list[str]) -> dict[str, Any] | None:
             return None
         return {"message": f"the program ended with status {error.code}", "hint": "run it without gpuledger first"}
     except BaseException as error:
-        frames = last_frames(error)
+        frames = describe_failure(error)
         words = frames["message"].splitlines()[0] if frames["message"] else ""
         return {"place": frames["place"], "message": f"{frames['kind']}: {words}"}
     return None

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.energy import EnergyBreakdown
     from gpuledger.analyze.step_parts import StepParts
     from gpuledger.analyze.times import TimeBreakdown
-    from gpuledger.report.data import Module
-    from gpuledger.report.tree import Tree
+    from gpuledger.report.tree import Module, Tree
 
 IDLE = "idle"
 NO_PHASE = "between"

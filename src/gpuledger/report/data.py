@@ -21,6 +21,7 @@ from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.card_view import CardView, gather_cards
 from gpuledger.report.columns import read_windows
+from gpuledger.report.tree import Module
 
 if TYPE_CHECKING:
     from gpuledger.analyze.instant import Instant
@@ -32,16 +33,6 @@ RUNS_OF_FILE = 180_000
 """Runs of equal account bytes in one file; a wide model gets fewer instants, so that the file stays small."""
 MAX_TENSORS = 200
 MAX_BANDS = 4000
-
-
-@dataclass(frozen=True)
-class Module:
-    """One module: ``parent_id`` is None for an outermost one."""
-
-    module_id: int
-    parent_id: int | None
-    path: str
-    class_name: str
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,18 @@ from gpuledger.analyze.tree import OUTSIDE_PATH, ROUNDING_PATH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuledger.report.data import Module
-
 ROOT = 0
 IDLE_PATH = "(idle)"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module: ``parent_id`` is None for an outermost one."""
+
+    module_id: int
+    parent_id: int | None
+    path: str
+    class_name: str
 
 
 @dataclass(frozen=True)

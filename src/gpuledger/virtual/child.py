@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import runpy
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,41 +49,6 @@ def run_as_main(program: list[str]) -> None:
     sys.argv = program
     sys.path[0] = str(Path(program[0]).resolve().parent)
     runpy.run_path(program[0], run_name="__main__")
-
-
-def last_frames(error: BaseException) -> dict[str, Any]:
-    """Return an error in words, with the file and line of the program's own code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        f for f in frames if "/torch/" not in f.filename and "/gpuledger/" not in f.filename and f.filename[0] != "<"
-    ]
-    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    return {
-        "kind": type(error).__name__,
-        "message": str(error),
-        "place": place,
-        "unmodelled": _unmodelled(error, frames),
-    }
-
-
-_WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
-_FOREIGN = (
-    ("/torch/distributed/fsdp/", "FSDP"),
-    ("/torch/distributed/_composable/", "FSDP"),
-    ("/torch/distributed/", "torch.distributed"),
-    ("/torch/cuda/graphs.py", "a CUDA graph"),
-    ("/triton/", "a Triton kernel"),
-)
-
-
-def _unmodelled(error: BaseException, frames: traceback.StackSummary) -> str:
-    """Return what an error comes from that is not modelled; "" where it is the program's own."""
-    for part, name in _FOREIGN:
-        if any(part in frame.filename for frame in frames):
-            return f"{name} is not modelled"
-    if isinstance(error, RuntimeError) and _WITHOUT_BYTES.search(str(error)):
-        return "C++ code reads a tensor's bytes, which were never computed"
-    return ""
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.card import in_place, let_torchvision_import
 from gpuledger.virtual.cards import catalogue
-from gpuledger.virtual.child import last_frames
 from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.dispatch import NotModelledError
+from gpuledger.virtual.failures import describe_failure
 from gpuledger.virtual.session import StepsDone, VirtualSession
 
 
@@ -46,9 +46,9 @@ def follow(
         except SystemExit as error:
             outcome = {"ended": "exit", "status": error.code if isinstance(error.code, int) else int(bool(error.code))}
         except NotModelledError as error:
-            outcome = {"ended": "not modelled", **last_frames(error), "operator": error.operator}
+            outcome = {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
         except BaseException as error:
-            outcome = {"ended": "raised", **last_frames(error), "traceback": traceback.format_exc()}
+            outcome = {"ended": "raised", **describe_failure(error), "traceback": traceback.format_exc()}
         for sentence in said:
             session.journal.note(sentence)
         steps = session.steps.seen

@@ -1,0 +1,42 @@
+"""Why a program that was followed on a virtual card ended: in words, and where in its own code."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+_WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
+_FOREIGN = (
+    ("/torch/distributed/fsdp/", "FSDP"),
+    ("/torch/distributed/_composable/", "FSDP"),
+    ("/torch/distributed/", "torch.distributed"),
+    ("/torch/cuda/graphs.py", "a CUDA graph"),
+    ("/triton/", "a Triton kernel"),
+)
+
+
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """Return an error in words, with the file and line of the program's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        f for f in frames if "/torch/" not in f.filename and "/gpuledger/" not in f.filename and f.filename[0] != "<"
+    ]
+    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "place": place,
+        "unmodelled": _unmodelled(error, frames),
+    }
+
+
+def _unmodelled(error: BaseException, frames: traceback.StackSummary) -> str:
+    """Return what an error comes from that is not modelled; "" where it is the program's own."""
+    for part, name in _FOREIGN:
+        if any(part in frame.filename for frame in frames):
+            return f"{name} is not modelled"
+    if isinstance(error, RuntimeError) and _WITHOUT_BYTES.search(str(error)):
+        return "C++ code reads a tensor's bytes, which were never computed"
+    return ""
