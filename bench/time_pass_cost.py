@@ -1,0 +1,340 @@
+"""Measures what a step takes under each way to record kernels: the time pass, what it is made of, and lighter ways.
+
+One process per case (model-mode-batch); there, rounds in which ways take their turn, the order turning with the
+rounds, the less telling ways in every fourth round. A turn begins the way, takes three steps, each from idle card to
+idle card, and ends it; three bare steps, and one that is not counted, stand before every turn, and a round's ratios are
+against the median of its own. Batches are small, so that the host is the limit.
+
+Usage: python bench/time_pass_cost.py --out FILE.json [--seconds 100] [--small] [--keep DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from environment import describe_environment, write_results
+from infer_one import ARGUMENTS
+from models import MODELS
+from torch import nn
+from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
+
+from gpuledger.collect import torch_private
+from gpuledger.collect.rank_journal import RankJournal
+from gpuledger.collect.roster import Roster
+from gpuledger.collect.time_pass import TimePass
+
+CASES = "neumf-training-4096,llama-training-1,vit-training-2,resnet50-inference-1"
+STEPS, BARE_STEPS = 3, 4
+START_S = 8.0
+"""What a case takes besides its rounds: imports, the model, the steps before."""
+Step = Callable[[], None]
+Way = Callable[[], AbstractContextManager[None]]
+LOGGED: list[tuple[int, int, int, int, int]] = []
+"""Module calls of the last turn that logged them: begin, end, module, sequence numbers at both."""
+RESULTS: list[Any] = []
+"""Kineto's results of the last turn."""
+
+
+def activities(on_host: bool = True) -> set[ProfilerActivity]:
+    """Return what Kineto is asked to record."""
+    asked = {ProfilerActivity.CUDA} if torch.cuda.is_available() else set()
+    return asked | {ProfilerActivity.CPU} if on_host or not asked else asked
+
+
+@contextlib.contextmanager
+def kineto(
+    asked: set[ProfilerActivity],
+    scopes: set[RecordScope],
+    *,
+    correlate: bool = True,
+    shapes: bool = False,
+    flops: bool = False,
+) -> Iterator[None]:
+    """Record with Kineto, and take CUPTI out again at the end."""
+    own = _ExperimentalConfig(disable_external_correlation=not correlate)
+    config = ProfilerConfig(ProfilerState.KINETO, shapes, False, False, flops, False, own)
+    with torch_private._variables(TEARDOWN_CUPTI="1", KINETO_LOG_LEVEL="99"):
+        _prepare_profiler(config, asked)
+        _enable_profiler(config, asked, scopes)
+        try:
+            yield
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            RESULTS[:] = [_disable_profiler()]
+
+
+@contextlib.contextmanager
+def module_log() -> Iterator[None]:
+    """Log begin and end of every module call, with autograd's sequence numbers, in a list of Python's."""
+    LOGGED.clear()
+    original, log, now_ns = nn.Module.__call__, LOGGED.append, time.time_ns
+    sequence, numbers = torch_private.sequence_reader(), {}
+
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        began_ns, first = now_ns(), sequence()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            log((began_ns, now_ns(), numbers.setdefault(id(self), len(numbers)), first, sequence()))
+
+    with mock.patch.object(nn.Module, "__call__", __call__):
+        yield
+
+
+@contextlib.contextmanager
+def warmed() -> Iterator[None]:
+    """Launch a few kernels first, so that what CUPTI sets up with the first launch is done before the steps."""
+    for _ in range(8):
+        torch.zeros(8, device="cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    yield
+
+
+@contextlib.contextmanager
+def time_pass(**replaced: Any) -> Iterator[None]:
+    """Record with our time pass, with functions of torch_private replaced."""
+    from tempfile import gettempdir
+
+    recorded = TimePass(RankJournal(lambda: Path(gettempdir()), []), Roster())
+    with mock.patch.multiple(torch_private, **replaced) if replaced else contextlib.nullcontext():
+        recorded.begin()
+        profiler = recorded._profiler
+        try:
+            yield
+        finally:
+            recorded.end(keep=False)
+            RESULTS[:] = [getattr(getattr(profiler, "_profile", None), "kineto_results", None)]
+
+
+class NoProfiler:
+    """Stands in for Kineto."""
+
+    def stop(self, *, wait: bool) -> list[Any]:
+        """Return nothing."""
+        return []
+
+
+@contextlib.contextmanager
+def both(*ways: AbstractContextManager[None]) -> Iterator[None]:
+    """Enter several."""
+    with contextlib.ExitStack() as stack:
+        for way in ways:
+            stack.enter_context(way)
+        yield
+
+
+NODES = {RecordScope.BACKWARD_FUNCTION}
+TELLING: dict[str, Way] = {
+    "torch_profiler": lambda: kineto(activities(), set()),
+    "time_pass": time_pass,
+    "cuda_only": lambda: kineto(activities(False), set()),
+    "uncorrelated": lambda: kineto(activities(), set(), correlate=False),
+    "nodes": lambda: both(kineto(activities(), NODES), module_log()),
+    "nodes_warmed": lambda: both(kineto(activities(), NODES), warmed(), module_log()),
+    "nodes_uncorrelated": lambda: both(kineto(activities(), NODES, correlate=False), module_log()),
+}
+"""Compared with bare steps in every round. ``nodes`` leaves out operators' records and keeps those of graph nodes."""
+
+FURTHER: dict[str, Way] = {
+    "host_only": lambda: kineto({ProfilerActivity.CPU}, set()),
+    "ranges_alone": lambda: time_pass(Profiler=NoProfiler),
+    "log_alone": module_log,
+    "time_pass_warmed": lambda: both(time_pass(), warmed()),
+    "flops": lambda: kineto(activities(), set(), flops=True),
+    "shapes": lambda: kineto(activities(), set(), shapes=True),
+}
+WAYS = TELLING | FURTHER
+
+COLUMNS = (
+    "name",
+    "device_index",
+    "device_resource_id",
+    "start_thread_id",
+    "start_ns",
+    "duration_ns",
+    "correlation_id",
+    "linked_correlation_id",
+    "sequence_nr",
+    "fwd_thread_id",
+    "scope",
+)
+KEPT = ("time_pass", "uncorrelated", "nodes", "nodes_uncorrelated", "cuda_only")
+
+
+def build(model: str, mode: str, batch_size: int, device: str, small: bool) -> Step:
+    """Return a function that takes one step, and waits for the card."""
+    workload = MODELS[model].build(device, small=small, batch_size=0 if small else batch_size)
+    wait = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
+    batch = workload.make_batch()
+    net = workload.models[0] if mode == "training" else workload.models[0].eval()
+
+    def train() -> None:
+        workload.train(batch)
+        wait()
+
+    def infer() -> None:
+        with torch.no_grad():
+            net(*batch[: ARGUMENTS.get(model, 1)])
+        wait()
+
+    return train if mode == "training" else infer
+
+
+def timed(step: Step, count: int) -> list[float]:
+    """Return the seconds of each of some steps."""
+    found = []
+    for _ in range(count):
+        started_s = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - started_s)
+    return found
+
+
+def turn(way: Way, step: Step) -> dict[str, Any]:
+    """Return one turn: seconds to begin and to end, and of each step."""
+    started_s = time.perf_counter()
+    context = way()
+    context.__enter__()
+    begun_s = time.perf_counter()
+    try:
+        steps_s = timed(step, STEPS)
+    finally:
+        ending_s = time.perf_counter()
+        context.__exit__(None, None, None)
+    return {"steps_s": steps_s, "begin_s": begun_s - started_s, "end_s": time.perf_counter() - ending_s}
+
+
+def dump(place: Path) -> None:
+    """Write the events and the log of the last turn."""
+    events = RESULTS[0].events() if RESULTS and RESULTS[0] is not None else []
+    rows = [
+        [getattr(one, column)() for column in COLUMNS]
+        + [str(one.device_type()), getattr(one, "is_user_annotation", lambda: None)()]
+        for one in events
+    ]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"columns": [*COLUMNS, "device_type", "annotation"], "rows": rows, "log": list(LOGGED)})
+    place.write_bytes(gzip.compress(text.encode()))
+
+
+def summarize(turns: dict[str, list[dict[str, Any]]], operators: int) -> dict[str, Any]:
+    """Return the median ratio of each way's steps over the bare ones of its round, and what it takes an operator."""
+    found: dict[str, Any] = {}
+    for name, rounds in turns.items():
+        ratios = [[one / entry["bare_s"] for one in entry["steps_s"]] for entry in rounds]
+        extra_s = [statistics.mean(entry["steps_s"][1:]) - entry["bare_s"] for entry in rounds]
+        found[name] = {
+            "rounds": len(rounds),
+            "ratio_by_step": [statistics.median(column) for column in zip(*ratios, strict=True)],
+            "ratio_of_first_two": statistics.median(statistics.mean(row[:2]) for row in ratios),
+            "host_us_per_operator": statistics.median(extra_s) * 1e6 / operators if operators else None,
+            "begin_ms": statistics.median(entry["begin_s"] for entry in rounds) * 1e3,
+            "end_ms": statistics.median(entry["end_s"] for entry in rounds) * 1e3,
+        }
+    return found
+
+
+def count_operators(step: Step) -> int:
+    """Return how many operators, ranges and nodes Kineto records of one step on the host."""
+    with kineto({ProfilerActivity.CPU}, set()):
+        step()
+    return len(RESULTS[0].events())
+
+
+def one_round(ways: list[str], step: Step, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return one turn of each way, with the bare step of the round."""
+    found: dict[str, dict[str, Any]] = {}
+    bare_s: list[float] = []
+    for name in ways:
+        bare_s += timed(step, BARE_STEPS)[1:]
+        try:
+            found[name] = turn(WAYS[name], step)
+        except Exception as error:  # one way that this torch lacks must not end the rest
+            failed[name] = f"{type(error).__name__}: {error}"
+    return {name: {**entry, "bare_s": statistics.median(bare_s)} for name, entry in found.items()}
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Measure one case; what is known is written after every round."""
+    deadline_s = time.monotonic() + arguments.seconds
+    model, mode, batch_size = arguments.case.split("-")
+    torch.manual_seed(0)
+    step = build(model, mode, int(batch_size), arguments.device, arguments.small)
+    for _ in range(6):
+        step()
+    operators = count_operators(step)
+    for name in KEPT if arguments.keep else ():
+        turn(WAYS[name], step)
+        dump(arguments.keep / f"{arguments.case}-{name}.json.gz")
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
+    failed: dict[str, str] = {}
+    telling, rounds = list(TELLING), 0
+    while time.monotonic() < deadline_s:
+        telling = telling[1:] + telling[:1]
+        ways = [*telling, *(FURTHER if rounds % 4 == 0 else ())]
+        for name, entry in one_round([name for name in ways if name not in failed], step, failed).items():
+            turns[name].append(entry)
+        rounds += 1
+        known = {name: entries for name, entries in turns.items() if entries}
+        bare_ms = statistics.median(entry["bare_s"] for entries in known.values() for entry in entries) * 1e3
+        write_results(
+            arguments.out,
+            {
+                "batch_size": int(batch_size),
+                "operators_per_step": operators,
+                "bare_ms": bare_ms,
+                "ways": summarize(known, operators),
+                "failed": failed,
+            },
+        )
+
+
+def main() -> None:
+    """Run every case in a process of its own, and join what they found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=100.0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--keep", type=Path, help="write one turn's events of some ways there")
+    parser.add_argument("--cases", default=CASES)
+    parser.add_argument("--case", help="only this one, here; --seconds is for its rounds then")
+    arguments = parser.parse_args()
+    if arguments.case:
+        measure(arguments)
+        return
+    cases = arguments.cases.split(",")
+    results: dict[str, Any] = {"environment": describe_environment(arguments.device), "cases": {}}
+    each_s = max(arguments.seconds / len(cases) - START_S, 1)
+    for case in cases:
+        part = arguments.out.with_suffix(f".{case}.json")
+        command = [sys.executable, __file__, "--case", case, "--out", str(part), "--seconds", str(each_s)]
+        command += ["--device", arguments.device, *(["--small"] if arguments.small else [])]
+        command += ["--keep", str(arguments.keep)] if arguments.keep else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {"failed": done.stderr[-2000:]}
+        results["cases"][case] = found
+        write_results(arguments.out, results)
+        ways = found.get("ways", {})
+        print(case, {name: [round(one, 2) for one in way["ratio_by_step"]] for name, way in ways.items()}, flush=True)
+        part.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
