@@ -8,56 +8,54 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_card import Clock, SimulatedCard
 
 from gpuledger.analyze.pass_energy import COUNTER, POWER, CardReadings, measure_pass
-from gpuledger.collect.tick_follower import TickFollower
+from gpuledger.collect.energy_meter import CardMeter
 from gpuledger.model.energy_window import TICK_NS, Tick
 
 MS = 1_000_000
 WATTS = 400.0
 
 
-class Counter:
-    """A counter under steady power, on a clock that goes on by what each read takes and by what is slept."""
-
-    def __init__(self, tick_ns: int = TICK_NS, read_ns: int = 3 * MS) -> None:
-        self.now_ns = 0
-        self.reads = 0
-        self._tick_ns, self._read_ns = tick_ns, read_ns
-
-    def read_mj(self) -> int:
-        self.now_ns += self._read_ns
-        self.reads += 1
-        return round(self.now_ns // self._tick_ns * WATTS * self._tick_ns / 1e6)
-
-    def follow(self, length_ns: int) -> list[Tick]:
-        follower = TickFollower(self.read_mj, lambda: None, lambda: self.now_ns)
-        ticks = []
-        while self.now_ns < length_ns:
-            self.now_ns = max(self.now_ns, follower.due_ns)
-            tick = follower.ask()
-            ticks += [] if tick is None else [tick]
-        return ticks
+def followed(card: SimulatedCard, clock: Clock, length_ns: int) -> list[Tick]:
+    """Return the ticks that a meter keeps of a card."""
+    meter, ticks = CardMeter(card, 0, clock.time_ns), []
+    meter.log.add_tick = lambda _, tick: ticks.append(tick)
+    until_ns = clock.now_ns + length_ns
+    while clock.now_ns < until_ns:
+        meter.read()
+        clock.now_ns = max(clock.now_ns, meter.due_ns)
+    return ticks
 
 
-@given(
-    tick_ns=st.sampled_from([TICK_NS, 20 * MS, 106 * MS]),
-    read_ns=st.integers(MS // 10, 6 * MS),
-)
-def test_every_tick_is_seen_where_it_is_and_between_them_the_driver_is_left_alone(tick_ns: int, read_ns: int) -> None:
-    counter = Counter(tick_ns, read_ns)
-    ticks = counter.follow(20 * tick_ns)
-    off_ns = [abs(tick.t_ns - round(tick.t_ns / tick_ns) * tick_ns) for tick in ticks]
-    assert len(ticks) >= 17
+@given(read_ns=st.integers(MS // 10, 6 * MS), tells_power=st.booleans())
+def test_every_tick_is_seen_where_it_is_and_between_them_the_driver_is_left_alone(
+    read_ns: int, tells_power: bool
+) -> None:
+    clock = Clock()
+    card = SimulatedCard(clock, read_ns=read_ns)
+    card.tells_power = tells_power
+    ticks = followed(card, clock, 40 * TICK_NS)
+    off_ns = [abs((tick.t_ns + TICK_NS // 2) % TICK_NS - TICK_NS // 2) for tick in ticks]
+    assert len(ticks) >= 32
     assert all(off <= tick.reading_ns for off, tick in zip(off_ns, ticks, strict=True))
-    assert sum(off <= 2 * read_ns for off in off_ns) >= 2 / 3 * len(ticks)
-    assert counter.reads <= 80 + 20 * tick_ns / read_ns / 2
+    assert max(off_ns) <= (3 * MS if tells_power else 3 * MS + 2 * read_ns)
+    assert card.counter_reads <= (len(ticks) + 3 if tells_power else 8 * len(ticks) + 60)
 
 
 def test_a_counter_that_stands_still_is_hardly_asked() -> None:
-    counter = Counter(tick_ns=10**15)
-    assert counter.follow(10_000 * MS) == []
-    assert counter.reads < 450
+    clock = Clock()
+    card = SimulatedCard(clock, watts=lambda _: 0.0)
+    assert followed(card, clock, 10_000 * MS) == []
+    assert card.counter_reads < 1000
+
+
+def test_power_that_stands_still_does_not_hide_the_ticks() -> None:
+    clock = Clock()
+    card = SimulatedCard(clock)
+    card.read_beat = lambda: 90_000
+    assert len(followed(card, clock, 40 * TICK_NS)) >= 30
 
 
 def steady_ticks(throttled_ns: int) -> tuple[Tick, ...]:

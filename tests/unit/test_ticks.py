@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.collect.edges import EdgeFinder
 from gpuledger.collect.ticks import TICK_NS, Edge, find_edge, measure_window
 
 WATTS = 300.0
@@ -16,6 +17,7 @@ class Card:
     """A counter that ticks every 100.1 ms under steady power, which moves with it; each read takes ``read_ns``."""
 
     index = 0
+    jitter_ns = 0
 
     def __init__(self, read_ns: int = 3 * MS, *, power_moves: bool = True) -> None:
         self.now_ns = self.reads = 0
@@ -25,11 +27,16 @@ class Card:
     def read_energy_mj(self) -> int | None:
         self.now_ns += self._read_ns
         self.reads += 1
-        return round(self.now_ns // TICK_NS * WATTS * TICK_NS / 1e6)
+        return round(self._ticks() * WATTS * TICK_NS / 1e6)
+
+    def _ticks(self) -> int:
+        """Every second tick comes late."""
+        ticks = self.now_ns // TICK_NS
+        return ticks - (ticks % 2 and self.now_ns % TICK_NS < self.jitter_ns)
 
     def read_beat(self) -> int | None:
         self.now_ns += MS // 50
-        return round(WATTS * 1e3) + self.now_ns // TICK_NS % 7 * self._power_moves
+        return round(WATTS * 1e3) + self._ticks() % 7 * self._power_moves
 
     def read_throttled_ns(self) -> int | None:
         return 0
@@ -82,6 +89,23 @@ def test_an_edge_takes_two_reads_of_the_counter() -> None:
         assert card.reads - before <= 3 + (edge.tick_ns % TICK_NS < 10 * MS)
         assert edge.power_w == pytest.approx(WATTS)
         assert min(edge.tick_ns % TICK_NS, TICK_NS - edge.tick_ns % TICK_NS) < 2 * MS
+
+
+@pytest.mark.parametrize("jitter_ns", [0, 4 * MS])
+def test_an_edge_after_another_takes_one_read_of_the_counter(jitter_ns: int) -> None:
+    """Though a tick comes early and the next one late, one lies between them."""
+    card: Card = Card()
+    card.now_ns, card.jitter_ns = 30 * MS, jitter_ns
+    found: list[Edge] = []
+    finder = EdgeFinder(card, lambda: card.now_ns)
+    for number in range(20):
+        reads = card.reads
+        finder.want(card.now_ns, found.append)
+        while finder.due_ns is not None:
+            card.now_ns = max(card.now_ns, finder.due_ns)
+            finder.read()
+        assert card.reads - reads <= (1 if number else 2)
+    assert [edge.power_w for edge in found] == [pytest.approx(WATTS)] * 20
 
 
 @pytest.mark.parametrize("power_moves", [True, False])

@@ -3,7 +3,8 @@
 A read of the counter takes milliseconds and holds up every other reading of the card, from whatever process (H200). The
 card's power is renewed with each tick of the counter, and reading that takes microseconds: so the power is asked until
 it moves, and the counter only then. Once before, when the edge is asked for: what it shows then is what the power in
-between is taken from. Where the power does not move, the counter itself is asked until it does.
+between is taken from; not where the last tick is the one before, as it is for whoever asks for edge after edge. Where
+the power does not move, the counter itself is asked until it does.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ FRESH_NS = TICK_NS * 9 // 10
 
 LATEST_NS = 1_000_000_000
 """Of an edge that is heard of so late, what the counter showed is not known any more."""
+
+ASKED_FROM = 0.92
+"""Share of the time between two ticks after which the next one is looked for."""
 
 TYPICAL_READ_NS = 4_000_000
 """How long a read of the counter is taken to last before the first (H200)."""
@@ -74,6 +78,8 @@ class EdgeFinder:
         self._looked: tuple[int, int | None] = (0, None)
         self._tick: tuple[int, int] | None = None
         self._passed_over = False
+        self._last: tuple[int, int] | None = None
+        self._period_ns = 0
 
     @property
     def read_ns(self) -> int:
@@ -90,8 +96,7 @@ class EdgeFinder:
             return
         self._wanted.append((at_ns, late_ns if late_ns > WIDE_NS else 0, keep))
         if self.due_ns is None:
-            self._look, self._passed_over = self._card.read_beat, False
-            self._start_again(now_ns)
+            self._begin(now_ns)
 
     def read(self) -> None:
         """Ask the card once: for the counter where an edge was asked for or a tick was seen, else for the power."""
@@ -101,6 +106,21 @@ class EdgeFinder:
             self._look_for_tick(*self._first)
         else:
             self._read_tick(*self._tick)
+
+    def _begin(self, now_ns: int) -> None:
+        """Look for the next tick: from what the last one showed, where it is the one before."""
+        self._passed_over = False
+        if self._last is not None and now_ns - self._last[0] < FRESH_NS:
+            self._first, self._tick = self._last, None
+            self.due_ns = max(now_ns, self._last[0] + round(self._period_ns * ASKED_FROM))
+            return
+        self._look = self._card.read_beat
+        self._start_again(now_ns)
+
+    def _distrust(self) -> None:
+        """The power does not tell the ticks: ask the counter itself."""
+        self._look = self._card.read_energy_mj
+        self._start_again(self._clock())
 
     def _start_again(self, due_ns: int) -> None:
         self._first = self._tick = None
@@ -150,8 +170,7 @@ class EdgeFinder:
         elif counts and now_ns - first_ns > LIMIT_NS:
             self._settle(None)
         elif not counts and now_ns - first_ns > STUCK_NS:
-            self._look = self._card.read_energy_mj
-            self._start_again(now_ns)
+            self._distrust()
 
     def _read_tick(self, tick_ns: int, gap_ns: int) -> None:
         """Read what the counter shows since the tick, unless it has moved on, or has not moved with the power."""
@@ -164,20 +183,23 @@ class EdgeFinder:
         if energy_mj is None:
             self._settle(None)
         elif energy_mj == first_mj:
-            self._look = self._card.read_energy_mj
-            self._start_again(self._clock())
+            self._distrust()
         else:
             self._settle((tick_ns, gap_ns), energy_mj, first_ns, first_mj)
 
     def _settle(self, tick: tuple[int, int] | None, energy_mj: int = 0, first_ns: int = 0, first_mj: int = 0) -> None:
         """Give every edge asked for to whoever asked."""
         wanted, self._wanted, self.due_ns = self._wanted, [], None
+        last, self._last = self._last, None if tick is None else (tick[0], energy_mj)
         if tick is None:
             for *_, keep in wanted:
                 keep(None)
             return
         tick_ns, gap_ns = tick
-        ticks = max(math.ceil((tick_ns - first_ns - TICK_JITTER_NS - gap_ns // 2) / TICK_NS), 1)
+        follows, span_ns = last == (first_ns, first_mj), tick_ns - first_ns
+        self._period_ns = span_ns if follows and gap_ns <= WIDE_NS and not self._passed_over else 0
+        unsure_ns = TICK_NS // 2 if follows else TICK_JITTER_NS + gap_ns // 2
+        ticks = max(math.ceil((span_ns - unsure_ns) / TICK_NS), 1)
         power_w = (energy_mj - first_mj) / 1e3 / (ticks * TICK_NS / 1e9)
         throttled_ns = self._card.read_throttled_ns()
         for at_ns, late_ns, keep in wanted:

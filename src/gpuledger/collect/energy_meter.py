@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Protocol
 
 from gpuledger.collect.card_log import CardLog
+from gpuledger.collect.edges import EdgeFinder
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, children_of
-from gpuledger.collect.tick_follower import TickFollower
 from gpuledger.errors import NoDeviceError
-from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
 
 LOOK_S = 0.04
@@ -28,6 +28,9 @@ LOOK_S = 0.04
 
 SENSOR_NS = 50_000_000
 """How often the sensors are read; they move every 100 ms."""
+
+STANDS_STILL_NS = 1_000_000_000
+"""How long a counter that does not move, or is not there, is left alone."""
 
 LINGER_NS = 250_000_000
 """How long a counter is followed after its pass has closed: a tick lies in it."""
@@ -37,6 +40,7 @@ class MeteredCard(Protocol):
     """What is asked of one card."""
 
     uuid: str
+    index: int
 
     def read_memory(self) -> MemoryReading | None:
         """Return the card's bytes."""
@@ -49,6 +53,9 @@ class MeteredCard(Protocol):
 
     def read_throttled_ns(self) -> int | None:
         """Return how long the power cap has held the clock down."""
+
+    def read_beat(self) -> int | None:
+        """Return what moves when the counter ticks and is read in microseconds; None where nothing is."""
 
     def read_processes(self) -> list[tuple[int, int | None]]:
         """Return ``(pid, bytes)`` of every process on the card."""
@@ -71,8 +78,8 @@ class CardMeter:
         self._card = card
         self._index = index
         self._clock = clock_ns
-        self._follower = TickFollower(card.read_energy_mj, card.read_throttled_ns, clock_ns)
-        self._sensors_due_ns = 0
+        self._finder = EdgeFinder(card, clock_ns)
+        self._counter_due_ns = self._sensors_due_ns = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gpuledger-meter-{index}", daemon=True)
 
@@ -86,14 +93,16 @@ class CardMeter:
         if self._thread.ident is not None:
             self._thread.join()
 
+    @property
+    def due_ns(self) -> int:
+        """Return when :meth:`read` is to be called next."""
+        return min(self._sensors_due_ns, self._counter_due_ns) if self.counts else self._sensors_due_ns
+
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
                 self.read()
-                due_ns = self._sensors_due_ns
-                if self.counts and self._follower.readable:
-                    due_ns = min(due_ns, self._follower.due_ns)
-                self._ended.wait(max(due_ns - self._clock(), 0) / 1e9)
+                self._ended.wait(max(self.due_ns - self._clock(), 0) / 1e9)
         except Exception as error:
             self.failure = f"The energy readings stopped: {type(error).__name__}: {error}"
 
@@ -103,10 +112,20 @@ class CardMeter:
         if now_ns >= self._sensors_due_ns:
             self._sensors_due_ns = now_ns + SENSOR_NS
             self._read_sensors(now_ns)
-        if self.counts and self._follower.readable and self._clock() >= self._follower.due_ns:
-            tick = self._follower.ask()
-            if tick is not None:
-                self.log.add_tick(self._index, tick)
+        now_ns = self._clock()
+        if self.counts and now_ns >= self._counter_due_ns:
+            if self._finder.due_ns is None:
+                self._finder.want(now_ns, self._keep)
+            else:
+                self._finder.read()
+            self._counter_due_ns = self._finder.due_ns or max(self._counter_due_ns, self._clock())
+
+    def _keep(self, edge: Edge | None) -> None:
+        """Keep the tick of an edge; every edge is followed by the next."""
+        if edge is None:
+            self._counter_due_ns = self._clock() + STANDS_STILL_NS
+        else:
+            self.log.add_tick(self._index, Tick(edge.tick_ns, edge.energy_mj, edge.reading_ns, edge.throttled_ns))
 
     def _read_sensors(self, t_ns: int) -> None:
         memory, found = self._card.read_memory(), self._card.read_sensors()
