@@ -177,10 +177,14 @@ def test_a_listener_hears_every_change_and_only_the_last_one_hears() -> None:
     scopes.stop_listening(hear_first)
     with gpuledger.scope("a"), gpuledger.scope("b", append=False):
         pass
+    fails = gpuledger.scope("d")(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), gpuledger.scope("c"):
+        fails()
     scopes.stop_listening(hear_last)
-    with gpuledger.scope("c"):
+    with gpuledger.scope("e"):
         pass
-    assert (first, last) == ([], [("a", True), ("b", True), ("a", False), ("", False)])
+    nested = [("a", True), ("b", True), ("a", False), ("", False)]
+    assert (first, last) == ([], [*nested, ("c", True), ("c/d", True), ("c", False), ("", False)])
 
 
 def test_a_scope_left_where_it_was_not_entered_changes_nothing() -> None:

@@ -243,16 +243,15 @@ class ModuleTracker:
         hook = self._hook(module_id, stack_id)
         if self._scopes.used:
             state.scope_claimed.add(number)
-            hook = partial(self._say_scope, state.scoped_nodes, number, hook)
+            hook = partial(self._say_scope, state, number, hook)
         node.register_prehook(hook)
 
-    def _say_scope(
-        self, scoped: dict[int, str], number: int, say_module: Callable[[Any], None], gradients: Any
-    ) -> None:
+    def _say_scope(self, made_in: ThreadState, number: int, say_module: Callable[[Any], None], gradients: Any) -> None:
         """Put the scope that was found for a node on the thread that runs it, then its module."""
-        piece = scoped.get(number)
+        piece = made_in.scoped_nodes.get(number)
         if piece is not None:
             self.phases.local.state.scope = piece
+            made_in.scope_awaited.discard(number)
         say_module(gradients)
 
     def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
@@ -316,7 +315,7 @@ class ModuleTracker:
                 node = tensor.grad_fn
                 if node is not None and node._sequence_nr() not in state.claimed:
                     self._claim(state, node, node._sequence_nr(), OUTSIDE, self._call_stack_id())
-            self._scopes.before_backward(roots)
+            self._scopes.before_backward(roots, outermost=before != Phase.BACKWARD)
         except Exception as error:
             self._on_error(error)
         return before, token, scope
@@ -329,6 +328,7 @@ class ModuleTracker:
             if before == Phase.BACKWARD:
                 self.phases.restore(token)
                 return
+            self._scopes.after_backward(whole=whole)
             if whole:
                 self._on_backward_end()
                 self.phases.threads.claimed.clear()

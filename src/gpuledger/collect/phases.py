@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from gpuledger.collect.recorder import Recorder
 from gpuledger.collect.tags import TagBook, suffix
@@ -19,14 +20,20 @@ class ThreadState:
     of the graph nodes that carry a hook already. ``token`` is without the scope, whose piece is ``scope``;
     ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scoped_nodes`` before which nodes
     backward goes to which, ``scope_claimed`` the nodes whose module's hook says so, ``scopes_before`` what to go back
-    to inside a backward pass.
+    to inside a backward pass. ``scope_number`` is the last of ``scope_starts``, ``scope_since`` the number at the end
+    of the last backward pass, ``scope_shape`` what the one under way is known again by, ``scope_awaited`` the nodes
+    that have to run in it.
     """
 
     __slots__ = (
         "claimed",
         "scope",
+        "scope_awaited",
         "scope_claimed",
+        "scope_number",
         "scope_pieces",
+        "scope_shape",
+        "scope_since",
         "scope_starts",
         "scoped_nodes",
         "scopes_before",
@@ -40,6 +47,10 @@ class ThreadState:
         self.claimed: set[int] = set()
         self.scope = ""
         self.scope_claimed: set[int] = set()
+        self.scope_awaited: set[int] = set()
+        self.scope_number = -1
+        self.scope_since = 0
+        self.scope_shape: tuple[Any, ...] = ()
         self.scope_starts: list[int] = []
         self.scope_pieces: list[str] = []
         self.scoped_nodes: dict[int, str] = {}

@@ -8,21 +8,19 @@ crosses from one scope to another, a hook before the node says so. A node outsid
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpuledger.collect import scopes, torch_private
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import SCOPES, Roster
+from gpuledger.collect.scope_crossings import Crossings, crossings_among, numbered_nodes
 from gpuledger.collect.tags import scope_piece, suffix
 from gpuledger.collect.task_switches import TaskSwitches
 from gpuledger.model.accounts import Phase
 
 CHANGES_KEPT = 1 << 16
 """Changes of scope and hooked nodes remembered per thread: the older half goes where nobody runs backward."""
-_NO_NUMBER = 1 << 62
-"""Gradient accumulators have the highest number there is: they run as soon as they can, in the scope at work."""
 
 
 class ScopeTracker:
@@ -41,15 +39,18 @@ class ScopeTracker:
         self._roster = roster
         self._on_error = on_error
         self._active = False
+        self._sequence = torch_private.sequence_reader()
         self._pieces = {"": ""}
         self._paths = {"": ""}
         self._hooks: dict[str, Callable[[Any], None]] = {}
+        self._crossings = Crossings()
         self._changed = self._make_listener()
         self._tasks = TaskSwitches(self._changed)
 
     def install(self) -> None:
         """Begin, in the scope that the calling thread is in."""
         self._active = True
+        self._phases.local.state.scope_since = self._sequence()
         scopes.listen(self._changed)
         self._tasks.watch()
         path = scopes.current_path()
@@ -73,7 +74,7 @@ class ScopeTracker:
         It has everything it needs at hand: it is the hot path.
         """
         phases, local, set_token = self._phases, self._phases.local, self._phases.recorder.set_token
-        sequence, outside, backward = torch_private.sequence_reader(), suffix(OUTSIDE), Phase.BACKWARD
+        sequence, outside, backward = self._sequence, suffix(OUTSIDE), Phase.BACKWARD
         known, find, on_error = self._pieces.get, self._find, self._on_error
 
         def changed(path: str, scope: scopes.Scope | None) -> None:
@@ -83,11 +84,16 @@ class ScopeTracker:
                 if piece is None or phases.phase is backward:
                     piece = find(state, path, scope)
                 state.scope = piece
-                starts = state.scope_starts
-                starts.append(sequence())
-                state.scope_pieces.append(piece)
-                if len(starts) > CHANGES_KEPT:
-                    del starts[: CHANGES_KEPT // 2], state.scope_pieces[: CHANGES_KEPT // 2]
+                number = sequence()
+                if number == state.scope_number:  # no node was made since the last change
+                    state.scope_pieces[-1] = piece
+                else:
+                    state.scope_number = number
+                    starts = state.scope_starts
+                    starts.append(number)
+                    state.scope_pieces.append(piece)
+                    if len(starts) > CHANGES_KEPT:
+                        del starts[: CHANGES_KEPT // 2], state.scope_pieces[: CHANGES_KEPT // 2]
                 token = state.token
                 if not token:
                     token = state.token = phases.prefix + outside
@@ -134,29 +140,40 @@ class ScopeTracker:
 
     # -- backward -----------------------------------------------------------------------------------------------
 
-    def before_backward(self, roots: Iterable[Any]) -> None:
-        """Hook the graph that is about to run.
+    def before_backward(self, roots: Iterable[Any], *, outermost: bool) -> None:
+        """Say where the graph that is about to run goes from one scope to another.
 
         Args:
             roots: Tensors that backward begins from.
+            outermost: Whether no other backward pass is under way.
         """
         if not self.used:
             return
         state = self._phases.local.state
-        starts, pieces = state.scope_starts, state.scope_pieces
+        nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
         if len(state.scoped_nodes) > CHANGES_KEPT:
             state.scoped_nodes.clear()
-        nodes = _numbered_nodes([root.grad_fn for root in roots], starts[0] if starts else 0)
-        last, since = None, _NO_NUMBER
-        for number in sorted(nodes, reverse=True):
-            if number >= since:  # of the same stretch as the one before it
-                continue
-            place = bisect_right(starts, number) - 1
-            piece, since = (pieces[place], starts[place]) if place >= 0 else ("", 0)
-            piece = piece or state.scope
-            if piece != last:
-                last = piece
-                self._hook_node(state, number, nodes[number], piece)
+        crossings = self._crossings.remembered(state, nodes) if outermost else {}
+        if crossings:
+            state.scoped_nodes.update(crossings)
+            return
+        found = numbered_nodes(nodes, state.scope_starts[0] if state.scope_starts else 0)
+        crossings = dict(crossings_among(found, state))
+        for number, piece in crossings.items():
+            self._hook_node(state, number, found[number], piece)
+        if outermost and found:
+            self._crossings.remember(state, crossings, min(found))
+
+    def after_backward(self, *, whole: bool) -> None:
+        """The outermost backward pass has ended."""
+        if not self.used:
+            return
+        state = self._phases.local.state
+        if state.scope_awaited:
+            state.scope_awaited.clear()
+            self._crossings.forget(state)
+        if whole:
+            state.scope_since = self._sequence()
 
     def _hook_node(self, state: ThreadState, number: int, node: Any, piece: str) -> None:
         """Have the scope said before a node runs; where it has a module's hook, that one says it as well."""
@@ -183,20 +200,3 @@ class ScopeTracker:
                 set_token(state.token + piece)
 
         return at_work
-
-
-def _numbered_nodes(roots: Iterable[Any], oldest: int) -> dict[int, Any]:
-    """Return the nodes that ``roots`` lead to, by number; of those below ``oldest``, only the first met."""
-    found: dict[int, Any] = {}
-    waiting = [root for root in roots if root is not None]
-    visit = waiting.append
-    for node in waiting:  # it grows meanwhile
-        number = node._sequence_nr()
-        if number >= _NO_NUMBER or number in found:
-            continue
-        found[number] = node
-        if number >= oldest:
-            for following, _ in node.next_functions:
-                if following is not None:
-                    visit(following)
-    return found

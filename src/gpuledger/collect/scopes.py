@@ -154,11 +154,25 @@ class Scope:
 
 def _wrapped(function: Function, name: str, append: bool) -> Function:
     """Return a function of the same kind that runs in a scope."""
+    shared = Scope(name, append=append)
+    key = shared.key
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with Scope(name, append=append):  # made here: the compiler enters no context manager made elsewhere
+        if _is_compiling():
+            with Scope(name, append=append):  # made here: the compiler enters no context manager made elsewhere
+                return function(*args, **kwargs)
+        around = _get()  # what `with` does, in half its time
+        level = around[2].get(key) or _go_in(around, shared)
+        _set(level)
+        if _listener is not None:
+            _listener(level[0], shared)
+        try:
             return function(*args, **kwargs)
+        finally:
+            _set(around)
+            if _listener is not None:
+                _listener(around[0], None)
 
     @functools.wraps(function)
     def generating(*args: Any, **kwargs: Any) -> Any:
