@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import describe_environment, write_results
-from grid_train import COMBINATIONS, HELD_OUT, Combination
+from grid_train import COMBINATIONS, HELD_OUT, NEW, Combination
 from record import join_parts
 
 HERE = Path(__file__).parent
@@ -257,10 +257,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "h200" / "estimate.json")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="combinations whose name holds this")
     parser.add_argument("--held-out", action="store_true", help="the models that no rule was written in the light of")
+    parser.add_argument("--new", action="store_true", help="the models that rules had not seen when they were frozen")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--limit-s", type=float, default=170.0)
     arguments = parser.parse_args()
-    everything = HELD_OUT if arguments.held_out else COMBINATIONS
+    everything = NEW if arguments.new else HELD_OUT if arguments.held_out else COMBINATIONS
     chosen = [one for one in everything if not arguments.only or any(word in one.name for word in arguments.only)]
     if arguments.truth:
         tell_truth(arguments.truth, chosen, arguments.workers, arguments.limit_s)
