@@ -1,20 +1,25 @@
 """Sums of operators against whole models, of the ancestor's model–input pairs, and of others.
 
-Usage: python bench/operator_pairs.py --book h200.book --folder pairs --out bench/results/h200/operator_pairs.json
+Usage: python bench/operator_pairs.py --pairs 'inference/*' --book h200.book --folder pairs --out FILE.json
+       python bench/operator_pairs.py --pairs 'training/resnet18@*,*/gpt2@512/bfloat16' --limit-s 480 …
        python bench/operator_pairs.py --parts sum --book h200.book --folder pairs --out FILE
-       python bench/operator_pairs.py --device cpu --small --out bench/results/cpu/operator_pairs.json
-Measuring fills the book and writes workloads and whole models into the folder; sums are made from these, also without
-a card. Models come from torchvision and transformers; --small takes two little ones that need neither.
+       python bench/operator_pairs.py --device cpu --pairs 'small/*' --out bench/results/cpu/operator_pairs.json
+Measuring fills the book and writes workloads and whole models into the folder: all captures first, then model by model
+the times of its operators and the whole, then energies, those first that hold most of the models' time. What is killed
+has left what it measured. Sums are made from these, also without a card. Models come from torchvision and transformers;
+those of ``small/`` need neither.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import math
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +28,22 @@ from environment import describe_environment, write_results
 from torch import nn
 
 from gpuledger.cli.ops.compare import document_of
+from gpuledger.errors import GpuLedgerError
 from gpuledger.operators.again import step_of
 from gpuledger.operators.book import Book, open_book
 from gpuledger.operators.captures import asked_for, capture_model
 from gpuledger.operators.choose import open_shelf, sum_measured
 from gpuledger.operators.compare import Pair, Whole
-from gpuledger.operators.fill import fill
+from gpuledger.operators.fill import energy_tasks_of, fill
+from gpuledger.operators.measure import measure
 from gpuledger.operators.method import Method
 from gpuledger.operators.names import name_kernels
 from gpuledger.operators.place import Place, find_place
 from gpuledger.operators.statistics import Spread
+from gpuledger.operators.sum import sum_up
 from gpuledger.operators.wanted import Wanted
 from gpuledger.operators.whole import measure_whole
-from gpuledger.operators.workload import read_workload, to_json
+from gpuledger.operators.workload import MODES, Workload, read_workload, to_json
 
 ANCESTOR = (
     ("alexnet", 224), ("alexnet", 299), ("convnext_base", 224), ("convnext_base", 384), ("densenet121", 224),
@@ -67,63 +75,143 @@ def encoder() -> nn.Module:
 
 
 SMALL = (("operator_pairs:conv_net", "16x3x64x64"), ("operator_pairs:encoder", "8x64x128"))
+CHUNK = 20
+"""Energies between two looks at the clock; within, the order is random."""
 
 
-def wanted_pairs(options: argparse.Namespace) -> list[Wanted]:
-    """Return the workloads that the options ask for."""
-    mode: Any = "training" if options.train else "inference"
-    if options.small:
-        pairs = SMALL
-    elif options.transformers:
-        pairs = MORE
-    else:
-        pairs = tuple((f"torchvision:{model}", f"32x3x{size}x{size}") for model, size in ANCESTOR)
-    models = set(options.models.split(",")) if options.models else None
-    return [Wanted(model, mode, size) for model, size in pairs if models is None or models & _names_of(model, size)]
+def all_pairs() -> dict[str, Wanted]:
+    """Return every workload that can be asked for, by its name: ``training/resnet18@224``, ``…/gpt2@512/bfloat16``."""
+    models = [(f"torchvision:{model}", f"32x3x{size}x{size}") for model, size in ANCESTOR]
+    found = {}
+    for mode in MODES:
+        for model, size in [*models, *MORE]:
+            found[f"{mode}/{_short(model, size)}"] = Wanted(model, mode, size)
+        for model, size in MORE:
+            wanted = Wanted(model, mode, size, autocast="bfloat16")
+            found[f"{mode}/{_short(model, size)}/bfloat16"] = wanted
+        for model, size in SMALL:
+            found[f"small/{mode}/{_short(model, size)}"] = Wanted(model, mode, size)
+    return found
 
 
-def _names_of(model: str, size: str) -> set[str]:
-    """Return what a pair goes by: ``resnet34``, and ``resnet34@299``."""
-    short = model.partition(":")[2].partition("?")[0]
-    return {short, f"{short}@{size.rpartition('x')[2]}"}
+def _short(model: str, size: str) -> str:
+    """Return a model and its input in short: ``resnet34@299``, ``bert@256``."""
+    return f"{model.partition(':')[2].partition('?')[0]}@{size.partition(':')[0].rpartition('x')[2]}"
 
 
-def measure(options: argparse.Namespace, place: Place, book: Book) -> None:
-    """Fill the book, and write each pair's workload and whole model into the folder."""
-    method = Method(target_frac=options.target, energy=not options.time_only)
-    until_s = time.monotonic() + options.limit_s
-    for wanted in wanted_pairs(options):
-        if time.monotonic() > until_s:
-            break
-        torch.manual_seed(0)
+def wanted_pairs(patterns: str) -> list[Wanted]:
+    """Return the workloads that a list of patterns names, each once."""
+    known = all_pairs()
+    asked = patterns.split(",")
+    unknown = [one for one in asked if not fnmatch.filter(known, one)]
+    if unknown:
+        raise SystemExit(f"--pairs {unknown[0]}: none of that name; known: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(name for one in asked for name in fnmatch.filter(known, one))]
+
+
+class Campaign:
+    """One run: it writes each thing down as soon as it is measured, and begins nothing once its time is over."""
+
+    def __init__(self, options: argparse.Namespace, place: Place, book: Book) -> None:
+        self.folder, self.place, self.book = options.folder, place, book
+        self.share_frac = options.energy_share
+        self.method = Method(
+            target_frac=options.target,
+            energy=not options.time_only,
+            settle_s=options.settle_s,
+            window_s=options.window_s,
+        )
+        self.until_s = time.monotonic() + options.limit_s
+        self.workloads: list[Workload] = []
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return self.until_s - time.monotonic()
+
+    @property
+    def left_ns(self) -> int | None:
+        """Return the same for what takes a budget."""
+        return None if math.isinf(self.left_s) else max(int(self.left_s * 1e9), 0)
+
+    def capture(self, pairs: Sequence[Wanted]) -> None:
+        """Capture what is asked for; a model that cannot be captured does not stop the others."""
+        for wanted in pairs:
+            torch.manual_seed(0)
+            try:
+                workload = capture_model(asked_for(wanted), None if self.place.on_card else "cpu")
+            except GpuLedgerError as error:
+                print(f"not captured: {wanted}: {error.message}", flush=True)
+                continue
+            write_results(self.folder / f"{workload.name}.workload.json", to_json(workload))
+            self.workloads.append(workload)
+        self.tell("captured")
+
+    def measure_pairs(self) -> None:
+        """Measure, model by model, the time of every operator that the book lacks, and the whole model."""
+        times = replace(self.method, energy=False)
+        for workload in self.workloads:
+            if self.left_s <= 0:
+                break
+            filled = fill([workload], self.book, self.place, times, budget_ns=self.left_ns)
+            self._measure_whole(workload)
+            self.tell(f"{workload.name}: {filled.times.measured} operators timed, {filled.failed} failed")
+
+    def _measure_whole(self, workload: Workload) -> None:
+        """Measure a whole model whose figures the folder lacks."""
+        place = self.folder / f"{workload.name}.whole.json"
+        if self.left_s <= 0 or (place.exists() and not self._lacks(place)):
+            return
         started_s = time.monotonic()
-        workload = capture_model(asked_for(wanted), None if place.on_card else "cpu")
-        write_results(options.folder / f"{workload.name}.workload.json", to_json(workload))
-        captured_s = time.monotonic()
-        whole = measure_whole(step_of(workload, place), place, method)
-        whole_s = time.monotonic()
-        budget_ns = None if math.isinf(until_s) else max(int((until_s - whole_s) * 1e9), 0)
-        share = options.energy_share
-        filled = fill([workload], book, place, method, energy_share_frac=share, budget_ns=budget_ns)
-        took = {
-            "capture_s": captured_s - started_s,
-            "whole_s": whole_s - captured_s,
-            "operators_s": time.monotonic() - whole_s,
-        }
+        torch.manual_seed(0)
+        try:
+            whole = measure_whole(step_of(workload, self.place), self.place, self.method)
+        except (GpuLedgerError, RuntimeError) as error:
+            print(f"{workload.name}: {type(error).__name__}: {error}", flush=True)
+            return
         document = {
             "whole": asdict(whole),
-            "seconds": took,
-            "operators": {"times": asdict(filled.times), "energies": filled.energies and asdict(filled.energies)},
-            "method": method.document(),
-            "machine": describe_environment(place.device),
+            "seconds": {"whole_s": time.monotonic() - started_s},
+            "method": self.method.document(),
+            "machine": describe_environment(self.place.device),
         }
-        write_results(options.folder / f"{workload.name}.whole.json", document)
-        print(
-            workload.name,
-            {name: round(value, 1) for name, value in took.items()},
-            f"{filled.failed} failed",
-            flush=True,
-        )
+        write_results(place, document)
+        if self.place.on_card:
+            torch.cuda.empty_cache()
+
+    def _lacks(self, place: Path) -> bool:
+        whole = json.loads(place.read_text(encoding="utf-8"))["whole"]
+        return self.method.energy and self.place.sensors is not None and whole["energy_j"] is None
+
+    def measure_energies(self) -> None:
+        """Measure energies, those first that hold most of the workloads' time."""
+        if not self.method.energy or self.place.sensors is None:
+            return
+        shares = self.shares()
+        uses = [use for workload in self.workloads for use in workload.uses]
+        tasks = energy_tasks_of(self.workloads, uses, self.book, self.place, self.share_frac)
+        tasks.sort(key=lambda task: -shares.get(task.key.digest, 0.0))
+        for start in range(0, len(tasks), CHUNK):
+            if self.left_s <= 0:
+                break
+            some = tasks[start : start + CHUNK]
+            done = measure(some, self.book, self.place, self.method, budget_ns=self.left_ns)
+            self.tell(f"energies {start + len(some)} of {len(tasks)}: {done}")
+
+    def shares(self) -> dict[str, float]:
+        """Return what each operator holds of the workloads' times, added up, by digest."""
+        records = self.book.records(self.place.environment)
+        shares: dict[str, float] = {}
+        for workload in self.workloads:
+            total = sum_up(workload, records, self.place.environment)
+            for line in total.lines:
+                digest = line.use.key.digest
+                shares[digest] = shares.get(digest, 0.0) + (line.time_ns or 0.0) / max(total.busy_ns, 1.0)
+        return shares
+
+    def tell(self, text: str) -> None:
+        """Say what is done."""
+        print(f"{text}; {self.left_s:.0f} s left", flush=True)
 
 
 def read_whole(document: dict[str, Any]) -> Whole:
@@ -134,6 +222,8 @@ def read_whole(document: dict[str, Any]) -> Whole:
 
 def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
     """Return the sums beside the wholes, of every pair in the folder."""
+    if not any(options.folder.glob("*.whole.json")):
+        raise SystemExit(f"{options.folder}: no whole model was measured, so there is nothing to hold sums against")
     shelf = open_shelf(book)
     pairs, machines = [], []
     for place in sorted(options.folder.glob("*.whole.json")):
@@ -158,13 +248,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("operator-pairs"))
     parser.add_argument("--parts", nargs="+", choices=("measure", "sum"), default=["measure", "sum"])
     parser.add_argument("--device")
-    parser.add_argument("--train", action="store_true")
-    parser.add_argument("--transformers", action="store_true")
-    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--pairs", default="inference/*", help="names as in training/resnet18@224, with * and ?")
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--target", type=float, default=0.01)
-    parser.add_argument("--models", help="only these, by name: resnet18,resnet34@299")
     parser.add_argument("--energy-share", type=float, default=0.9)
+    parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="of load before energy is read")
+    parser.add_argument("--window-s", type=float, default=Method.window_s, help="of one reading of energy")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
@@ -172,8 +261,11 @@ def main() -> None:
     if "measure" in options.parts:
         options.folder.mkdir(parents=True, exist_ok=True)
         place = find_place(options.device)
-        measure(options, place, book)
-        name_kernels(book, place)
+        campaign = Campaign(options, place, book)
+        campaign.capture(wanted_pairs(options.pairs))
+        campaign.measure_pairs()
+        campaign.measure_energies()
+        campaign.tell(f"{name_kernels(book, place)} operators' kernels named")
     if "sum" in options.parts:
         results = sum_all(options, book)
         write_results(options.out, results)

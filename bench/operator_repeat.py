@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,31 +67,37 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--target", type=float, default=0.01)
+    parser.add_argument("--settle-s", type=float, help="of the second campaign: load before energy is read")
+    parser.add_argument("--window-s", type=float, help="of the second campaign: one reading of energy")
     parser.add_argument("--ancestor", type=int, default=0, help="operators measured the ancestor's way as well")
     parser.add_argument("--seconds", type=float, default=16.0, help="of the ancestor's loop")
     options = parser.parse_args()
     place = find_place(options.device)
     method = Method(target_frac=options.target, energy=not options.time_only)
+    shorter = {name: getattr(options, name) for name in ("settle_s", "window_s") if getattr(options, name) is not None}
+    methods = (method, replace(method, **shorter))
     keys = list({use.key: None for path in options.workload for use in read_workload(path).uses})
     random.Random(0).shuffle(keys)
     keys = keys[: options.count]
     campaigns: list[list[Record]] = []
     seconds = []
-    for number in range(2):
+    for number, how in enumerate(methods):
         order = list(range(len(keys)))
         random.Random(number + 1).shuffle(order)
         started_s = time.monotonic()
-        found = {place_: measure_one(keys[place_], Mode.ROTATING, place, method) for place_ in order}
+        found = {place_: measure_one(keys[place_], Mode.ROTATING, place, how) for place_ in order}
         seconds.append((time.monotonic() - started_s) / len(keys))
         campaigns.append([found[place_] for place_ in range(len(keys))])
     results: dict[str, Any] = {
         "environment": describe_environment(place.device),
         "method": method.document(),
+        "second_method": methods[1].document(),
         "operators": len(keys),
         "seconds_an_operator": seconds,
         "time": apart(*campaigns, "time_median_ns"),
         "time_by_3_sigma_mean": apart_by_mean(*campaigns),
         "energy": apart(*campaigns, "energy_median_j"),
+        "energies_j": [[record.energy_median_j for record in one] for one in campaigns],
         "failed": sum(record.status == "failed" for record in campaigns[0]),
         "ancestor": [
             {

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,21 @@ def test_weights_are_as_far_as_the_whole_step_and_activations_are_near() -> None
 def test_a_wrong_model_is_named(wanted: Wanted, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         capture_model(asked_for(wanted), CPU)
+
+
+@pytest.mark.parametrize("gpu", [CPU, "h200"])
+def test_autocast_is_entered_anew_in_each_step_and_left_before_backward(gpu: str) -> None:
+    asked = asked_for(Wanted("op_models:conv_net", "training", SIZES["conv_net"], autocast="bfloat16"))
+    uses = capture_model(asked, gpu).uses
+    plain = capture_model(replace(asked, mode="inference", autocast=None), gpu).uses
+    weights = {tuple(use.key.arguments[1]["shape"]) for use in plain if use.key.name.startswith("conv")}
+    cast = {tuple(next(use.key.tensors())["shape"]) for use in uses if use.key.name == "_to_copy"}
+    assert weights
+    assert weights <= cast  # a copy that was kept from the step before would not be made again
+    backward = [use.key for use in uses if use.key.name == "convolution_backward"]
+    assert backward
+    assert {key.flags["autocast"] for key in backward} == {None}
+    assert {tensor["dtype"] for key in backward for tensor in key.tensors()} == {"bfloat16"}
 
 
 def test_inputs_that_do_not_fit_are_said() -> None:

@@ -144,6 +144,31 @@ def test_where_the_reference_drifted_operators_are_measured_again(book, place, m
     assert len(book.records()) == 45
 
 
+def test_what_drifted_is_not_measured_again_past_the_budget(book, place, monkeypatch):
+    import gpuledger.operators.measure as module
+
+    times = iter([100.0, 120.0])
+
+    def faked(key, mode, place, method, clock_ns):
+        record = measure_one(key, mode, place, method, clock_ns)
+        if key != module.REFERENCE:
+            return record
+        time_ns = next(times)
+        return replace(record, time_low_ns=time_ns, time_median_ns=time_ns, time_high_ns=time_ns)
+
+    monkeypatch.setattr(module, "measure_one", faked)
+    done_ns = iter(range(100))
+
+    def clock_ns():
+        """Time stands still until all operators are done."""
+        return 0 if len(book.records()) < 3 else 10 + next(done_ns)
+
+    outcome = measure(tasks_of_keys(keys_of(3)), book, place, QUICK, budget_ns=12, clock_ns=clock_ns)
+    assert (outcome.measured, outcome.left) == (3, 0)
+    assert outcome.drift.worst_frac == pytest.approx(0.2)
+    assert outcome.repeated < 3
+
+
 def test_a_card_that_is_lost_ends_the_measurement_after_its_record(book, place, monkeypatch):
     import gpuledger.operators.measure as module
 

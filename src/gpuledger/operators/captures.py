@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from gpuledger.operators.steps import (
     draw_inputs,
     inference_step,
     parse_inputs,
+    precision_of,
     training_step,
 )
 from gpuledger.operators.tally import Tally
@@ -68,8 +69,7 @@ def asked_for(wanted: Wanted) -> Asked:
     """
     if wanted.optimizer not in OPTIMIZERS:
         raise UsageError(f"--optimizer {wanted.optimizer}: unknown", hint=f"known: {', '.join(OPTIMIZERS)}")
-    if wanted.autocast is not None:
-        _autocast_dtype(wanted.autocast)
+    precision_of(wanted.autocast, CPU)
     return Asked(
         parse_model(wanted.model),
         wanted.mode,
@@ -139,7 +139,7 @@ def capture_model(asked: Asked, gpu: str | None) -> Workload:
     with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
         model = model.to(place.device)
         inputs = draw_inputs(model, sizes, place.device)
-        tally = _followed(lambda: _step(model, inputs, asked), place, asked)
+        tally = _followed(lambda: step_of_model(model, inputs, asked, place.device), place, asked)
     return Workload(
         name=name_of_capture(asked, sizes),
         mode=asked.mode,
@@ -155,16 +155,18 @@ def name_of_capture(asked: Asked, sizes: tuple[InputSize, ...]) -> str:
     return "-".join(word.replace("/", "_").replace(":", "_") for word in words if word)
 
 
-def _step(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked) -> Callable[[], Any]:
+def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked, device: str) -> Callable[[], Any]:
+    """Return one step of a model that is on a device already, as it is asked for."""
+    precision = precision_of(asked.autocast, device)
     if asked.mode == "inference":
-        return inference_step(model, inputs)
-    return training_step(model, inputs, asked.optimizer)
+        return inference_step(model, inputs, precision)
+    return training_step(model, inputs, asked.optimizer, precision)
 
 
 def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: Asked) -> Tally:
     """Return what the second of two steps did: the first one makes states and reads every weight for the first time."""
     try:
-        return capture_step(make_step(), place, asked.autocast)
+        return capture_step(make_step(), place)
     except NotModelledError as error:
         raise InputError(f"{asked.model.text}: {error}", hint="capture it on a card, without --gpu") from error
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
@@ -172,25 +174,14 @@ def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: A
         raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint="is --input right?") from error
 
 
-def capture_step(step: Callable[[], Any], place: Place, autocast: str | None = None) -> Tally:
+def capture_step(step: Callable[[], Any], place: Place) -> Tally:
     """Return what the second of two calls of ``step`` did on a device."""
-    capture = Capture(place.holds, place.device)
-    with ExitStack() as stack:
-        if autocast:
-            stack.enter_context(torch.autocast(place.device, dtype=_autocast_dtype(autocast)))
-        stack.enter_context(capture)
+    with Capture(place.holds, place.device) as capture:
         for _ in range(2):
             step()
             capture.mark_step()
     assert capture.finished is not None
     return capture.finished
-
-
-def _autocast_dtype(name: str) -> torch.dtype:
-    known = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-    if name not in known:
-        raise UsageError(f"--autocast {name}: no such dtype", hint="float16 or bfloat16")
-    return known[name]
 
 
 def _settings(asked: Asked, sizes: tuple[InputSize, ...]) -> dict[str, Any]:

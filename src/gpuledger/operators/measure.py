@@ -93,7 +93,7 @@ def measure(
         if budget_ns is not None and spent_ns >= budget_ns:
             break
         run.take(task)
-    return run.outcome(len(order))
+    return run.outcome(len(order), budget_ns)
 
 
 def shuffled(tasks: Iterable[Task], seed: int) -> list[Task]:
@@ -163,14 +163,19 @@ class _Run:
         self.energies += 1
         return self.base_w
 
-    def outcome(self, asked: int) -> Outcome:
-        """Return what was done, after a last reference and after measuring again where the reference moved too far."""
+    def outcome(self, asked: int, budget_ns: int | None) -> Outcome:
+        """Return what was done, after a last reference and after measuring again where the reference moved too far.
+
+        What the budget leaves no time for is not measured again; the drift that is returned tells of it.
+        """
         done = list(self.done)
         repeated = 0
         if done:
             self.take_reference()
             for section in drifted_sections(self.references):
                 for task in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]:
+                    if budget_ns is not None and self.clock_ns() - self.started_ns >= budget_ns:
+                        break
                     self._measure(task)
                     repeated += 1
         drift = find_drift([median for median, _ in self.references])

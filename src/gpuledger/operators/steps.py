@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
 }
+AUTOCAST_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _INPUT = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
 
 
@@ -86,19 +89,39 @@ def _smallest_table(model: nn.Module) -> int:
     return min((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)), default=2)
 
 
-def inference_step(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+def precision_of(autocast: str | None, device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what opens the context of a forward pass: autocast to a dtype on a device, or nothing.
+
+    Raises:
+        UsageError: no such dtype.
+    """
+    if not autocast:
+        return nullcontext
+    if autocast not in AUTOCAST_DTYPES:
+        raise UsageError(f"--autocast {autocast}: no such dtype", hint="float16 or bfloat16")
+    return partial(torch.autocast, device.partition(":")[0], dtype=AUTOCAST_DTYPES[autocast])
+
+
+def inference_step(
+    model: nn.Module, inputs: Sequence[torch.Tensor], precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> Callable[[], Any]:
     """Return what runs the model once, as in evaluation."""
     model.eval()
 
     def step() -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), precision():
             return model(*inputs)
 
     return step
 
 
-def training_step(model: nn.Module, inputs: Sequence[torch.Tensor], optimizer_name: str) -> Callable[[], Any]:
-    """Return what takes one training step: forward, loss, backward, optimizer."""
+def training_step(
+    model: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    optimizer_name: str,
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Callable[[], Any]:
+    """Return what takes one training step: forward and loss in ``precision``, backward, optimizer."""
     model.train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("the model has nothing to train", hint="capture it without --train")
@@ -106,7 +129,9 @@ def training_step(model: nn.Module, inputs: Sequence[torch.Tensor], optimizer_na
 
     def step() -> None:
         optimizer.zero_grad()
-        loss_of(model(*inputs)).backward()
+        with precision():
+            loss = loss_of(model(*inputs))
+        loss.backward()
         optimizer.step()
 
     return step
