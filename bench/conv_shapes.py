@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from conv_rows import COLUMNS, FORWARD, Row, backward_row, forward_row
 from grid_train import COMBINATIONS, HELD_OUT
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.virtual.convolution_rows import COLUMNS, PLACE, Row, backward_row, forward_row
 
 aten = torch.ops.aten
 HERE = Path(__file__).parent
@@ -154,7 +155,7 @@ def follow(name: str, out: Path) -> None:
     place.write_text(json.dumps(order), encoding="utf-8")
     sys.argv = ["child", str(place), str(HERE / "grid_train.py"), name]
     child.main()
-    answered = {row[:FORWARD] for row in backwards}
+    answered = {row[: PLACE["gradient_format"]] for row in backwards}
     rows = [*backwards, *((*row, 0, 1) for row in forwards if row not in answered)]
     out.write_text(json.dumps([row for row in rows if len(row) == len(COLUMNS)]), encoding="utf-8")
 

@@ -5,9 +5,9 @@ drawn from a wide distribution; and those of the trainings that estimates are ju
 ``aten::convolution_backward`` are called twice each: what the first call alone holds (plans that cuDNN gives up) is
 told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back.
 
-The result holds, for each case, its row (bench/conv_rows.py) and four streams of whole numbers (forward and backward,
-first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back. What is never
-given back is a result. ``state`` is 0 for a case that ran, 1 for one that was refused, 2 where memory ran out.
+The result holds, for each case, its row (gpuledger.virtual.convolution_rows) and four streams of whole numbers (forward
+and backward, first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back.
+What is never given back is a result. ``state`` is 0 for a case that ran, 1 for one refused, 2 where memory ran out.
 
 Usage:
     python bench/conv_workspaces.py --share 0/4 --workers 4 --seconds 200 --out conv_workspaces_0.npz
@@ -31,8 +31,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from conv_rows import COLUMNS, FIRST, LAST, OTHER, Row, arguments_of, backward_row, gradient_like
+from conv_rows import arguments_of, gradient_like
 from environment import describe_environment
+
+from gpuledger.virtual.convolution_rows import COLUMNS, FIRST, LAST, OTHER, PLACE, Row, backward_row
 
 HERE = Path(__file__).parent
 SHAPES = HERE / "conv_shapes.npz"
@@ -44,7 +46,6 @@ KEEP_EVERY_S = 20.0
 BEGIN, FORWARD, BACKWARD, END, FAILED = 1913, 1931, 1933, 1949, 1951
 """Sizes of blocks that mark in the history what comes next; no workspace has such a size."""
 RAN, REFUSED, NO_MEMORY = 0, 1, 2
-PLACE = {name: index for index, name in enumerate(COLUMNS)}
 aten = torch.ops.aten
 
 

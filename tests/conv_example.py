@@ -18,7 +18,10 @@ EXAMPLE = ROOT / "examples" / "conv_algorithms"
 ALGORITHMS = ("direct", "im2col", "fft", "winograd", "cudnn")
 MODES = ("batched", "loop")
 TIMES = ("conv_ms", "overhead_ms", "total_ms")
-_SHORT_NAMES = ("convolutions", "network", "measure", "vgg19", "environment", "conv_algorithms")
+_SHORT_NAMES = (
+    "convolutions", "network", "measure", "vgg19", "environment", "conv_algorithms",
+    "conv_workspaces", "conv_shapes", "conv_rows", "grid_train", "models", "new_models",
+)  # fmt: skip
 
 Load = Callable[[str], Any]
 """Imports a module of the example or of bench by its short name."""
