@@ -189,7 +189,7 @@ class Campaign:
             return
         shares = self.shares()
         uses = [use for workload in self.workloads for use in workload.uses]
-        tasks = energy_tasks_of(self.workloads, uses, self.book, self.place, self.share_frac)
+        tasks = energy_tasks_of(self.workloads, uses, self.book, self.place.environment, self.share_frac)
         tasks.sort(key=lambda task: -shares.get(task.key.digest, 0.0))
         for start in range(0, len(tasks), CHUNK):
             if self.left_s <= 0:

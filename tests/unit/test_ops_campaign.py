@@ -5,16 +5,19 @@ import signal
 import sys
 import time
 from collections import deque
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 from operator_keys import key_for
 
 from gpuledger.operators.book import open_book
-from gpuledger.operators.campaign import Answer, run_campaign
+from gpuledger.operators.campaign import Answer, measure_workloads, run_campaign
 from gpuledger.operators.method import Method
 from gpuledger.operators.plan import missing_tasks, tasks_of_keys
 from gpuledger.operators.records import Environment, Record
+from gpuledger.operators.workload import Use, Workload
 
 CARD = Environment("card", "1", "2", "3")
 OTHER = Environment("other card", "1", "2", "3")
@@ -25,18 +28,23 @@ def keys_of(count):
 
 
 class ScriptedCrew:
-    """Workers that answer in turn; ``deadly`` tells which operators a worker dies of, and how often."""
+    """Workers that answer in turn.
 
-    def __init__(self, environments, deadly=None):
+    ``deadly`` tells which operators a worker dies of, and how often, ``drifting`` what is to be measured again.
+    """
+
+    def __init__(self, environments, deadly=None, drifting=()):
         self.environments = environments
+        self.drifting = list(drifting)
         self.deadly = dict(deadly or {})
         self.under_way = deque()
         self.given = []
 
-    def give(self, worker, task):
+    def give(self, worker, task, *, energy):
         assert all(other != worker for other, _ in self.under_way), "one measurement at a time on each device"
         self.under_way.append((worker, task))
         self.given.append((worker, task))
+        self.energy = energy
 
     def wait(self):
         worker, task = self.under_way.popleft()
@@ -45,9 +53,17 @@ class ScriptedCrew:
             return Answer(worker, task, None)
         record = Record(
             task.key.digest, self.environments[worker].digest, {"mode": task.mode.value}, 1.0, 1.0, 1.0,
-            measured_ns=len(self.given),
+            *((0.1, 0.1, 0.1) if self.energy else ()), measured_ns=len(self.given),
         )  # fmt: skip
         return Answer(worker, task, record)
+
+    def given_to(self, worker):
+        return sum(who == worker for who, _ in self.given)
+
+    def drifted(self):
+        found = [(worker, task) for worker, task in self.given if task.key in self.drifting]
+        self.drifting = []
+        return found
 
 
 @pytest.fixture
@@ -103,6 +119,51 @@ def test_progress_is_told_after_each_record(book):
     assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_what_was_measured_while_a_device_drifted_is_measured_again_once(book):
+    keys = keys_of(5)
+    crew = ScriptedCrew([CARD, CARD], drifting=keys[:2])
+    done = run(crew, book, keys)
+    assert (done.measured, done.failed, done.repeated) == (5, 0, 2)
+    assert len(book.records()) == 7
+    assert [task.key for _, task in crew.given[5:]] in (keys[:2], keys[1::-1])
+
+
+def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book):
+    events = []
+
+    @contextmanager
+    def window(worker, task):
+        events.append(("begin", worker, task))
+        yield
+        events.append(("end", worker, task))
+
+    crew = ScriptedCrew([CARD, CARD], {keys_of(3)[1]: 1})
+    run(crew, book, keys_of(3), watch=window)
+    begun = [(worker, task) for what, worker, task in events if what == "begin"]
+    assert begun == crew.given  # the one whose worker died as well
+    assert sorted(map(str, begun)) == sorted(str(event[1:]) for event in events if event[0] == "end")
+    for worker in (0, 1):
+        assert [what for what, who, _ in events if who == worker] == ["begin", "end"] * crew.given_to(worker)
+
+
+def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(book):
+    keys = keys_of(4)
+    workload = Workload("w", "inference", tuple(Use(key, 10**place) for place, key in enumerate(keys)))
+    cards = [
+        replace(one, flags={"cache_bytes": 1, "power_limit_w": limit}) for one, limit in ((CARD, 700), (OTHER, None))
+    ]
+    how = {"energy_share_frac": 0.9, "watch": lambda *_: nullcontext(), "tell": None, "clock_ns": time.time_ns}
+    crew = ScriptedCrew(cards)
+    done = measure_workloads(crew, book, [workload], Method(), **how)
+    assert (done.measured, done.failed) == (9, 0)
+    with_energy = [record.key_digest for record in book.records(cards[0]) if record.energy_median_j is not None]
+    assert with_energy == [keys[3].digest]  # 1,000 of 1,111 calls of like time
+    assert not [record for record in book.records(cards[1]) if record.energy_median_j is not None]
+    again = measure_workloads(ScriptedCrew(cards), book, [workload], Method(), **how)
+    assert again.measured == 0
+    assert measure_workloads(ScriptedCrew([CARD]), book, [workload], Method(energy=False), **how).measured == 4
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are killed by their number")
 def test_rays_workers_measure_and_come_back_when_one_is_killed(book, tmp_path):
     pytest.importorskip("ray")
@@ -124,7 +185,7 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(book, tmp_path):
     assert killed == [victim]
     assert (done.measured, done.failed) == (6, 0)
     assert missing_tasks(tasks, book, _Place(crew.environments[0]), need_energy=False) == []
-    assert len(book.records()) == 6
+    assert len(book.records()) == 6 + done.repeated  # a busy processor drifts
 
 
 class _Place:

@@ -126,7 +126,7 @@ def test_a_seed_decides_the_order_and_only_the_order():
 
 
 def test_where_the_reference_drifted_operators_are_measured_again(book, place, monkeypatch):
-    import gpuledger.operators.measure as module
+    import gpuledger.operators.station as module
 
     times = iter([100.0, 120.0, 121.0])
 
@@ -145,7 +145,7 @@ def test_where_the_reference_drifted_operators_are_measured_again(book, place, m
 
 
 def test_what_drifted_is_not_measured_again_past_the_budget(book, place, monkeypatch):
-    import gpuledger.operators.measure as module
+    import gpuledger.operators.station as module
 
     times = iter([100.0, 120.0])
 
@@ -170,7 +170,7 @@ def test_what_drifted_is_not_measured_again_past_the_budget(book, place, monkeyp
 
 
 def test_a_card_that_is_lost_ends_the_measurement_after_its_record(book, place, monkeypatch):
-    import gpuledger.operators.measure as module
+    import gpuledger.operators.station as module
 
     def lost(key, mode, place, method, clock_ns):
         if key == relu(1):
@@ -271,6 +271,7 @@ def test_a_card_with_another_process_is_refused():
 
     refuse_busy(BusyCard())
     refuse_busy(BusyCard((os.getpid(), 1 << 30)))
+    refuse_busy(BusyCard((99999, 512 << 20)), ours=(99999,))  # a campaign's own driver
     with pytest.raises(NoDeviceError, match=r"GPU 0: busy with process 99999 holding 512 MiB") as caught:
         refuse_busy(BusyCard((99999, 512 << 20)))
     assert "--force" in caught.value.hint

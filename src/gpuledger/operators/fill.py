@@ -12,7 +12,8 @@ from gpuledger.operators.chains import fill_around
 from gpuledger.operators.measure import Outcome, Task, Tell, measure
 from gpuledger.operators.method import Method
 from gpuledger.operators.place import Place
-from gpuledger.operators.plan import missing_tasks, needs_energy, tasks_of
+from gpuledger.operators.plan import lacking_for, missing_tasks, needs_energy, tasks_of
+from gpuledger.operators.records import Environment
 from gpuledger.operators.sum import sum_up
 from gpuledger.operators.workload import Use, Workload
 
@@ -73,19 +74,19 @@ def fill(
     if not method.energy or place.sensors is None:
         return Filled(times, None)
     left_ns = None if deadline_ns is None else max(deadline_ns - clock_ns(), 0)
-    energy_tasks = energy_tasks_of(workloads, uses, book, place, energy_share_frac)
+    energy_tasks = energy_tasks_of(workloads, uses, book, place.environment, energy_share_frac)
     return Filled(times, measure(energy_tasks, book, place, method, budget_ns=left_ns, tell=tell, clock_ns=clock_ns))
 
 
 def energy_tasks_of(
-    workloads: Sequence[Workload], uses: Sequence[Use], book: Book, place: Place, energy_share_frac: float
+    workloads: Sequence[Workload], uses: Sequence[Use], book: Book, environment: Environment, energy_share_frac: float
 ) -> list[Task]:
     """Return the tasks whose energy the book lacks, of operators that hold the asked share of a workload's time."""
-    records = book.records(place.environment)
+    records = book.records(environment)
     wanted: set[str] = set()
     for workload in workloads:
-        lines = sum_up(workload, records, place.environment).lines
+        lines = sum_up(workload, records, environment).lines
         times_ns = {line.use.key.digest: line.cost.time_ns for line in lines if line.cost is not None}
         wanted |= needs_energy(workload, times_ns, energy_share_frac)
     chosen = [use for use in uses if use.key.digest in wanted]
-    return missing_tasks(tasks_of(chosen, place.cache_bytes), book, place, need_energy=True)
+    return lacking_for(chosen, book, environment, need_energy=True)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from gpuledger.operators.blocks import Clock, base_power_w
+from gpuledger.operators.blocks import Clock
 from gpuledger.operators.book import Book
 from gpuledger.operators.key import OperatorKey
-from gpuledger.operators.method import BASE_EVERY, REFERENCE_EVERY, Method, Mode
-from gpuledger.operators.one import CardLostError, measure_one
+from gpuledger.operators.method import REFERENCE_EVERY, Method, Mode
+from gpuledger.operators.one import CardLostError
 from gpuledger.operators.place import Place
 from gpuledger.operators.records import Record
+from gpuledger.operators.station import Station
 from gpuledger.operators.statistics import Drift, drifted_sections, find_drift
 
 __all__ = ["CardLostError", "Outcome", "Progress", "Task", "measure", "shuffled"]
-
-_MATRIX = {"shape": [512, 512], "dtype": "float32", "stride": [512, 1]}
-REFERENCE = OperatorKey("aten.mm.default", (_MATRIX, {**_MATRIX}))
-"""What is measured again and again, to see whether the device is still the one it was."""
 
 
 @dataclass(frozen=True)
@@ -113,36 +110,23 @@ class _Run:
     clock_ns: Clock
     started_ns: int = 0
     failed: int = 0
-    base_w: float | None = None
-    energies: int = 0
-    references: list[tuple[float, float]] = field(default_factory=list)
     done: list[Task] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.started_ns = self.clock_ns()
+        self.station = Station(self.place, self.method, self.clock_ns)
 
     def take(self, task: Task) -> None:
-        """Measure one operator into the book, after the reference where its turn is."""
-        if len(self.done) % REFERENCE_EVERY == 0:
-            self.take_reference()
-        self.failed += self._measure(task).status == "failed"
+        """Measure one operator into the book."""
+        self.failed += self._write(task, self.station.measure).status == "failed"
         self.done.append(task)
 
-    def take_reference(self) -> None:
-        """Time the reference operator, which goes into no book."""
-        method = replace(self.method, energy=False)
-        record = measure_one(REFERENCE, Mode.HOT, self.place, method, self.clock_ns)
-        if record.time_median_ns and record.time_low_ns is not None and record.time_high_ns is not None:
-            self.references.append((record.time_median_ns, (record.time_high_ns - record.time_low_ns) / 2))
-
-    def _measure(self, task: Task) -> Record:
+    def _write(self, task: Task, measure: Callable[..., Record]) -> Record:
         try:
-            record = measure_one(task.key, task.mode, self.place, self.method, self.clock_ns)
+            record = measure(task.key, task.mode, energy=self.method.energy)
         except CardLostError as error:
             self.book.put_records([self._lost(task, error)])
             raise
-        if record.energy_median_j is not None:
-            record = replace(record, base_w=self._base_w())
         self.book.put_records([record])
         return record
 
@@ -156,13 +140,6 @@ class _Run:
             measured_ns=self.clock_ns(),
         )
 
-    def _base_w(self) -> float | None:
-        """Return the power of the waiting card: read after the first operator with energy and each tenth."""
-        if self.energies % BASE_EVERY == 0 and self.place.sensors is not None:
-            self.base_w = base_power_w(self.method, self.place.sensors, self.clock_ns)
-        self.energies += 1
-        return self.base_w
-
     def outcome(self, asked: int, budget_ns: int | None) -> Outcome:
         """Return what was done, after a last reference and after measuring again where the reference moved too far.
 
@@ -171,12 +148,12 @@ class _Run:
         done = list(self.done)
         repeated = 0
         if done:
-            self.take_reference()
-            for section in drifted_sections(self.references):
+            self.station.take_reference()
+            for section in drifted_sections(self.station.references):
                 for task in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]:
                     if budget_ns is not None and self.clock_ns() - self.started_ns >= budget_ns:
                         break
-                    self._measure(task)
+                    self._write(task, self.station.measure_again)
                     repeated += 1
-        drift = find_drift([median for median, _ in self.references])
+        drift = find_drift([median for median, _ in self.station.references])
         return Outcome(len(done) - self.failed, self.failed, asked - len(done), drift, repeated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,13 @@ class Place:
         return self.device != CPU
 
 
-def find_place(device: str | None, *, force: bool = False) -> Place:
+def find_place(device: str | None, *, force: bool = False, ours: Collection[int] = ()) -> Place:
     """Return the device asked for; without one the first card, or the CPU where there is none.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        force: Measure beside other processes.
+        ours: Processes that may be on the card: they do nothing while operators are measured.
 
     Raises:
         NoDeviceError: no such device, or other processes are on it and ``force`` is not given.
@@ -50,7 +55,7 @@ def find_place(device: str | None, *, force: bool = False) -> Place:
     kind, _, number = wanted.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
         raise UsageError(f"--device {wanted}: no such device", hint="cpu, cuda or cuda:1")
-    return _card(int(number or 0), force=force)
+    return _card(int(number or 0), force=force, ours=ours)
 
 
 def _cpu() -> Place:
@@ -84,7 +89,7 @@ def _torch_version() -> str:
     return str(torch.__version__)
 
 
-def _card(index: int, *, force: bool) -> Place:
+def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         raise NoDeviceError(f"--device cuda:{index}: no such card here", hint="--device cpu, or gpuledger doctor")
     from gpuledger.collect.sensors import open_cards
@@ -93,7 +98,7 @@ def _card(index: int, *, force: bool) -> Place:
     cards, driver = open_cards()
     sensors = next((card for card in cards if card.uuid == f"GPU-{properties.uuid}"), None)
     if sensors is not None and not force:
-        refuse_busy(sensors)
+        refuse_busy(sensors, ours)
     cache_bytes = int(properties.L2_cache_size)
     flags = {
         "cache_bytes": cache_bytes,
@@ -105,13 +110,13 @@ def _card(index: int, *, force: bool) -> Place:
     return Place(f"cuda:{index}", environment, cache_bytes, lambda: int(torch.cuda.mem_get_info(index)[0]), sensors)
 
 
-def refuse_busy(card: Any) -> None:
-    """Raise where processes beside this one are on a card: what they do would be measured as well.
+def refuse_busy(card: Any, ours: Collection[int] = ()) -> None:
+    """Raise where processes beside this one, and those of ``ours``, are on a card: they would be measured as well.
 
     Raises:
         NoDeviceError: there are some.
     """
-    others = [(pid, held) for pid, held in card.read_processes() if pid != os.getpid()]
+    others = [(pid, held) for pid, held in card.read_processes() if pid not in (os.getpid(), *ours)]
     if others:
         pid, held = others[0]
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""

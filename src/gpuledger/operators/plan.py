@@ -28,17 +28,10 @@ def missing_tasks(tasks: Sequence[Task], book: Book, place: Place, *, need_energ
     return _missing(tasks, book, place.environment, need_energy=need_energy)
 
 
-def lacking_for(
-    workloads: Iterable[Workload], book: Book, environment: Environment, *, need_energy: bool
-) -> list[Task]:
-    """Return what the book lacks of workloads for an environment, whose flags hold the cache's size.
-
-    Energy is asked for where the environment is a card's.
-    """
-    uses = [use for workload in workloads for use in workload.uses]
+def lacking_for(uses: Iterable[Use], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:
+    """Return what the book lacks of operators for an environment, whose flags hold the cache's size."""
     tasks = tasks_of(uses, int(environment.flags.get("cache_bytes") or 0))
-    has_counter = environment.flags.get("power_limit_w") is not None
-    return _missing(tasks, book, environment, need_energy=need_energy and has_counter)
+    return _missing(tasks, book, environment, need_energy=need_energy)
 
 
 def _missing(tasks: Sequence[Task], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:

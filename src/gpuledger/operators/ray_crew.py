@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,14 @@ from gpuledger.errors import NoDeviceError, UsageError
 from gpuledger.operators.campaign import Answer
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.measure import Task
-from gpuledger.operators.method import Method, Mode
+from gpuledger.operators.method import REFERENCE_EVERY, Method, Mode
+from gpuledger.operators.place import Place
 from gpuledger.operators.records import Environment, Record
+from gpuledger.operators.statistics import drifted_sections
 
 LOCAL = "local"
+VACATED_S = 30.0
+"""A process that died is off its card by then."""
 REVIVED_S = 120.0
 """A worker that died is back by then, torch loaded, or its machine is gone."""
 
@@ -23,32 +28,56 @@ REVIVED_S = 120.0
 class Measurer:
     """One worker's process: it has one device and measures one operator at a time."""
 
-    def __init__(self, device: str, method: dict[str, Any], force: bool) -> None:
-        from gpuledger.operators.place import find_place
+    def __init__(self, device: str, method: dict[str, Any], force: bool, ours: tuple[int, ...]) -> None:
+        from gpuledger.operators.station import Station
 
-        self._place = find_place(device, force=force)
         self._method = Method(**{**method, "modes": tuple(Mode(mode) for mode in method["modes"])})
+        self._station = Station(_place_of(device, force=force, ours=ours), self._method)
 
     def environment(self) -> dict[str, Any]:
         """Return the device and software."""
-        return self._place.environment.to_json()
+        return self._station.place.environment.to_json()
 
-    def measure(self, key: dict[str, Any], mode: str) -> dict[str, Any]:
+    def measure(self, key: dict[str, Any], mode: str, energy: bool) -> dict[str, Any]:
         """Return the record of one operator; a process whose card was lost ends, and comes back with a new one."""
-        import os
-
-        from gpuledger.operators.one import CardLostError, measure_one
+        from gpuledger.operators.one import CardLostError
 
         try:
-            return measure_one(OperatorKey.from_json(key), Mode(mode), self._place, self._method).to_json()
+            return self._station.measure(OperatorKey.from_json(key), Mode(mode), energy=energy).to_json()
         except CardLostError:
             os._exit(1)
 
+    def references(self) -> list[tuple[float, float]]:
+        """Return what the reference operator took since this was asked last, once more just now."""
+        from gpuledger.operators.station import Station
+
+        station, self._station = self._station, Station(self._station.place, self._method)
+        station.take_reference()
+        return station.references
+
     def process(self) -> int:
         """Return the process's id."""
-        import os
-
         return os.getpid()
+
+
+def _place_of(device: str, *, force: bool, ours: tuple[int, ...]) -> Place:
+    """Return a worker's device; one that was started again waits until its predecessor is off the card.
+
+    Raises:
+        NoDeviceError: other processes are on the card.
+    """
+    from gpuledger.operators.place import find_place
+
+    ray: Any = importlib.import_module("ray")
+    is_back = ray.get_runtime_context().was_current_actor_reconstructed
+    deadline_s = time.monotonic() + (VACATED_S if is_back else 0.0)
+    while True:
+        try:
+            return find_place(device, force=force, ours=ours)
+        except NoDeviceError:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(0.5)
 
 
 class RayCrew:
@@ -69,20 +98,22 @@ class RayCrew:
             raise NoDeviceError("campaign: Ray has no GPU", hint="--device cpu, or join machines that have some")
         share = {"num_gpus": 1} if device != "cpu" else {"num_cpus": 1}
         actor = ray.remote(Measurer).options(**share, max_restarts=-1)
-        plain = method.document()
-        self.actors = [actor.remote("cuda:0" if device != "cpu" else "cpu", plain, force) for _ in range(count)]
+        where = "cuda:0" if device != "cpu" else "cpu"
+        plain, ours = method.document(), (os.getpid(),)
+        self.actors = [actor.remote(where, plain, force, ours) for _ in range(count)]
         found = ray.get([one.environment.remote() for one in self.actors])
         self._environments = [Environment(**one) for one in found]
         self._given: dict[Any, tuple[int, Task]] = {}
+        self._done: list[list[Task]] = [[] for _ in range(count)]
 
     @property
     def environments(self) -> list[Environment]:
         """Return each worker's environment."""
         return self._environments
 
-    def give(self, worker: int, task: Task) -> None:
+    def give(self, worker: int, task: Task, *, energy: bool) -> None:
         """Let a worker measure an operator."""
-        reference = self.actors[worker].measure.remote(task.key.to_json(), task.mode.value)
+        reference = self.actors[worker].measure.remote(task.key.to_json(), task.mode.value, energy)
         self._given[reference] = (worker, task)
 
     def wait(self) -> Answer:
@@ -93,10 +124,25 @@ class RayCrew:
             found = self._ray.get(ready)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError):
             self._revive(worker)
+            self._done[worker].clear()  # its references are gone with it
             return Answer(worker, task, None)
+        self._done[worker].append(task)
         return Answer(
             worker, task, Record(**{**found, "blocks": tuple(found["blocks"]), "kernels": tuple(found["kernels"])})
         )
+
+    def drifted(self) -> list[tuple[int, Task]]:
+        """Return what was measured between two references too far apart, since this was asked last."""
+        asked = [(worker, done) for worker, done in enumerate(self._done) if done]
+        references = self._ray.get([self.actors[worker].references.remote() for worker, _ in asked])
+        again = [
+            (worker, task)
+            for (worker, done), found in zip(asked, references, strict=True)
+            for section in drifted_sections([(median, half) for median, half in found])
+            for task in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]
+        ]
+        self._done = [[] for _ in self.actors]
+        return again
 
     def _revive(self, worker: int) -> None:
         """Wait until Ray has started a worker again: what is given to it meanwhile would count as another death."""

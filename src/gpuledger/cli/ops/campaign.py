@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpuledger.operators.method import Method
     from gpuledger.operators.place import Place
     from gpuledger.operators.workload import Workload
+    from gpuledger.watching import Watch
 
 FOLDER = "campaign"
 
@@ -66,6 +68,7 @@ def campaign_command(
     method, budget_ns = method_of(how), None if budget is None else parse_budget_ns(budget)
     from gpuledger.operators.book import open_book
     from gpuledger.operators.campaign_file import read_campaign
+    from gpuledger.operators.names import name_kernels
     from gpuledger.operators.place import find_place
 
     campaign = read_campaign(Path(config))
@@ -73,16 +76,21 @@ def campaign_command(
     book, folder = open_book(book_url or campaign.book or DEFAULT_BOOK), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     workloads, failures = _captured(campaign.wanted, place, folder)
-    with progress_bar() as tell, _watched(place, folder, tell) as told:
+    share_frac = parse_frac(how["energy_share"])
+    with progress_bar() as tell, _watched(place, folder, everywhere=ray_address is not None) as windows:
         if ray_address:
-            _measure_with_ray(ray_address, workloads, book, method, how, workers, told)
+            crew = {"address": ray_address, "device": how["device"], "workers": workers, "force": how["force"]}
+            _measure_with_ray(crew, workloads, book, place, method, share_frac, windows, tell)
         else:
             from gpuledger.operators.fill import fill
 
-            share_frac = parse_frac(how["energy_share"])
-            filled = fill(workloads, book, place, method, energy_share_frac=share_frac, budget_ns=budget_ns, tell=told)
+            with windows.one_after_the_other(tell) as told:
+                filled = fill(
+                    workloads, book, place, method, energy_share_frac=share_frac, budget_ns=budget_ns, tell=told
+                )
             print_notes(f"gpuledger: {line}" for line in filled_lines(filled))
-    pairs = _compared(workloads, book, place, method)
+        pairs = _compared(workloads, book, place, method, windows)
+    name_kernels(book, place)
     _write(pairs, place, folder, as_json=as_json)
     if failures:
         raise InputError(f"{len(failures)} of {len(campaign.wanted)} workloads were not captured", hint=failures[0])
@@ -108,72 +116,90 @@ def _captured(wanted: Sequence[Any], place: Place, folder: Path) -> tuple[list[W
     return workloads, failures
 
 
+class _Windows:
+    """Windows of the campaign's own run; none on a processor, where there is nothing to sample."""
+
+    def __init__(self, run: Watch | None) -> None:
+        self._run = run
+
+    def window(self, name: str) -> AbstractContextManager[None]:
+        """Return what is open while ``name`` is measured."""
+        return nullcontext() if self._run is None else self._run.window(name)
+
+    @contextmanager
+    def one_after_the_other(self, tell: Tell | None) -> Iterator[Tell]:
+        """Yield what is told before each operator: its window is open until the next one's, or the end."""
+        with ExitStack() as open_:
+
+            def told(progress: Progress) -> None:
+                open_.close()
+                open_.enter_context(self.window(f"{progress.done:05d} {progress.operator}"))
+                if tell is not None:
+                    tell(progress)
+
+            yield told
+
+
 @contextmanager
-def _watched(place: Place, folder: Path, tell: Tell | None) -> Iterator[Tell | None]:
-    """Sample the card meanwhile, with a window for each operator; on a processor there is nothing to sample."""
+def _watched(place: Place, folder: Path, *, everywhere: bool) -> Iterator[_Windows]:
+    """Sample the card meanwhile, or ``everywhere`` all cards of this machine."""
     if place.sensors is None:
-        yield tell
+        yield _Windows(None)
         return
     from gpuledger.watching import watch
 
-    number = place.sensors.index
-    with (
-        watch("campaign", gpus=[number], out=folder / f"campaign-{time.time_ns()}.ledger") as run,
-        ExitStack() as open_,
-    ):
-
-        def told(progress: Progress) -> None:
-            open_.close()
-            open_.enter_context(run.window(f"{progress.done:05d} {progress.operator}"))
-            if tell is not None:
-                tell(progress)
-
-        yield told
+    gpus = None if everywhere else [place.sensors.index]
+    with watch("campaign", gpus=gpus, out=folder / f"campaign-{time.time_ns()}.ledger") as run:
+        yield _Windows(run)
 
 
 def _measure_with_ray(
-    address: str,
+    crew_of: dict[str, Any],
     workloads: Sequence[Workload],
     book: Book,
+    place: Place,
     method: Method,
-    how: dict[str, Any],
-    workers: int,
+    share_frac: float,
+    windows: _Windows,
     tell: Tell | None,
 ) -> None:
-    from gpuledger.operators.campaign import run_campaign
-    from gpuledger.operators.plan import lacking_for
+    """Measure on all of Ray's workers; what the host needs around operators is measured here, before they begin."""
+    from gpuledger.operators.campaign import measure_workloads
+    from gpuledger.operators.chains import fill_around
     from gpuledger.operators.ray_crew import RayCrew, connected
 
-    with connected(address) as ray:
-        crew = RayCrew(ray, how["device"] or "cuda", method, workers=workers, force=how["force"])
-        done = run_campaign(
-            crew,
+    fill_around(book, place)
+    numbers = itertools.count()
+    with connected(crew_of["address"]) as ray:
+        device = crew_of["device"] or "cuda"
+        done = measure_workloads(
+            RayCrew(ray, device, method, workers=crew_of["workers"], force=crew_of["force"]),
             book,
-            lambda environment: lacking_for(workloads, book, environment, need_energy=method.energy),
-            seed=method.seed,
+            workloads,
+            method,
+            energy_share_frac=share_frac,
+            watch=lambda worker, task: windows.window(f"{next(numbers):05d} worker {worker}: {task.key.name}"),
             tell=tell,
             clock_ns=time.time_ns,
         )
     died = f", {done.deaths} workers died and came back" if done.deaths else ""
-    print_notes([f"gpuledger: {done.measured} operators measured, {done.failed} failed{died}"])
+    again = f", {done.repeated} measured again where the card drifted" if done.repeated else ""
+    print_notes([f"gpuledger: {done.measured} operators measured, {done.failed} failed{died}{again}"])
 
 
-def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: Method) -> list[Pair]:
+def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: Method, windows: _Windows) -> list[Pair]:
     from gpuledger.operators.again import step_of
     from gpuledger.operators.choose import cache_folder, shelf_of, sum_measured
     from gpuledger.operators.compare import Pair
     from gpuledger.operators.whole import measure_whole
 
     shelf = shelf_of(book, place.environment)
-    return [
-        Pair(
-            workload.name,
-            workload.mode,
-            sum_measured(workload, shelf, cache_folder()),
-            measure_whole(step_of(workload, place), place, method),
-        )
-        for workload in workloads
-    ]
+    pairs = []
+    for workload in workloads:
+        with windows.window(workload.name):
+            whole = measure_whole(step_of(workload, place), place, method)
+        pairs.append(Pair(workload.name, workload.mode, sum_measured(workload, shelf, cache_folder()), whole))
+    return pairs
 
 
 def _write(pairs: Sequence[Pair], place: Place, folder: Path, *, as_json: bool) -> None:
