@@ -2,10 +2,12 @@
 
 Each leaf module's forward is decorated with its share of the scopes, nested, so that every scope holds work of its
 forward and of its backward. Blocks of steps with scopes and without take turns on one model; a block's time is wall
-time between two synchronizations, and a ratio is a block against the one beside it. The cost of one scope alone is
-timed as well, in a loop that does nothing else.
+time between two synchronizations, and a ratio is a block against the one beside it, in a recording a window's block
+against that of the window beside it. What the host spends is measured apart, in windows of their own: in a step that
+begins on an idle card, forward and backward each from call to return, and in them the search for the places where
+backward goes from one scope to another. The cost of one scope alone is timed in a loop that does nothing else.
 
-Usage: python bench/scopes.py --out bench/results/h200/scopes.json --seconds 25
+Usage: python bench/scopes.py --out bench/results/h200/scopes.json --seconds 110
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import statistics
 import tempfile
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +30,15 @@ from overhead import Rounds, Timer, run_window, summarize_ratios, synchronizer
 from torch import nn
 
 import gpuledger
+from gpuledger.collect.scope_tracker import ScopeTracker
 
 SCOPES = 1_000
 ROUNDS = 10
+WINDOWS = 20
+"""Pairs of windows at the least, whatever time they take."""
+PART_WINDOWS = 3
+"""Pairs of windows in which the host's parts are timed."""
+BLOCK_STEPS = 8
 WARM_UP_STEPS = 8
 TIMED_SCOPES = 20_000
 
@@ -59,21 +69,101 @@ class Scopes:
                 del module.forward
 
 
-def time_one_scope() -> float:
-    """Return the nanoseconds of entering and leaving one scope."""
+def time_one_scope() -> dict[str, float]:
+    """Return the nanoseconds of entering and leaving one scope: around a block, and of a decorated function."""
 
     def enter() -> None:
         with gpuledger.scope("encoder"):
             pass
 
-    return min(timeit.repeat(enter, number=TIMED_SCOPES, repeat=7)) / TIMED_SCOPES * 1e9
+    def nothing() -> None:
+        pass
+
+    decorated, plain_ns = gpuledger.scope("encoder")(nothing), _best_ns(nothing)
+    return {"with": round(_best_ns(enter) - plain_ns, 1), "decorated": round(_best_ns(decorated) - plain_ns, 1)}
 
 
-def time_one_recorded_scope(directory: Path) -> float:
-    """Return the nanoseconds of entering and leaving one scope while something is recorded."""
+def _best_ns(call: Callable[..., Any]) -> float:
+    return min(timeit.repeat(call, number=TIMED_SCOPES, repeat=7)) / TIMED_SCOPES * 1e9
+
+
+def time_one_recorded_scope(directory: Path) -> dict[str, float]:
+    """Return the same while something is recorded, and what of it the allocator's own call takes, twice a scope."""
     with gpuledger.record(out=directory / "one", force=True):
         torch.ones(1, device="cuda" if torch.cuda.is_available() else "cpu")
-        return time_one_scope()
+        taken = time_one_scope()
+        if torch.cuda.is_available():
+            tell = torch._C._cuda_setMemoryMetadata
+            taken["allocator_call"] = round(_best_ns(lambda: tell("4.2x~7")), 1)
+            tell("")
+        return taken
+
+
+@dataclass
+class HostTimes:
+    """Seconds that the host spent in each step's forward, backward, and search before backward."""
+
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    search_s: list[float] = field(default_factory=list)
+
+    def medians_us(self) -> dict[str, float]:
+        """Return the medians in microseconds."""
+        columns = {"forward": self.forward_s, "backward": self.backward_s, "search": self.search_s}
+        return {name: round(statistics.median(column) * 1e6, 1) for name, column in columns.items()}
+
+
+@contextmanager
+def clocked(model: nn.Module, times: HostTimes) -> Iterator[None]:
+    """Time the parts of every step inside."""
+    began_s = [0.0]
+    handles = [
+        model.register_forward_pre_hook(lambda *_: began_s.__setitem__(0, time.perf_counter())),
+        model.register_forward_hook(lambda *_: times.forward_s.append(time.perf_counter() - began_s[0])),
+    ]
+    replaced = [(torch.Tensor, "backward", times.backward_s), (ScopeTracker, "before_backward", times.search_s)]
+    originals = [getattr(place, name) for place, name, _ in replaced]
+    for (place, name, column), original in zip(replaced, originals, strict=True):
+        setattr(place, name, _clocked_call(original, column))
+    try:
+        yield
+    finally:
+        for (place, name, _), original in zip(replaced, originals, strict=True):
+            setattr(place, name, original)
+        for handle in handles:
+            handle.remove()
+
+
+def _clocked_call(original: Callable[..., Any], column: list[float]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        began_s = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            column.append(time.perf_counter() - began_s)
+
+    return called
+
+
+def measure_parts(timer: Timer, model: nn.Module, scopes: Scopes, directory: Path) -> dict[str, dict[str, float]]:
+    """Return the host's median microseconds in a step's parts, inside a window, without scopes and with them."""
+    plain, scoped = HostTimes(), HostTimes()
+    for number in range(2 * PART_WINDOWS):
+        times = scoped if number % 2 else plain
+        if times is scoped:
+            scopes.put_in()
+        with gpuledger.record("parts", out=directory / "parts", steps=(1, BLOCK_STEPS + 2), force=True):
+            timer.step()
+            with clocked(model, times):
+                for _ in range(BLOCK_STEPS):
+                    timer.wait()
+                    timer.step()
+            timer.step()
+        if times is scoped:
+            scopes.take_out()
+    found = {"without": plain.medians_us(), "with": scoped.medians_us()}
+    found["difference"] = {name: round(found["with"][name] - found["without"][name], 1) for name in found["with"]}
+    return found
 
 
 def measure_unrecorded(timer: Timer, scopes: Scopes, deadline_s: float) -> tuple[list[float], list[float], list[float]]:
@@ -94,7 +184,7 @@ def measure_unrecorded(timer: Timer, scopes: Scopes, deadline_s: float) -> tuple
 def measure_recorded(timer: Timer, scopes: Scopes, directory: Path, deadline_s: float) -> tuple[Rounds, Rounds]:
     """Return windows without scopes and with them, in turns."""
     plain, scoped = Rounds(), Rounds()
-    while len(plain.recorded_s) < 4 or time.perf_counter() < deadline_s:
+    while len(plain.recorded_s) < WINDOWS or time.perf_counter() < deadline_s:
         for rounds in (plain, scoped) if len(plain.recorded_s) % 2 else (scoped, plain):
             if rounds is scoped:
                 scopes.put_in()
@@ -112,7 +202,7 @@ def main() -> None:
     """Measure and write one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench/results/h200/scopes.json"))
-    parser.add_argument("--seconds", type=float, default=25.0)
+    parser.add_argument("--seconds", type=float, default=110.0)
     parser.add_argument("--model", default="gpt2", choices=list(MODELS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="a shrunken model, to try the script on a CPU")
@@ -120,25 +210,30 @@ def main() -> None:
     started_s = time.perf_counter()
     torch.manual_seed(0)
     workload = MODELS[arguments.model].build(arguments.device, small=arguments.small)
-    timer = Timer(workload.stepper(), synchronizer(arguments.device), block_steps=4)
+    timer = Timer(workload.stepper(), synchronizer(arguments.device), block_steps=BLOCK_STEPS)
     scopes = Scopes(workload.models[0], SCOPES)
     timer.block(WARM_UP_STEPS)
     timer.issued_frac.clear()
     begun_s = time.perf_counter()
     left_s = started_s + arguments.seconds - begun_s
-    plain_s, scoped_s, issued_frac = measure_unrecorded(timer, scopes, begun_s + 0.45 * left_s)
-    with tempfile.TemporaryDirectory() as name:
-        one_ns, one_recorded_ns = time_one_scope(), time_one_recorded_scope(Path(name))
-        plain, scoped = measure_recorded(timer, scopes, Path(name), begun_s + 0.9 * left_s)
-    results = {
+    plain_s, scoped_s, issued_frac = measure_unrecorded(timer, scopes, begun_s + 0.2 * left_s)
+    results: dict[str, Any] = {
         "environment": describe_environment(arguments.device),
         "title": MODELS[arguments.model].title,
         "scopes_per_step": scopes.count,
+        "block_steps": timer.block_steps,
         "step_ms": round(statistics.median(plain_s) * 1e3, 4),
         "issued_frac": round(statistics.median(issued_frac), 3),
         "unrecorded": _ratios(scoped_s, plain_s),
-        "one_scope_ns": round(one_ns, 1),
-        "one_recorded_scope_ns": round(one_recorded_ns, 1),
+    }
+    write_results(arguments.out, results)
+    with tempfile.TemporaryDirectory() as name:
+        results["one_scope_ns"] = time_one_scope()
+        results["one_recorded_scope_ns"] = time_one_recorded_scope(Path(name))
+        results["host_us_in_window"] = measure_parts(timer, workload.models[0], scopes, Path(name))
+        write_results(arguments.out, results)
+        plain, scoped = measure_recorded(timer, scopes, Path(name), begun_s + 0.95 * left_s)
+    results |= {
         "in_window": _ratios(scoped.recorded_s, plain.recorded_s),
         "in_window_step_ms": {
             "without": round(statistics.median(plain.recorded_s) * 1e3, 4),
