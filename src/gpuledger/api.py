@@ -365,8 +365,8 @@ def record(
         stacks: Keep Python stacks in the last recorded step (only where ``steps`` says which that is).
         force: Overwrite ``out``.
         devices: ``auto``, ``cuda`` or ``cpu``.
-        passes: What to record, one after the other, such as ``memory,energy,time``; with more than memory ``steps`` is
-            (1, 3) where it is not given.
+        passes: What to record, one after the other, such as ``memory,energy,time`` or ``memory,time:4`` with steps of
+            its own; with more than memory ``steps`` is (1, 3) where it is not given.
     """
     return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)
 

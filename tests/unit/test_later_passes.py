@@ -79,6 +79,21 @@ def test_no_time_pass_begins_or_ends_in_a_capture(
     assert times.steps == 2
 
 
+def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    asked = "memory,energy:12,time:4"
+    with gpuledger.record(out=tmp_path / "run", steps=(1, 2), passes=asked, devices="cpu") as recording:
+        for _ in range(24):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    rank = recording.run().rank()
+    assert rank.manifest["time_steps"] == [15, 18]
+    times = break_down_time(rank)
+    assert times is not None
+    assert (times.steps, times.undisturbed.count) == (4, 12)
+
+
 class Event:
     """An event of a stream that waits for another rank."""
 
@@ -107,6 +122,8 @@ def test_a_rank_waits_for_its_own_stream_and_not_for_good(monkeypatch: pytest.Mo
 class Card:
     """A card that answers what it is told to."""
 
+    index = 0
+
     def __init__(self, uuid: str, power_w: float | None, energy_mj: int | None) -> None:
         self.uuid, self._power_w, self._energy_mj = uuid, power_w, energy_mj
 
@@ -120,6 +137,9 @@ class Card:
         return self._energy_mj
 
     def read_throttled_ns(self) -> int | None:
+        return None
+
+    def read_beat(self) -> int | None:
         return None
 
     def read_processes(self) -> list[tuple[int, int | None]]:

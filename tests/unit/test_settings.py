@@ -42,24 +42,31 @@ def test_without_a_run_nothing_is_recorded() -> None:
 def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert settings_from({"GPULEDGER_RUN": "a.ledger"}) == RecordSettings(
-        tmp_path / "a.ledger", 1, 3, True, "auto", frozenset({"memory", "energy", "time"}), passes_asked=False
+        tmp_path / "a.ledger", 1, 3, True, "auto", {"memory": 0, "energy": 0, "time": 0}, passes_asked=False
     )
     given_all = {
         "GPULEDGER_RUN": "/b.ledger",
         "GPULEDGER_STEPS": "5:7",
         "GPULEDGER_STACKS": "0",
         "GPULEDGER_DEVICES": "cpu",
-        "GPULEDGER_PASSES": "memory, time",
+        "GPULEDGER_PASSES": "memory, time:4",
     }
-    assert settings_from(given_all) == RecordSettings(
-        Path("/b.ledger"), 5, 7, False, "cpu", frozenset({"memory", "time"})
-    )
+    assert settings_from(given_all) == RecordSettings(Path("/b.ledger"), 5, 7, False, "cpu", {"memory": 0, "time": 4})
     assert settings_from({"GPULEDGER_RUN": "c", "GPULEDGER_STEPS": ""}) is not None
     with pytest.raises(UsageError, match="steps '7:5'"):
         settings_from({"GPULEDGER_RUN": "d", "GPULEDGER_STEPS": "7:5"})
 
 
-@pytest.mark.parametrize(("text", "words"), [("memory,joules", "no pass 'joules'"), ("time", "memory pass cannot")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("memory,joules", "no pass 'joules'"),
+        ("time", "memory pass cannot"),
+        ("memory:3,time", "from --steps"),
+        ("memory,time:0", "expected time:STEPS"),
+        ("memory,energy:1.5", "expected energy:STEPS"),
+    ],
+)
 def test_passes_that_are_none(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_passes(text)

@@ -70,6 +70,10 @@ def _stem(program: str) -> str:
     return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
 
 
+_PASSES_HELP = """What to record, of memory,energy,time; energy:50,time:4 says how many steps.
+  [default: all, where they fit]"""
+
+
 @click.command(
     "run",
     cls=RunCommand,
@@ -79,7 +83,7 @@ Examples:
   gpuledger run --steps 10:12 --out late -- torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
-@click.option("--passes", metavar="LIST", help="What to record, of memory,energy,time.  [default: all, where they fit]")
+@click.option("--passes", metavar="LIST", help=_PASSES_HELP)
 @click.option("--until-end", is_flag=True, default=None, help="Read the cards' watts to the end.")
 @click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
 @click.option("--force", is_flag=True, help="Replace a run of that name.")

@@ -76,7 +76,7 @@ class Listener:
         self._path = _new_directory(self._settings.run_directory)
         write_json(self._path / "manifest.json", new_manifest(self._path.name, sys.orig_argv, {}))
         settings = replace(
-            self._settings, run_directory=self._path, first_step=1, last_step=STEPS, passes=frozenset({"memory"})
+            self._settings, run_directory=self._path, first_step=1, last_step=STEPS, passes={"memory": 0}
         )
         self._session = sessions.start_recording(settings, self._path / "rank-0")
 

@@ -18,7 +18,7 @@ from gpuledger.collect.steps import StepCounter
 from gpuledger.model.energy_window import ENERGY_MARKER
 
 STEPS = 10
-"""Steps of the pass; at least so many."""
+"""Steps of the pass, at least, where nobody asks for a number."""
 
 LENGTH_NS = 2_000_000_000
 """Length of the pass; at least so long."""
@@ -36,19 +36,23 @@ IDLE_S = 0.5
 class EnergyPass:
     """Told of every step from :meth:`begin` on, until :meth:`end_step` says that it is over.
 
-    Where this process uses no card, it is ten undisturbed steps and nothing else.
+    Where this process uses no card, it is so many undisturbed steps and nothing else.
 
     Args:
         journal: Where the edges are written.
         steps: The counter of steps.
         say: Takes a sentence on what the pass could not have.
+        least_steps: So many steps at least; 0 takes STEPS.
     """
 
-    def __init__(self, journal: RankJournal, steps: StepCounter, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, journal: RankJournal, steps: StepCounter, say: Callable[[str], None], least_steps: int = 0
+    ) -> None:
         self.is_open = False
         self._journal = journal
         self._steps = steps
         self._say = say
+        self._least_steps = least_steps or STEPS
         self._cards: list[tuple[int, str]] = []
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
@@ -119,7 +123,7 @@ class EnergyPass:
         self.is_open = False
 
     def _is_long_enough(self, now_ns: int) -> bool:
-        enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= STEPS
+        enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
         return enough_steps and (not self._cards or now_ns - self._facts["start_ns"] >= LENGTH_NS)
 
     def _start(self) -> None:

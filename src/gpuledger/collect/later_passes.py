@@ -23,7 +23,7 @@ from gpuledger.collect.time_pass import TimePass
 from gpuledger.collect.user_profiler import UserProfiler
 
 TIME_STEPS = 2
-"""Steps of the time pass."""
+"""Steps of the time pass where nobody asks for a number."""
 
 TIME_TRIES = 2
 """How often the time pass is begun at the most, where forks end it."""
@@ -65,7 +65,7 @@ class LaterPasses:
         self._left_out: list[str] = []
         self._pid = os.getpid()
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
-        self._energy_pass = EnergyPass(journal, steps, self._say)
+        self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._time_pass = TimePass(journal, roster)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
@@ -150,7 +150,7 @@ class LaterPasses:
             self._say(f"No time pass: {why_not}.")
             return False
         self._tries_left -= 1
-        self._last_step = self._steps.seen + TIME_STEPS
+        self._last_step = self._steps.seen + (self._settings.passes["time"] or TIME_STEPS)
         self._see_calls(False)  # or it would stay below the time pass's ranges
         watch.ours_begins()
         self._time_pass.begin()

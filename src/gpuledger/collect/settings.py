@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuledger.config import NO, OPTIONS
@@ -36,16 +36,22 @@ PASSES = ("memory", "energy", "time")
 """What steps are recorded for, one quantity after the other."""
 
 
-def parse_passes(text: str) -> frozenset[str]:
-    """Return the passes that a list such as ``memory,time`` names; memory is always one of them.
+def parse_passes(text: str) -> dict[str, int]:
+    """Return the passes that a list such as ``memory,time:4`` names, each with its steps; 0 where the list names none.
 
     Raises:
-        UsageError: there is no such pass, or memory is not among them.
+        UsageError: there is no such pass, memory is not among them, or steps are not a whole number above 0.
     """
-    wanted = frozenset(word.strip() for word in text.split(",") if word.strip())
-    unknown = sorted(wanted - set(PASSES))
-    if unknown:
-        raise UsageError(f"passes {text!r}: no pass {unknown[0]!r}", hint=f"any of {','.join(PASSES)}")
+    words = (word.strip().partition(":") for word in text.split(",") if word.strip())
+    wanted = {}
+    for name, colon, steps in words:
+        if name not in PASSES:
+            raise UsageError(f"passes {text!r}: no pass {name!r}", hint=f"any of {','.join(PASSES)}")
+        if colon and name == "memory":
+            raise UsageError(f"passes {text!r}: the memory pass has its steps from --steps", hint="such as --steps 1:3")
+        if colon and not (steps.isdecimal() and int(steps)):
+            raise UsageError(f"passes {text!r}: expected {name}:STEPS", hint=f"such as {name}:4")
+        wanted[name] = int(steps or 0)
     if "memory" not in wanted:
         raise UsageError(f"passes {text!r}: the memory pass cannot be left out", hint="such as memory,energy,time")
     return wanted
@@ -55,8 +61,8 @@ def parse_passes(text: str) -> frozenset[str]:
 class RecordSettings:
     """One process's orders. ``first_step`` to ``last_step`` are recorded, both included.
 
-    ``passes_asked`` says whether somebody named the passes; those of the default are begun only where they fit, and it
-    is no fault where they do not.
+    ``passes`` are those wanted, each with its steps; 0 leaves them to the pass. ``passes_asked`` says whether somebody
+    named the passes; those of the default are begun only where they fit, and it is no fault where they do not.
     """
 
     run_directory: Path
@@ -64,7 +70,7 @@ class RecordSettings:
     last_step: int = DEFAULT_LAST_STEP
     stacks: bool = True
     devices: str = "auto"
-    passes: frozenset[str] = frozenset({"memory"})
+    passes: Mapping[str, int] = field(default_factory=lambda: {"memory": 0})
     passes_asked: bool = True
 
 
