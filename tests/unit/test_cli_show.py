@@ -205,6 +205,8 @@ def test_later_higher_peak_is_a_note(tmp_path: Path) -> None:
         (["one", "--rank", "x"], 2, "--rank x: not a rank"),
         (["one", "--device", "3"], 2, "one.ledger: rank 0: no device 3"),
         (["one", "--by", "colour"], 2, "invalid value for '--by'"),
+        (["one", "--per-sample"], 2, "--per-sample: no module was called with a tensor"),
+        (["one", "--by", "tensor", "--per-sample"], 2, "--by tensor: takes no --per-sample"),
     ],
 )
 def test_wrong_calls_end_in_one_line_and_a_hint(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.analyze.side_by_side import Line, fold_numbers, sort_lines
-from gpuledger.report.ledger_table import ledger_table
+from gpuledger.report.ledger_table import ledger_table, units_of_samples
 from gpuledger.report.terminal import Terminal
 
 
@@ -41,7 +41,9 @@ def test_layers_of_another_class_are_not_identical() -> None:
     assert [(one.label, one.folded) for one in folded] == [("* Linear", 2), ("* ReLU", 2), ("4", 1)]
 
 
-@pytest.mark.parametrize(("sort", "first"), [("bytes", "a"), ("time", "b"), ("energy", "c"), (None, "a")])
+@pytest.mark.parametrize(
+    ("sort", "first"), [("bytes", "a"), ("time", "b"), ("energy", "c"), ("forward", "b"), (None, "a")]
+)
 def test_any_quantity_sorts(sort: str | None, first: str) -> None:
     lines = [line("c", 1, 1.0, 9.0), line("b", 2, 9.0, 1.0), line("a", 9, 2.0, 2.0)]
     assert sort_lines(lines, sort)[0].label == first
@@ -59,3 +61,15 @@ def test_the_table_closes_with_the_total_and_leaves_out_what_nobody_has() -> Non
     assert "15.000" in rows[-1]
     assert rows[-2].startswith("… 3 more")
     assert "6.000" in rows[-2]
+
+
+def test_a_sample_has_its_share_of_times_and_joules_and_all_of_the_bytes() -> None:
+    rows = ledger_table([line("a", 1024, 4e6, 2.0)], "module", 5, units_of_samples(8)).lines(Terminal())
+    assert "µs/sample" in rows[0]
+    assert "mJ/sample" in rows[0]
+    assert rows[1].split()[1:] == ["1,024", "100.0", "%", "500.000", "–", "500.000", "250.000", "62.500"]
+
+
+def test_backward_sorts_by_itself() -> None:
+    lines = [Line(label, 1, 9.0 - back, 1.0, back, None, None) for label, back in (("a", 1.0), ("b", 2.0))]
+    assert sort_lines(lines, "backward")[0].label == "b"

@@ -20,7 +20,7 @@ WITH_BYTES = ("category", "module", "phase", "scope")
 WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
 """What the quantities can be told apart by: the allocator knows no kernels, and a kernel no category."""
 
-SORTS = ("bytes", "time", "energy")
+SORTS = ("bytes", "time", "energy", "forward", "backward")
 NO_NAME = "(no name)"
 IDLE_LABEL = "(idle)"
 NO_PHASE = "(no phase)"
@@ -53,7 +53,7 @@ def lines_by(
         books: The bytes at one instant, with the words of ``word``.
         word: category, module, phase, scope, operator, kernel or kind.
         depth: Fold module paths and scopes to so many parts.
-        sort: bytes, time or energy; None takes the first that is there.
+        sort: One of SORTS; None takes the first that is there.
         fold: Fold modules that differ in a number of their path alone.
     """
     device_idx = books.instant.device_idx
@@ -73,14 +73,15 @@ def lines_by(
 
 
 def sort_lines(lines: Sequence[Line], sort: str | None) -> tuple[Line, ...]:
-    """Return lines, the largest first: by ``sort``, else by the first of bytes, time and energy that any line has."""
+    """Return lines, the largest first: by ``sort``, else by the first of SORTS that any line has."""
     there = [name for name in SORTS if any(_amount(line, name) is not None for line in lines)]
     chosen = sort if sort in there else next(iter(there), "bytes")
     return tuple(sorted(lines, key=lambda line: (-(_amount(line, chosen) or 0.0), line.label)))
 
 
 def _amount(line: Line, sort: str) -> float | None:
-    return {"bytes": line.bytes, "time": line.time_ns, "energy": line.energy_j}[sort]
+    amounts = (line.bytes, line.time_ns, line.energy_j, line.forward_ns, line.backward_ns)
+    return dict(zip(SORTS, amounts, strict=True))[sort]
 
 
 def fold_numbers(lines: Sequence[Line], classes: Mapping[str, str]) -> list[Line]:

@@ -42,7 +42,7 @@ WORDS = {
     "kernel": ("category", "module"),
 }
 """What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
-SORTS = ("bytes", "time", "energy")
+SORTS = ("bytes", "time", "energy", "forward", "backward")
 ROWS, ROWS_OF_TWO = 20, 10
 
 
@@ -68,6 +68,7 @@ Examples:
 @click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold modules and scopes to N parts.")
 @click.option("--sort", type=click.Choice(SORTS), help="Largest first by this.  [default: bytes, else time]")
 @click.option("--fold", is_flag=True, help="Fold layers whose paths differ in a number alone: layers.* (32).")
+@click.option("--per-sample", is_flag=True, help="Show times and joules of one sample of a step's batch.")
 @click.option("--unknown", is_flag=True, help="Show what has no name yet, with stacks, and how to name it.")
 @rank_option()
 @device_option()
@@ -81,6 +82,7 @@ def show_command(
     depth: int | None,
     sort: str | None,
     fold: bool,
+    per_sample: bool,
     unknown: bool,
     rank_text: str | None,
     device_idx: int | None,
@@ -91,8 +93,9 @@ def show_command(
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
     `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side.
     """
-    if by == "tensor" and (sort or fold):
-        raise UsageError(f"--by tensor: takes no {'--sort' if sort else '--fold'}", hint="it lists bytes alone")
+    if by == "tensor" and (sort or fold or per_sample):
+        refused = "--sort" if sort else "--fold" if fold else "--per-sample"
+        raise UsageError(f"--by tensor: takes no {refused}", hint="it lists bytes alone")
     if unknown and (by or depth):
         raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
     run = open_run(run_path)
@@ -113,7 +116,7 @@ def show_command(
     if len(views) > 1:
         print_lines(_side_by_side(views, terminal))
     else:
-        print_lines(_one_view(views[0], places[0][0], Asked(by, rows, depth, sort, fold), terminal))
+        print_lines(_one_view(views[0], places[0][0], Asked(by, rows, depth, sort, fold, per_sample), terminal))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
 
 
@@ -185,15 +188,17 @@ class Asked:
     depth: int | None
     sort: str | None
     fold: bool
+    per_sample: bool
 
 
 def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[str]:
     from gpuledger.analyze.side_by_side import lines_by
-    from gpuledger.report.ledger_table import ledger_table
+    from gpuledger.report.ledger_table import OF_A_STEP, ledger_table, units_of_samples
     from gpuledger.report.phrases import head_lines
     from gpuledger.report.tables import group_table, tensor_table
 
     lines = head_lines(view, terminal)
+    units = units_of_samples(_batch_of(view)) if asked.per_sample else OF_A_STEP
     if asked.by == "tensor":
         return [*lines, "", *tensor_table(view.breakdown, asked.rows or ROWS).lines(terminal)]
     for word in (asked.by,) if asked.by else ("category", "module"):
@@ -203,8 +208,22 @@ def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[
         if not ledger:
             raise UsageError(f"--by {word}: the run has no time pass", hint="gpuledger run --passes memory,energy,time")
         table = group_table(view.breakdown, word, count) if bytes_alone and not asked.fold else None
-        lines += ["", *(table or ledger_table(ledger, word, count)).lines(terminal)]
+        lines += ["", *(table or ledger_table(ledger, word, count, units)).lines(terminal)]
     return lines
+
+
+def _batch_of(view: View) -> int:
+    """Return how many samples a step works through.
+
+    Raises:
+        UsageError: it is not known, or steps of several kinds are among those that were measured.
+    """
+    rates = view.rates
+    if rates is None or not rates.batch:
+        raise UsageError("--per-sample: no module was called with a tensor", hint="times and joules are of a step")
+    if len(rates.kinds) > 1:
+        raise UsageError("--per-sample: prefill and decode differ in their tokens", hint="`show` tells tokens of both")
+    return rates.batch
 
 
 def _side_by_side(views: list[View], terminal: Terminal) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.report.phrases import MISSING, column_unit, share
@@ -13,13 +14,31 @@ if TYPE_CHECKING:
 
 Amount = Callable[["Line"], float | None]
 _TIMES: tuple[tuple[str, Amount], ...] = (
-    ("forward ms", lambda line: line.forward_ns),
-    ("backward ms", lambda line: line.backward_ns),
-    ("all ms", lambda line: line.time_ns),
+    ("forward", lambda line: line.forward_ns),
+    ("backward", lambda line: line.backward_ns),
+    ("all", lambda line: line.time_ns),
 )
 
 
-def ledger_table(lines: Sequence[Line], word: str, rows: int) -> Table:
+@dataclass(frozen=True)
+class Units:
+    """What times and joules are shown in: the unit's name, and how many ns or J one of it is."""
+
+    time: str = "ms"
+    ns: float = 1e6
+    energy: str = "J"
+    joules: float = 1.0
+
+
+OF_A_STEP = Units()
+
+
+def units_of_samples(batch: int) -> Units:
+    """Return the units in which a step of so many samples is shown for one of them."""
+    return Units("µs/sample", 1e3 * batch, "mJ/sample", 1e-3 * batch)
+
+
+def ledger_table(lines: Sequence[Line], word: str, rows: int, units: Units = OF_A_STEP) -> Table:
     """Return the first ``rows`` lines as a table, closed by the rest and a total; columns nobody has are left out."""
     columns = [Column(f"by {word}", shrinks=True)]
     cells: list[Callable[[Sequence[Line]], list[str]]] = []
@@ -30,12 +49,13 @@ def ledger_table(lines: Sequence[Line], word: str, rows: int) -> Table:
         cells.append(lambda some: _byte_cells(some, unit.amount, total_bytes))
     if any(line.time_ns is not None for line in lines):
         split = any(line.forward_ns or line.backward_ns for line in lines)
-        shown = [(title, amount) for title, amount in _TIMES if split or title == "all ms"]
-        columns += [Column(title, right=True, optional=3) for title, _ in shown]
-        cells.append(lambda some: [_ms(_sum(some, amount)) for _, amount in shown])
+        shown = [(title, amount) for title, amount in _TIMES if split or title == "all"]
+        columns += [Column(f"{title} {units.time}", right=True, optional=3) for title, _ in shown]
+        cells.append(lambda some: [_time(_sum(some, amount) / units.ns) for _, amount in shown])
     if any(line.energy_j is not None for line in lines):
-        columns += [Column("J", right=True), Column("±", right=True, optional=4)]
-        cells.append(lambda some: [_joules(_sum(some, lambda line: line.energy_j)), _joules(_off(some))])
+        columns += [Column(units.energy, right=True), Column("±", right=True, optional=4)]
+        sums: tuple[Callable[[Sequence[Line]], float], ...] = (lambda some: _sum(some, lambda one: one.energy_j), _off)
+        cells.append(lambda some: [_energy(amount(some) / units.joules) for amount in sums])
     chosen, rest = lines[:rows], lines[rows:]
     body = [_row(_label(line), [line], cells, "") for line in chosen]
     if rest:
@@ -68,11 +88,11 @@ def _off(lines: Sequence[Line]) -> float:
     return lines[0].uncertainty_j or 0.0 if len(lines) == 1 else 0.0
 
 
-def _ms(time_ns: float) -> str:
-    return f"{time_ns / 1e6:,.3f}" if time_ns else MISSING
+def _time(amount: float) -> str:
+    return f"{amount:,.3f}" if amount else MISSING
 
 
-def _joules(energy_j: float) -> str:
-    if not energy_j:
+def _energy(amount: float) -> str:
+    if not amount:
         return MISSING
-    return f"{energy_j:,.3f}" if energy_j >= 0.0005 else "< 0.001"
+    return f"{amount:,.3f}" if amount >= 0.0005 else "< 0.001"
