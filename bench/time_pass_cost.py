@@ -111,7 +111,7 @@ def time_pass(**replaced: Any) -> Iterator[None]:
     """Record with our time pass, with functions of torch_private replaced."""
     from tempfile import gettempdir
 
-    recorded = TimePass(RankJournal(lambda: Path(gettempdir()), []), Roster())
+    recorded = TimePass(RankJournal(lambda: Path(gettempdir()), []), Roster(), lambda: None)
     with mock.patch.multiple(torch_private, **replaced) if replaced else contextlib.nullcontext():
         recorded.begin()
         profiler = recorded._profiler

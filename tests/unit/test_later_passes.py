@@ -10,7 +10,7 @@ import torch
 
 import gpuledger
 from gpuledger.analyze.times import break_down_time
-from gpuledger.collect import energy_cards, room, torch_private
+from gpuledger.collect import energy_cards, room, time_pass, torch_private
 from gpuledger.collect.energy_meter import EnergyMeter
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading
@@ -92,6 +92,26 @@ def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     times = break_down_time(rank)
     assert times is not None
     assert (times.steps, times.undisturbed.count) == (4, 12)
+
+
+@pytest.mark.parametrize(("long_steps", "timed"), [((14,), [15, 16]), ((14, 15), None)])
+def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
+    long_steps: tuple[int, ...], timed: list[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation lies in a step that only the next optimizer ends; the pass begins anew after it, once."""
+    monkeypatch.setattr(time_pass, "CALLS", 50)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
+        for number in range(1, 20):
+            for _ in range(40 if number in long_steps else 0):
+                model(torch.ones(2, 4))
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    rank = recording.run().rank()
+    assert rank.manifest.get("time_steps") == timed
+    assert [note for note in rank.manifest["notes"] if "ended it 2 times" in note] == rank.manifest["notes"]
+    assert (break_down_time(rank) is None) == (timed is None) == bool(rank.manifest["notes"])
 
 
 class Event:

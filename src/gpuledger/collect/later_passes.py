@@ -19,14 +19,14 @@ from gpuledger.collect.room import why_no_time_pass
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.settings import RecordSettings
 from gpuledger.collect.steps import StepCounter
-from gpuledger.collect.time_pass import TimePass
+from gpuledger.collect.time_pass import CALLS, TimePass
 from gpuledger.collect.user_profiler import UserProfiler
 
 TIME_STEPS = 2
 """Steps of the time pass where nobody asks for a number."""
 
 TIME_TRIES = 2
-"""How often the time pass is begun at the most, where forks end it."""
+"""How often the time pass is begun at the most, where forks end it, or steps of very many calls."""
 
 
 class LaterPasses:
@@ -66,11 +66,11 @@ class LaterPasses:
         self._pid = os.getpid()
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
-        self._time_pass = TimePass(journal, roster)
+        self._drop_times = guard.for_good(self._drop)
+        self._time_pass = TimePass(journal, roster, self._drop_times)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way))
-            self._end_before_fork = guard.for_good(self._before_fork)
             os.register_at_fork(before=calling(weakref.WeakMethod(self._before_any_fork)))
 
     @property
@@ -164,7 +164,7 @@ class LaterPasses:
         if watch.seen or torch_private.is_profiling():
             return "the program uses a profiler of its own, which goes first"
         if not self._tries_left:
-            return "the program forks in every step, and a fork ends it"
+            return f"a fork, or a step of more than {CALLS:,} module calls, ended it {TIME_TRIES} times"
         return None if self._settings.passes_asked else why_no_time_pass(self._step_allocations)
 
     def _has_metered_card(self) -> bool:
@@ -181,10 +181,13 @@ class LaterPasses:
 
     def _before_any_fork(self) -> None:
         if self._time_pass.is_open and self._time_pass.is_of_this_thread:
-            self._end_before_fork()
+            self._drop_times()
 
-    def _before_fork(self) -> None:
-        """A child is about to be forked, which must not inherit a profiler at work: begin anew after this step."""
+    def _drop(self) -> None:
+        """End the time pass and begin anew after this step.
+
+        A child is about to be forked, which must not inherit a profiler at work, or the step goes on for long.
+        """
         self._see_calls(False)
         self._time_pass.end(keep=False)
         self._see_calls(True)

@@ -24,16 +24,24 @@ from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind
 
 
+CALLS = 20_000
+"""Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
+for long: an evaluation lies in one where steps are the optimizer's."""
+
+
 class TimePass:
     """Records kernels and operators between :meth:`begin` and :meth:`end`.
 
     Args:
         journal: Where the events go.
         roster: Numbers for modules.
+        overflow: Called when a pass has more than CALLS module calls, and is to end; must not raise.
     """
 
-    def __init__(self, journal: RankJournal, roster: Roster) -> None:
+    def __init__(self, journal: RankJournal, roster: Roster, overflow: Callable[[], None]) -> None:
         self.is_open = False
+        self._overflow = overflow
+        self._calls_left = CALLS
         self._journal = journal
         self._roster = roster
         self._profiler: torch_private.Profiler | None = None
@@ -51,6 +59,7 @@ class TimePass:
         """Start the profiler and put the ranges in; the program waits."""
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
+        self._calls_left = CALLS
         self._profiler = torch_private.Profiler()
         self._replace(nn.Module, "__call__", self._ranged_call(nn.Module.__call__))
         for name in ("backward", "grad"):
@@ -112,6 +121,9 @@ class TimePass:
         def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
             if is_compiling() or not time_pass.is_open:
                 return original(self, *args, **kwargs)
+            time_pass._calls_left -= 1
+            if time_pass._calls_left < 0 and time_pass.is_of_this_thread:
+                time_pass._overflow()
             number = known.get(id(self), -1)
             if number not in texts:
                 number = enroll(self)
