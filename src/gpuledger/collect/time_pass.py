@@ -23,7 +23,6 @@ from gpuledger.collect.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind
 
-
 CALLS = 20_000
 """Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
 for long: an evaluation lies in one where steps are the optimizer's."""
