@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from imports import DATA, make, rows
 from recordings.load import RECORDINGS, post_recording
 from synthetic import HOSTILE, make_run
 from torch.cuda import _memory_viz
 
+import gpuledger
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.live import allocated_curve, read_lives
@@ -89,9 +91,51 @@ def test_categories_and_modules_are_its_metadata(run: Path, snapshot: dict[str, 
     assert all(entry["category"] == entry["user_metadata"]["category"] for entry in allocs)
 
 
-def test_a_category_unknown_is_there_for_the_viewer(snapshot: dict[str, Any]) -> None:
-    """MemoryViz.js adds it itself by a misspelt name, which throws."""
-    assert "unknown" in {entry.get("category") for trace in snapshot["device_traces"] for entry in trace}
+def test_a_category_unknown_is_the_first_that_the_viewer_meets(snapshot: dict[str, Any]) -> None:
+    """MemoryViz.js adds it itself by a misspelt name, which throws, and gives segments its colour."""
+    assert next(iter(as_met(snapshot))) == "unknown"
+
+
+def as_met(snapshot: dict[str, Any]) -> dict[str, int]:
+    """Return the categories in the viewer's order, with the bytes allocated in them."""
+    found: dict[str, int] = {}
+    for entry in (entry for trace in snapshot["device_traces"] for entry in trace if "category" in entry):
+        found[entry["category"]] = found.get(entry["category"], 0) + entry["size"]
+    return found
+
+
+def test_a_colour_that_two_categories_share_is_of_the_smallest(tmp_path: Path) -> None:
+    """Ten colours: the eleventh and twelfth that are met have those of the first two."""
+    found = as_met(exported(make_run(tmp_path / "run.ledger", blocks=3000), tmp_path / "x.pickle"))
+    assert len(found) == 12
+    (unknown, second, *_), sizes = found, sorted(found.values())
+    assert (unknown, found[second]) == ("unknown", sizes[1])
+
+
+def test_a_block_is_told_where_it_is_freed_too(snapshot: dict[str, Any]) -> None:
+    """The viewer's state history goes back in time from there."""
+    told: dict[int, dict[str, Any]] = {}
+    frees = 0
+    for entry in snapshot["device_traces"][0]:
+        if entry["action"] == "alloc":
+            told[entry["addr"]] = entry["user_metadata"]
+        elif entry["action"].startswith("free"):
+            assert entry["user_metadata"] == told[entry["addr"]]
+            frees += 1
+    assert frees
+
+
+def test_scopes_are_its_metadata_and_come_back(tmp_path: Path) -> None:
+    out = tmp_path / "scoped.ledger"
+    with gpuledger.record(out=out, devices="cpu"), gpuledger.scope("outer"), gpuledger.scope("in ner"):
+        kept = torch.ones(1001)
+    del kept
+    snapshot = exported(out, tmp_path / "x.pickle")
+    allocs = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    assert [entry["user_metadata"]["scope"] for entry in allocs if entry["size"] == 4004] == ["outer/in ner"]
+    back = make("torch-snapshot", tmp_path, tmp_path / "x.pickle").rank()
+    (account,) = (one for one in break_down(back, find_peak(back), by=("scope",)).accounts if one.bytes == 4004)
+    assert account.scope == "outer/in ner"
 
 
 def test_a_trace_begins_with_what_was_alive_and_never_frees_what_it_has_not(snapshot: dict[str, Any]) -> None:
@@ -179,7 +223,7 @@ def test_several_ranks_are_a_file_each(tmp_path: Path) -> None:
 
 def test_imported_files_open_in_the_viewer_too(tmp_path: Path) -> None:
     snapshot = exported(DATA / "mxnet" / "gpu_memory_profile-pid_98.csv", tmp_path / "x.pickle")
-    assert [len(trace) for trace in snapshot["device_traces"]] == [3, 3]
+    assert [len(trace) for trace in snapshot["device_traces"]] == [4, 4]
     assert "TOTAL MEM" in _memory_viz.trace(snapshot)
 
 

@@ -113,6 +113,10 @@ class _Words:
         """Return the module that each text names; -1 for none."""
         return self._mapped(text_id, lambda text: self.modules.number(self._told[text]["module"]))
 
+    def scope_ids(self, text_id: I64) -> I64:
+        """Return the scope that each text names; -1 for none."""
+        return self._mapped(text_id, lambda text: self._name(self._told[text]["scope"]))
+
     def name_ids(self, text_id: I64, stack_id: I64) -> I64:
         """Return each block's name: what its metadata says, else the line that allocated it; -1 for none."""
         by_text = self._mapped(text_id, lambda text: self._name(self._told[text]["name"]))
@@ -137,21 +141,26 @@ class _Words:
 
 def _told(text: str) -> dict[str, Any]:
     """Return what a metadata text tells: the words gpuledger's export writes, or a name."""
-    nothing = {"category": "other", "module": "", "phase": UNKNOWN_PHASE, "step": 0, "name": ""}
+    nothing = {"category": "other", "module": "", "scope": "", "phase": UNKNOWN_PHASE, "step": 0, "name": ""}
     if not text.startswith('{"category": '):
         return {**nothing, "name": "" if text == "N/A" else text}
     try:
         kept = json.loads(text)
     except ValueError:
         return {**nothing, "name": text}
-    module, name, step = kept.get("module", ""), kept.get("tensor", ""), kept.get("step", 0)
+    step = kept.get("step", 0)
     return {
         "category": kept["category"] if kept["category"] in CATEGORIES else "other",
-        "module": module if isinstance(module, str) else "",
+        "module": _text(kept.get("module")),
+        "scope": _text(kept.get("scope")),
         "phase": kept["phase"] if kept.get("phase") in PHASES else UNKNOWN_PHASE,
         "step": step if isinstance(step, int) and 0 <= step < 1 << 31 else 0,
-        "name": name if isinstance(name, str) else "",
+        "name": _text(kept.get("tensor")),
     }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _line_of(frames: tuple[Frame, ...]) -> str:
@@ -194,7 +203,7 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
 
 def _blocks(device: DeviceLives, words: _Words) -> pa.Table:
     lives, text = device.lives, device.text_id
-    names, modules = words.name_ids(text, device.stack_id), words.module_ids(text)
+    names, modules, scopes = words.name_ids(text, device.stack_id), words.module_ids(text), words.scope_ids(text)
     return _table(
         "blocks",
         {
@@ -214,6 +223,7 @@ def _blocks(device: DeviceLives, words: _Words) -> pa.Table:
             "category": _label(words.category[text], CATEGORIES),
             "module_id": _maybe(modules, modules < 0, "int32"),
             "name_id": _maybe(names, names < 0, "int32"),
+            "scope_id": _maybe(scopes, scopes < 0, "int32"),
             "stack_id": _maybe(device.stack_id, device.stack_id < 0, "int32"),
         },
     )

@@ -7,6 +7,7 @@ a trace allocates only.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 FIRST_ADDRESS = 1 << 40
 """Where blocks without an address are laid out, one after the other."""
 UNKNOWN = "unknown"
-"""The viewer needs an event of this category where any has one."""
+"""The viewer needs an event of this category where any has one, and gives segments its colour."""
+COLOURS = 10
+"""Colours that the viewer has, for categories as it meets them; then it begins anew."""
 PROTOCOL = 4
 """PyTorch's viewer reads up to this one."""
 
@@ -59,7 +62,7 @@ def snapshot_of(rank: Rank) -> dict[str, Any]:
     blocks, segments = rank.table("blocks").to_pylist(), rank.table("segments").to_pylist()
     found = sorted({row["device_idx"] for row in (*blocks, *segments)})
     cpu = max((device for device in found if device >= 0), default=-1) + 1
-    words = _Words(rank)
+    words, leading = _Words(rank), _leading_categories(blocks)
     shown: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = [[] for _ in range(max((*found, cpu if -1 in found else -1), default=-1) + 1)]
     for device in found:
@@ -69,11 +72,21 @@ def snapshot_of(rank: Rank) -> dict[str, Any]:
             [row for row in blocks if row["device_idx"] == device],
             [row for row in segments if row["device_idx"] == device],
             words,
+            leading,
         )
         traces[number] = book.trace()
         shown += book.segments()
     settings = rank.manifest.get("allocator_settings") or {}
     return {"segments": shown, "device_traces": traces, "allocator_settings": settings, "external_annotations": []}
+
+
+def _leading_categories(blocks: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the categories that the viewer is to meet first: those whose colours come again, if any do."""
+    total_bytes: Counter[str] = Counter()
+    for block in blocks:
+        total_bytes[block["category"]] += block["requested_bytes"]
+    over = len(total_bytes) + 1 - COLOURS
+    return (UNKNOWN, *sorted(total_bytes, key=lambda category: total_bytes[category])[: max(over - 1, 0)])
 
 
 class _Words:
@@ -90,11 +103,12 @@ class _Words:
 
     def metadata(self, block: dict[str, Any]) -> Words:
         """Return what the viewer shows of a block; what is not known is left out."""
-        key = tuple(block[name] for name in ("category", "module_id", "name_id", "phase", "step"))
+        key = tuple(block[name] for name in ("category", "module_id", "scope_id", "name_id", "phase", "step"))
         if key not in self._metadata:
             told = {
                 "category": block["category"],
                 "module": self._modules.get(block["module_id"]),
+                "scope": self._names.get(block["scope_id"]),
                 "tensor": self._names.get(block["name_id"]),
                 "phase": block["phase"],
                 "step": block["step"],
@@ -116,12 +130,18 @@ class _Device:
     """One device's rows as the snapshot's segments and trace."""
 
     def __init__(
-        self, number: int, blocks: list[dict[str, Any]], segments: list[dict[str, Any]], words: _Words
+        self,
+        number: int,
+        blocks: list[dict[str, Any]],
+        segments: list[dict[str, Any]],
+        words: _Words,
+        leading: tuple[str, ...],
     ) -> None:
         self._number = number
         self._blocks = blocks
         self._pieces = segments
         self._words = words
+        self._leading = leading
         self._turnover: tuple[dict[int, list[Range]], dict[int, list[Range]]] = ({}, {})
         for piece in segments:
             for column, ranges in zip(("alloc_index", "free_index"), self._turnover, strict=True):
@@ -137,15 +157,15 @@ class _Device:
     # -- the trace ------------------------------------------------------------------------------------------------
 
     def trace(self) -> list[dict[str, Any]]:
-        """Return the events in order, and one for the snapshot itself."""
+        """Return the events in order, between one for the recording's beginning and one for the snapshot itself."""
         times = [block["alloc_ns"] for block in self._blocks if block["alloc_ns"]]
         first_us = min(times, default=0) // 1000
         events = [event for piece in self._pieces for event in self._of_segment(piece, first_us)]
         events += [event for block in self._blocks for event in self._of_block(block, first_us)]
         events.sort(key=lambda event: event[:2])
         last_us = max((event["time_us"] for _, _, event in events), default=first_us)
-        closing = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last_us, "category": UNKNOWN}
-        return [*(event for _, _, event in events), closing]
+        opening = [{**_marker(first_us), "category": category} for category in self._leading]
+        return [*opening, *(event for _, _, event in events), _marker(last_us)]
 
     def _of_segment(self, piece: dict[str, Any], first_us: int) -> list[Event]:
         if piece["pool"] == "expandable":
@@ -171,8 +191,13 @@ class _Device:
 
     def _of_block(self, block: dict[str, Any], first_us: int) -> list[Event]:
         metadata, frames = self._words.metadata(block), self._words.frames(block)
-        shared = {"addr": block["address"], "size": block["requested_bytes"], "stream": block["stream"]}
-        told = {"frames": frames, "user_metadata": metadata, "category": block["category"]}
+        shared = {
+            "addr": block["address"],
+            "size": block["requested_bytes"],
+            "stream": block["stream"],
+            "user_metadata": metadata,  # also where it is freed: from there the viewer goes back in time
+        }
+        told = {"frames": frames, "category": block["category"]}
         events = [
             (
                 block["alloc_index"],
@@ -253,6 +278,10 @@ def _own_segment(block: dict[str, Any], first_us: int) -> list[Event]:
         return [(block["alloc_index"], 0, begin)]
     end = {"action": "segment_free", **shared, "time_us": _us(block["free_ns"], first_us)}
     return [(block["alloc_index"], 0, begin), (block["free_index"], 4, end)]
+
+
+def _marker(time_us: int) -> dict[str, Any]:
+    return {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": time_us}
 
 
 def _taken(action: str, piece: dict[str, Any], time_ns: int | None, first_us: int) -> dict[str, Any]:
