@@ -32,7 +32,7 @@ from gpuledger.errors import GpuLedgerError
 from gpuledger.operators.again import step_of
 from gpuledger.operators.book import Book, open_book
 from gpuledger.operators.captures import asked_for, capture_model
-from gpuledger.operators.choose import open_shelf, sum_measured
+from gpuledger.operators.choose import open_shelf, stand_in
 from gpuledger.operators.compare import Pair, Whole
 from gpuledger.operators.fill import energy_tasks_of, fill
 from gpuledger.operators.measure import measure
@@ -114,7 +114,7 @@ class Campaign:
 
     def __init__(self, options: argparse.Namespace, place: Place, book: Book) -> None:
         self.folder, self.place, self.book = options.folder, place, book
-        self.share_frac = options.energy_share
+        self.share_frac, self.again = options.energy_share, options.again
         self.method = Method(
             target_frac=options.target,
             energy=not options.time_only,
@@ -158,19 +158,23 @@ class Campaign:
             self.tell(f"{workload.name}: {filled.times.measured} operators timed, {filled.failed} failed")
 
     def _measure_whole(self, workload: Workload) -> None:
-        """Measure a whole model whose figures the folder lacks."""
+        """Measure a whole model whose figures the folder lacks; of one whose joules are there the time alone."""
         place = self.folder / f"{workload.name}.whole.json"
-        if self.left_s <= 0 or (place.exists() and not self._lacks(place)):
+        known = json.loads(place.read_text(encoding="utf-8"))["whole"] if place.exists() else {}
+        has_energy = known.get("energy_j") is not None or not self.method.energy or self.place.sensors is None
+        if self.left_s <= 0 or (known and has_energy and not self.again):
             return
+        method = replace(self.method, energy=not has_energy)
         started_s = time.monotonic()
         torch.manual_seed(0)
         try:
-            whole = measure_whole(step_of(workload, self.place), self.place, self.method)
+            whole = measure_whole(step_of(workload, self.place), self.place, method)
         except (GpuLedgerError, RuntimeError) as error:
             print(f"{workload.name}: {type(error).__name__}: {error}", flush=True)
             return
+        kept = {name: known.get(name) for name in ("energy_j", "graph_energy_j", "base_w") if has_energy}
         document = {
-            "whole": asdict(whole),
+            "whole": {**asdict(whole), **kept},
             "seconds": {"whole_s": time.monotonic() - started_s},
             "method": self.method.document(),
             "machine": describe_environment(self.place.device),
@@ -178,10 +182,6 @@ class Campaign:
         write_results(place, document)
         if self.place.on_card:
             torch.cuda.empty_cache()
-
-    def _lacks(self, place: Path) -> bool:
-        whole = json.loads(place.read_text(encoding="utf-8"))["whole"]
-        return self.method.energy and self.place.sensors is not None and whole["energy_j"] is None
 
     def measure_energies(self) -> None:
         """Measure energies, those first that hold most of the workloads' time."""
@@ -225,6 +225,7 @@ def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
     if not any(options.folder.glob("*.whole.json")):
         raise SystemExit(f"{options.folder}: no whole model was measured, so there is nothing to hold sums against")
     shelf = open_shelf(book)
+    powers, _ = stand_in(shelf, options.folder / ".models")
     pairs, machines = [], []
     for place in sorted(options.folder.glob("*.whole.json")):
         document = json.loads(place.read_text(encoding="utf-8"))
@@ -233,7 +234,7 @@ def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
             Pair(
                 workload.name,
                 workload.mode,
-                sum_measured(workload, shelf, options.folder / ".models"),
+                sum_up(workload, shelf.records, shelf.environment, energy_predictor=powers),
                 read_whole(document["whole"]),
             )
         )
@@ -252,6 +253,7 @@ def main() -> None:
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--target", type=float, default=0.01)
     parser.add_argument("--energy-share", type=float, default=0.9)
+    parser.add_argument("--again", action="store_true", help="time whole models again that the folder has")
     parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="of load before energy is read")
     parser.add_argument("--window-s", type=float, default=Method.window_s, help="of one reading of energy")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")

@@ -7,7 +7,15 @@ import torch
 from operator_keys import key_for
 from torch import nn
 
-from gpuledger.operators.around import AUTOGRAD_NODE, AUTOGRAD_NODES, KEYS, MODULE_CALL, MODULE_CALLS, is_operator
+from gpuledger.operators.around import (
+    AUTOGRAD_NODE,
+    AUTOGRAD_NODES,
+    KEYS,
+    MODULE_CALL,
+    MODULE_CALLS,
+    NODE_MADE,
+    is_operator,
+)
 from gpuledger.operators.book import open_book
 from gpuledger.operators.captures import CPU, capture_step, place_named
 from gpuledger.operators.chains import LONG, SHORT, fill_around, links_of
@@ -43,6 +51,11 @@ def test_what_is_around_the_launches_is_the_hosts():
     assert total.around.time_ns == 68 * 7_000 + 10 * 2_000
     assert total.host_ns == total.step_ns == 100 * 5_000 + total.around.time_ns
     assert (total.busy_ns, total.queued_ns) == (100_000, 200_000)
+
+
+def test_a_node_is_made_before_it_is_gone_back_through():
+    records = [*records_of(), record_of(NODE_MADE, 3_000.0)]
+    assert sum_up(workload_of(COUNTS), records, ENVIRONMENT).around.time_ns == 68 * 7_000 + 10 * (2_000 + 3_000)
 
 
 def test_a_card_that_is_busy_for_longer_hides_it():
@@ -86,7 +99,7 @@ def test_a_link_is_what_a_longer_chain_takes_more():
     assert sorted(links_ns)[len(links_ns) // 2] > 0
 
 
-def test_a_book_is_given_both_once_and_a_sum_on_this_processor_has_its_line(tmp_path):
+def test_a_book_is_given_each_once_and_a_sum_on_this_processor_has_its_line(tmp_path):
     place = replace(find_place("cpu"), cache_bytes=1 << 12)
     quick = Method(target_frac=0.5, warm_up_ns=1, block_ns=1, least_blocks=3, most_blocks=3, energy=False)
     with open_book(tmp_path / "operators.book") as book:
@@ -95,7 +108,8 @@ def test_a_book_is_given_both_once_and_a_sum_on_this_processor_has_its_line(tmp_
         fill_around(book, place)
         records = book.records(place.environment)
         found = {record.key_digest: record for record in records}
-        assert sum(record.key_digest != RELU.digest for record in records) == 2
+        assert sum(record.key_digest != RELU.digest for record in records) == 3
+        assert 0 <= found[NODE_MADE.digest].time_median_ns < 1e6
         assert 50 < found[MODULE_CALL.digest].time_median_ns < 1e6
         assert 50 < found[AUTOGRAD_NODE.digest].time_median_ns < 1e6
         total = sum_up(workload_of(COUNTS), records, place.environment)

@@ -87,7 +87,8 @@ def test_the_least_is_measured_until_a_target_is_met(ask, folder):
     assert met.exit_code == 0, met.output
     (document,) = json.loads(met.stdout)
     assert document["attributed"]["time_frac"] >= 0.6
-    assert 1 <= len({record.key_digest for record in open_book(folder / "until.book").records()}) <= 3
+    records = open_book(folder / "until.book").records()
+    assert 1 <= len({record.key_digest for record in records if record.method["mode"] != "host"}) < 3  # it has 3
 
 
 def test_a_ray_that_is_not_installed_is_named(ask, monkeypatch):

@@ -1,4 +1,4 @@
-"""What modules and autograd take the host beside the launches of operators: two figures of an environment. Pure."""
+"""What modules and autograd take the host beside the launches of operators: three figures of an environment. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ NAMESPACE = "gpuledger."
 """What is in the book and is no operator of torch's."""
 MODULE_CALL = OperatorKey(f"{NAMESPACE}module_call", ())
 AUTOGRAD_NODE = OperatorKey(f"{NAMESPACE}autograd_node", ())
-KEYS = (MODULE_CALL, AUTOGRAD_NODE)
+NODE_MADE = OperatorKey(f"{NAMESPACE}node_made", ())
+"""What a node costs when the forward pass makes it; ``AUTOGRAD_NODE`` is the way back through it."""
+KEYS = (MODULE_CALL, AUTOGRAD_NODE, NODE_MADE)
 
 MODULE_CALLS, AUTOGRAD_NODES = "module_calls", "autograd_nodes"
 """Where a workload's settings hold how many there are in a step; one captured before they were counted does not."""
@@ -44,7 +46,7 @@ def around_of(settings: Mapping[str, Any], records: Sequence[Record]) -> Around 
     found = {record.key_digest: record for record in sorted(records, key=lambda record: record.measured_ns)}
     times_ns = [found[key.digest].time_median_ns if key.digest in found else None for key in KEYS]
     calls, nodes = (count if isinstance(count, int) else None for count in counts)
-    call_ns, node_ns = times_ns
+    call_ns, node_ns, made_ns = times_ns
     if calls is None or nodes is None or call_ns is None or node_ns is None:
         return None
-    return Around(calls, nodes, calls * call_ns + nodes * node_ns)
+    return Around(calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0)))  # an older book lacks the last

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from torch import nn
 
-from gpuledger.operators.around import AUTOGRAD_NODE, KEYS, MODULE_CALL
+from gpuledger.operators.around import AUTOGRAD_NODE, KEYS, MODULE_CALL, NODE_MADE
 from gpuledger.operators.blocks import Clock
 from gpuledger.operators.book import Book
+from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.place import Place
 from gpuledger.operators.records import Record
 from gpuledger.operators.statistics import summarize
@@ -23,26 +25,32 @@ ROUNDS, WARM_UP = 40, 5
 
 def fill_around(book: Book, place: Place, clock_ns: Clock = time.time_ns) -> None:
     """Measure what the book lacks of modules and autograd for this device and software."""
-    if not book.missing([key.digest for key in KEYS], place.environment):
+    lacking = book.missing([key.digest for key in KEYS], place.environment)
+    if not lacking:
         return
     book.put_environment(place.environment)
     book.put_keys(KEYS)
-    for key, chain in ((MODULE_CALL, module_chain), (AUTOGRAD_NODE, node_chain)):
-        spread = summarize([max(link_ns, 0.0) for link_ns in links_of(chain, place)])
-        book.put_records(
-            [
-                Record(
-                    key.digest,
-                    place.environment.digest,
-                    {"mode": "host", "how": "chain", "links": [SHORT, LONG]},
-                    spread.median,
-                    spread.low,
-                    spread.high,
-                    blocks=({"kind": "summary", **asdict(spread)},),
-                    measured_ns=clock_ns(),
-                )
-            ]
-        )
+    for key, measure in _MEASURED.items():
+        if key.digest in lacking:
+            _put(book, place, key, [max(link_ns, 0.0) for link_ns in measure(place)], clock_ns)
+
+
+def _put(book: Book, place: Place, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
+    spread = summarize(links_ns)
+    book.put_records(
+        [
+            Record(
+                key.digest,
+                place.environment.digest,
+                {"mode": "host", "how": "chain", "links": [SHORT, LONG]},
+                spread.median,
+                spread.low,
+                spread.high,
+                blocks=({"kind": "summary", **asdict(spread)},),
+                measured_ns=clock_ns(),
+            )
+        ]
+    )
 
 
 def links_of(make: Callable[[int, Place], Callable[[], object]], place: Place) -> list[float]:
@@ -81,7 +89,7 @@ def module_chain(links: int, place: Place) -> Callable[[], object]:
 def node_chain(links: int, place: Place) -> Callable[[], object]:
     """Return what goes back through so many nodes, each of a view: nothing is launched.
 
-    The making of the nodes is not in it: an operator's own launch in grad mode has that.
+    The making of the nodes is not in it: see :func:`making_ns`.
     """
     start = torch.zeros(1, device=place.device, requires_grad=True)
     with torch.enable_grad():
@@ -94,3 +102,33 @@ def node_chain(links: int, place: Place) -> Callable[[], object]:
         return torch.autograd.grad(end, start, gradient, retain_graph=True)
 
     return run
+
+
+def making_ns(place: Place) -> list[float]:
+    """Return the nanoseconds that the making of a node adds to an operator's call, of several rounds.
+
+    Source: links of a chain of views that are to be gone back through, less those of one that is not.
+    """
+    graphs, bare = (links_of(partial(_views, needs_grad=needs_grad), place) for needs_grad in (True, False))
+    return [with_node - without for with_node, without in zip(graphs, bare, strict=True)]
+
+
+def _views(links: int, place: Place, *, needs_grad: bool) -> Callable[[], object]:
+    """Return what makes so many views, each of the last."""
+    start = torch.zeros(1, device=place.device, requires_grad=needs_grad)
+
+    def run() -> object:
+        end = start
+        with torch.enable_grad():
+            for _ in range(links):
+                end = end.view(1)
+        return end
+
+    return run
+
+
+_MEASURED: dict[OperatorKey, Callable[[Place], list[float]]] = {
+    MODULE_CALL: partial(links_of, module_chain),
+    AUTOGRAD_NODE: partial(links_of, node_chain),
+    NODE_MADE: making_ns,
+}

@@ -15,6 +15,9 @@ from gpuledger.operators.place import Place
 from gpuledger.operators.runners import CpuRunner, EagerRunner, make_runner
 from gpuledger.operators.statistics import Spread, summarize
 
+STEADY_NS = 40_000_000
+"""How long steps are timed in a row where the host launches them: it runs ahead of the card, or falls behind."""
+
 
 class _Step:
     """A step as a call: it keeps its own inputs, and training moves its weights on."""
@@ -29,6 +32,15 @@ class _Step:
         """Leave things as they are: a model is used as it comes."""
 
 
+class SteadyRunner(EagerRunner):
+    """Launches steps as a loop does: what is timed begins behind a step that is under way, not with an idle card."""
+
+    def time_units(self, units: int) -> float:
+        """Return the nanoseconds of so many units after one that is not timed."""
+        self._launch()
+        return super().time_units(units)
+
+
 def measure_whole(step: Callable[[], object], place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Whole:
     """Return the time and energy of one call of ``step``, launched as the user would: eagerly; and as a graph.
 
@@ -36,8 +48,9 @@ def measure_whole(step: Callable[[], object], place: Place, method: Method, cloc
         NoCounterError: energy was asked for, and the card's counter does not move.
     """
     calls = [_Step(step)]
-    runner = EagerRunner(calls) if place.on_card else CpuRunner(calls)
-    spread, joules, throttled = _measured(runner, place, method, clock_ns)
+    runner = SteadyRunner(calls) if place.on_card else CpuRunner(calls)
+    steady = replace(method, block_ns=max(method.block_ns, STEADY_NS)) if place.on_card else method
+    spread, joules, throttled = _measured(runner, place, steady, clock_ns)
     base_w = base_power_w(method, place.sensors, clock_ns) if method.energy and place.sensors is not None else None
     whole = Whole(spread, joules, base_w, throttled)
     if not place.on_card:
