@@ -2,9 +2,9 @@
 
 Usage: python bench/nvml_calls.py --out bench/results/h200/nvml_calls.json   (50 s)
 
-Each call alone, idle and beside a busy card: by the clock and in processor time. The card's power and its energy
-counter, read in turn: how far each tick of the counter is from the nearest move of the power. A loop that waits and
-reads at 200 Hz: what it takes of a core with nothing to read, with the bytes alone, and with the sensors as well.
+Each call alone, idle and beside a busy card: by the clock and in processor time. When the energy counter ticks and when
+the power moves, each read alone and the counter read some time after a move of the power. A loop that waits and reads
+at 200 Hz: what it takes of a core with nothing to read, with the bytes alone, and with the sensors as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,23 @@ while True:
     torch.cuda.synchronize()
 """
 RATE_HZ, SENSOR_HZ = 200, 10
+AFTER_MS = (5.0, 15.0, 30.0, 45.0, 60.0, 75.0)
+
+
+@dataclass(frozen=True)
+class Read:
+    """One read of the counter, so long after the power was seen to move."""
+
+    after_ms: float
+    moved_ns: int
+    energy_mj: int
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="Reads of each call.")
-    parser.add_argument("--seconds", type=float, default=8.0, help="How long counter and power are read in turn.")
+    parser.add_argument("--seconds", type=float, default=3.0, help="How long counter and power are read alone.")
+    parser.add_argument("--moves", type=int, default=101, help="Moves of the power after which the counter is read.")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     pynvml.nvmlInit()
@@ -51,7 +63,10 @@ def main() -> None:
         try:
             results[state] = {
                 "calls": {name: time_call(call, args.calls) for name, call in _calls(card).items()},
-                "ticks": compare_ticks(card, args.seconds),
+                "counter_alone": tick_times(card.read_energy_mj, args.seconds),
+                "power_alone": tick_times(card.read_beat, args.seconds),
+                "counter_after_power": compare_ticks(card, args.moves),
+                "counter_alone_again": tick_times(card.read_energy_mj, args.seconds),
                 "loops": {name: loop_cost(reads, 4.0) for name, reads in _loops(card).items()},
             }
         finally:
@@ -106,33 +121,61 @@ def time_call(call: Callable[[], Any], count: int) -> dict[str, float]:
     }
 
 
-def compare_ticks(card: CardSensors, seconds: float) -> dict[str, Any]:
-    """Return how the counter's ticks and the power's moves lie to each other, both read in turn."""
-    ticks, moves = [], []
-    energy_mj, power_mw = card.read_energy_mj(), card.read_beat()
+def compare_ticks(card: CardSensors, count: int) -> dict[str, Any]:
+    """Return how many ms of energy the counter shows more than at the power's move, by how long after it is read.
+
+    Reads right at a move and reads some time after one take turns; what a later read shows is held against the line
+    between its neighbours. 0: no tick lies between the move and the read; about 100: one does.
+    """
+    reads = [_read_after_move(card, AFTER_MS[turn // 2 % len(AFTER_MS)] if turn % 2 else 0.0) for turn in range(count)]
+    more_ms: dict[float, list[float]] = {}
+    for before, read, after in zip(reads[:-2:2], reads[1:-1:2], reads[2::2], strict=True):
+        moved_ms = (after.moved_ns - before.moved_ns) / 1e6
+        share = (read.moved_ns - before.moved_ns) / (after.moved_ns - before.moved_ns)
+        line_mj = before.energy_mj + share * (after.energy_mj - before.energy_mj)
+        power_mj_ms = (after.energy_mj - before.energy_mj) / moved_ms
+        more_ms.setdefault(read.after_ms, []).append((read.energy_mj - line_mj) / power_mj_ms)
+    gaps_ms = [(late.moved_ns - early.moved_ns) / 1e6 for early, late in itertools.pairwise(reads)]
+    return {
+        "moves": count,
+        "move_gap_ms": [round(gap_ms, 1) for gap_ms in sorted(gaps_ms)],
+        "more_ms_by_read_after_ms": {
+            str(after_ms): [round(one, 1) for one in sorted(found)] for after_ms, found in sorted(more_ms.items())
+        },
+    }
+
+
+def _read_after_move(card: CardSensors, after_ms: float) -> Read:
+    """Wait for the power to move, then so long, then read the counter."""
+    known = card.read_beat()
+    looked_ns = time.time_ns()
+    while True:
+        time.sleep(0.001)
+        began_ns = time.time_ns()
+        if card.read_beat() != known:
+            break
+        looked_ns = began_ns
+    moved_ns = (looked_ns + time.time_ns()) // 2
+    time.sleep(after_ms / 1e3)
+    return Read(after_ms, moved_ns, card.read_energy_mj() or 0)
+
+
+def tick_times(read: Callable[[], Any], seconds: float) -> dict[str, Any]:
+    """Return when something that is read all the time moved: ms between moves, and where they lie in 100 ms."""
+    moves_ms, known = [], read()
     end_ns = time.time_ns() + int(seconds * 1e9)
     while time.time_ns() < end_ns:
         began_ns = time.time_ns()
-        counted = card.read_energy_mj()
-        between_ns = time.time_ns()
-        beat = card.read_beat()
-        ended_ns = time.time_ns()
-        if counted != energy_mj:
-            ticks.append((began_ns + between_ns) / 2e6)
-            energy_mj = counted
-        if beat != power_mw:
-            moves.append((between_ns + ended_ns) / 2e6)
-            power_mw = beat
-        time.sleep(0.001)
-    off_ms = [min(abs(tick - move) for move in moves) for tick in ticks] if moves else []
-    gaps_ms = [later - earlier for earlier, later in itertools.pairwise(ticks)]
+        found = read()
+        if found != known:
+            moves_ms.append((began_ns + time.time_ns()) / 2e6)
+            known = found
+        time.sleep(0.0005)
+    gaps_ms = [later - earlier for earlier, later in itertools.pairwise(moves_ms)]
     return {
-        "ticks": len(ticks),
-        "moves": len(moves),
-        "tick_gap_ms_median": statistics.median(gaps_ms) if gaps_ms else None,
-        "ticks_with_a_move_within_10_ms": sum(off <= 10 for off in off_ms),
-        "off_ms_median": statistics.median(off_ms) if off_ms else None,
-        "off_ms_most": max(off_ms, default=None),
+        "moves": len(moves_ms),
+        "gap_ms_median": statistics.median(gaps_ms) if gaps_ms else None,
+        "phase_ms": [round(move_ms % 100, 1) for move_ms in moves_ms],
     }
 
 
