@@ -76,6 +76,8 @@ def kineto(
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             RESULTS[:] = [_disable_profiler()]
+            if torch.cuda.is_available():
+                torch_private._see_cupti_off()
 
 
 @contextlib.contextmanager
@@ -125,7 +127,7 @@ def time_pass(**replaced: Any) -> Iterator[None]:
 class NoProfiler:
     """Stands in for Kineto."""
 
-    def stop(self, *, wait: bool) -> list[Any]:
+    def stop(self, *, wait: bool, again: bool) -> list[Any]:
         """Return nothing."""
         return []
 
@@ -257,11 +259,13 @@ def count_operators(step: Step) -> int:
     return len(RESULTS[0].events())
 
 
-def one_round(ways: list[str], step: Step, failed: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return one turn of each way, with the bare step of the round."""
+def one_round(ways: list[str], step: Step, failed: dict[str, str], deadline_s: float) -> dict[str, dict[str, Any]]:
+    """Return one turn of each way for which there is time, with the bare step of the round."""
     found: dict[str, dict[str, Any]] = {}
     bare_s: list[float] = []
     for name in ways:
+        if time.monotonic() > deadline_s:
+            break
         bare_s += timed(step, BARE_STEPS)[1:]
         try:
             found[name] = turn(WAYS[name], step)
@@ -279,7 +283,7 @@ def measure(arguments: argparse.Namespace) -> None:
     for _ in range(6):
         step()
     operators = count_operators(step)
-    for name in KEPT if arguments.keep else ():
+    for name in KEPT if arguments.keep and time.monotonic() < deadline_s else ():
         turn(WAYS[name], step)
         dump(arguments.keep / f"{arguments.case}-{name}.json.gz")
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
@@ -288,9 +292,11 @@ def measure(arguments: argparse.Namespace) -> None:
     while time.monotonic() < deadline_s:
         telling = telling[1:] + telling[:1]
         ways = [*telling, *(FURTHER if rounds % 4 == 0 else ())]
-        for name, entry in one_round([name for name in ways if name not in failed], step, failed).items():
+        for name, entry in one_round([name for name in ways if name not in failed], step, failed, deadline_s).items():
             turns[name].append(entry)
         rounds += 1
+        if not any(turns.values()):
+            break
         known = {name: entries for name, entries in turns.items() if entries}
         bare_ms = statistics.median(entry["bare_s"] for entries in known.values() for entry in entries) * 1e3
         write_results(
@@ -321,14 +327,26 @@ def main() -> None:
         return
     cases = arguments.cases.split(",")
     results: dict[str, Any] = {"environment": describe_environment(arguments.device), "cases": {}}
-    each_s = max(arguments.seconds / len(cases) - START_S, 1)
+    each_s = arguments.seconds / len(cases)
     for case in cases:
         part = arguments.out.with_suffix(f".{case}.json")
-        command = [sys.executable, __file__, "--case", case, "--out", str(part), "--seconds", str(each_s)]
+        command = [
+            sys.executable,
+            __file__,
+            "--case",
+            case,
+            "--out",
+            str(part),
+            "--seconds",
+            str(max(each_s - START_S, 1)),
+        ]
         command += ["--device", arguments.device, *(["--small"] if arguments.small else [])]
         command += ["--keep", str(arguments.keep)] if arguments.keep else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {"failed": done.stderr[-2000:]}
+        try:
+            why = subprocess.run(command, capture_output=True, text=True, check=False, timeout=each_s).stderr[-2000:]
+        except subprocess.TimeoutExpired:
+            why = f"not one round in {each_s:.0f} s"
+        found = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {"failed": why}
         results["cases"][case] = found
         write_results(arguments.out, results)
         ways = found.get("ways", {})

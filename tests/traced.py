@@ -16,14 +16,17 @@ class Trace:
         self.part = Part()
         self.names: dict[str, int] = {}
         self.launches = 0
+        self.later_steps: list[tuple[int, int, int]] = []
 
     def host(self, name: str, start: int, end: int, *, sequence: int = -1, lane: int = MAIN, made_by: int = 0) -> int:
         self.launches += 1
         self._add(ActivityKind.HOST, -1, lane, name, start, end, self.launches, sequence, made_by)
         return self.launches
 
-    def device(self, name: str, start: int, end: int, launch: int, kind: ActivityKind = ActivityKind.KERNEL) -> None:
-        self._add(kind, 0, 7, name, start, end, launch, -1, 0)
+    def device(
+        self, name: str, start: int, end: int, launch: int, kind: ActivityKind = ActivityKind.KERNEL, stream: int = 7
+    ) -> None:
+        self._add(kind, 0, stream, name, start, end, launch, -1, 0)
 
     def _add(
         self,
@@ -52,6 +55,8 @@ class Trace:
 
     def owned(self) -> OwnedSpans:
         self.part.facts["activity_names"] = list(self.names)
+        for step, start_ns, end_ns in self.later_steps:
+            self.part.add("steps", step=step, kind=0, recorded=False, start_ns=start_ns, end_ns=end_ns)
         self.part.add("steps", step=4, kind=0, recorded=False, start_ns=0, end_ns=1000)
         spans = own_spans(journal_of([self.part]))
         assert spans is not None

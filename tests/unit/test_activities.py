@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from traced import ENGINE, NODE, Trace
 
 from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans, own_spans
@@ -113,3 +114,53 @@ def test_no_kernel_is_lost_or_doubled() -> None:
         spans = trace.owned()
         assert spans.start_ns.tolist() == list(range(3000, 3080))
         assert set(spans.module_id.tolist()) <= {-1, 2}
+
+
+def alone(trace: Trace, streams: tuple[tuple[int, tuple[str, ...]], ...], steps: int = 1) -> Trace:
+    """Add steps of 1000 ns each whose kernels alone were recorded, on each stream in order."""
+    trace.part.facts["kernels_alone"] = {"from_step": 5, "from_ns": 1000}
+    for later in range(1, steps + 1):
+        trace.later_steps.append((4 + later, 1000 * later, 1000 * later + 1000))
+        for stream, names in streams:
+            for number, name in enumerate(names):
+                at = 1000 * later + 10 * number + stream
+                trace.device(name, at, at + 3, 0, stream=stream)
+    return trace
+
+
+KERNELS = (*("kernel",) * 9,)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_kernels_recorded_alone_belong_to_what_their_likes_do(steps: int) -> None:
+    """Though one of them, launched by nobody known, has no owner in the first step either."""
+    found = places(alone(training(), ((7, KERNELS),), steps).owned())
+    assert len(found) == 9 * (1 + steps)
+    for later in range(steps + 1):
+        assert found[9 * later : 9 * later + 9] == [(*place[:3], 4 + later) for place in found[:9]]
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        ((7, KERNELS[1:]),),
+        ((7, (*KERNELS, "kernel")),),
+        ((7, (*KERNELS[1:], "other")),),
+        ((7, KERNELS), (8, ("kernel",))),
+        ((8, KERNELS),),
+    ],
+)
+def test_a_step_that_launched_others_tells_nothing(streams: tuple[tuple[int, tuple[str, ...]], ...]) -> None:
+    expected = places(training().owned())
+    assert places(alone(training(), streams).owned()) == expected
+
+
+def test_likes_are_found_on_every_stream_and_times_are_their_own() -> None:
+    trace = training()
+    beside = trace.host("aten::copy_", 325, 330)
+    trace.device("copy", 600, 650, beside, ActivityKind.COPY, stream=9)
+    alone(trace, ((7, KERNELS), (9, ("copy",))))
+    spans = trace.owned()
+    last = int(np.flatnonzero((spans.stream == 9) & (spans.step == 5))[0])
+    assert (spans.start_ns[last], spans.end_ns[last]) == (1009, 1012)
+    assert (PHASES[spans.phase[last]], spans.kind[last]) == ("optimizer", SPAN_KINDS.index("kernel"))

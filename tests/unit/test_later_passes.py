@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gpuledger
+from gpuledger.analyze.own_cost import own_cost
 from gpuledger.analyze.times import break_down_time
 from gpuledger.collect import energy_cards, room, time_pass, torch_private
 from gpuledger.collect.energy_meter import EnergyMeter
@@ -112,6 +113,39 @@ def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
     assert rank.manifest.get("time_steps") == timed
     assert [note for note in rank.manifest["notes"] if "ended it 2 times" in note] == rank.manifest["notes"]
     assert (break_down_time(rank) is None) == (timed is None) == bool(rank.manifest["notes"])
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
+    trains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no kernels here to be recorded in the others, and nothing of ours is on the modules in them."""
+
+    def leave_out_operators(profiler: torch_private.Profiler) -> bool:
+        profiler._profile.toggle_collection_dynamic(False, [torch.profiler.ProfilerActivity.CPU])
+        return True
+
+    monkeypatch.setattr(torch_private.Profiler, "leave_out_operators", leave_out_operators)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters()) if trains else None
+    bare = torch.nn.Module.__call__
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time:3", devices="cpu") as recording:
+        for _ in range(1, 20):
+            with torch.set_grad_enabled(trains):
+                loss = model(torch.ones(2, 4)).sum()
+            if optimizer is not None:
+                loss.backward()
+                optimizer.step()
+    assert torch.nn.Module.__call__ is bare
+    rank = recording.run().rank()
+    assert (rank.manifest["time_steps"], rank.manifest["kernels_alone"]["from_step"]) == ([14, 16], 15)
+    times = break_down_time(rank)
+    assert times is not None
+    assert times.steps == 1
+    assert {account.module for account in times.accounts} >= {"0"}
+    cost = own_cost(rank)
+    assert cost.named_step_frac is not None
+    assert cost.timed_step_frac is not None
 
 
 class Event:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.kernels_alone import find_likes
 from gpuledger.analyze.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Journal
@@ -106,12 +107,19 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     on_device = table["kind"] != ActivityKind.HOST
     chosen = np.flatnonzero(on_device if on_device.any() else owners.outermost)
     launch = _launchers(table, chosen) if on_device.any() else chosen
+    alone, steps_later = journal.facts.get("kernels_alone"), np.zeros(chosen.size, dtype=np.int64)
+    like = chosen
+    if alone is not None:
+        found = find_likes(table, chosen, launch >= 0, int(alone["from_ns"]))
+        chosen, like, steps_later = found.rows, found.like, found.steps_later
+        launch = _launchers(table, like)
     placed = launch >= 0
     at = np.where(placed, launch, 0)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
     collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
     kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
     start = table["start_ns"][chosen]
+    step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
     return OwnedSpans(
         kind=(kind if on_device.any() else np.full(chosen.size, SPAN_KINDS.index("host"))).astype(np.int8),
         device_idx=table["device_idx"][chosen].astype(np.int64),
@@ -121,7 +129,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         end_ns=start + table["duration_ns"][chosen],
         module_id=np.where(placed, owners.module[at], -1),
         phase=np.where(placed, owners.phase[at], int(Phase.BETWEEN)).astype(np.int8),
-        step=_steps_at(journal, np.where(placed, table["start_ns"][at], start)),
+        step=np.where(step > 0, step + steps_later, 0),
         operator_id=np.where(placed, table["name_id"][at], -1).astype(np.int64),
         scope_id=np.where(placed, owners.scope[at], NONE),
     )

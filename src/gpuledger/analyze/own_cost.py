@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class OwnCost:
     """``recorder_bytes`` of host memory at most, time the program was kept waiting, and what steps took longer.
 
-    ``timed_step_frac`` is a step of the time pass over a bare one, ``recorded_step_frac`` one of the memory pass.
+    ``timed_step_frac`` is a step of the time pass over a bare one, ``recorded_step_frac`` one of the memory pass. Where
+    steps of the time pass were recorded for their kernels alone it is one of those, and ``named_step_frac`` the step
+    that was recorded with its operators.
     ``energy_j`` is what the card used while the program waited: its base power over the pauses; None without it.
     """
 
@@ -27,6 +29,7 @@ class OwnCost:
     paused_ns: int
     recorded_step_frac: float | None
     timed_step_frac: float | None
+    named_step_frac: float | None
     energy_j: float | None
 
 
@@ -44,6 +47,9 @@ def own_cost(rank: Rank, device_idx: int | None = None) -> OwnCost:
     bare_ns = step_times(rank).median_ns if numbers.size and (~recorded).any() else None
     held_bytes = rank.manifest.get("recorder_bytes")
 
+    in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    first_alone = int((rank.manifest.get("kernels_alone") or {}).get("from_step", 0))
+
     def against_bare(chosen: np.ndarray) -> float | None:
         return float(np.median(own_ns[chosen])) / bare_ns if bare_ns and chosen.any() else None
 
@@ -51,6 +57,7 @@ def own_cost(rank: Rank, device_idx: int | None = None) -> OwnCost:
         recorder_bytes=None if held_bytes is None else int(held_bytes),
         paused_ns=paused_ns,
         recorded_step_frac=against_bare(recorded),
-        timed_step_frac=against_bare((numbers >= timed[0]) & (numbers <= timed[1])),
+        timed_step_frac=against_bare(in_pass & (numbers >= first_alone)),
+        named_step_frac=against_bare(in_pass & (numbers < first_alone)),
         energy_j=None if step is None or step.base_w is None else step.base_w * paused_ns / 1e9,
     )

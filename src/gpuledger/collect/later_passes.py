@@ -61,6 +61,7 @@ class LaterPasses:
         self._see_calls = see_calls
         self._last_step = 0
         self._step_allocations = 0
+        self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
         self._tries_left = TIME_TRIES
         self._left_out: list[str] = []
         self._pid = os.getpid()
@@ -93,6 +94,7 @@ class LaterPasses:
         """A step after the window has ended; return whether it was the last that is of interest."""
         if self._time_pass.is_open:
             if self._steps.seen < self._last_step or energy_cards.is_capturing():
+                self._leave_out_operators()
                 return False
             self.finish()
             self._journal.write()  # whatever becomes of the program from here on
@@ -150,7 +152,7 @@ class LaterPasses:
             self._say(f"No time pass: {why_not}.")
             return False
         self._tries_left -= 1
-        self._last_step = self._steps.seen + (self._settings.passes["time"] or TIME_STEPS)
+        self._last_step = self._steps.seen + self._time_steps
         self._see_calls(False)  # or it would stay below the time pass's ranges
         watch.ours_begins()
         self._time_pass.begin()
@@ -159,6 +161,15 @@ class LaterPasses:
         self._journal.fact(time_steps=[self._steps.seen + 1, self._last_step])
         self._steps.restart_clock()
         return True
+
+    def _leave_out_operators(self) -> None:
+        """The first step of the time pass has ended: the others are recorded for their kernels alone."""
+        is_first = self._steps.seen == self._last_step - self._time_steps + 1
+        if is_first and not energy_cards.is_capturing():
+            self._see_calls(False)  # what is put back may lie below it
+            self._time_pass.leave_out_operators(self._steps.seen + 1)
+            self._see_calls(True)
+            self._steps.restart_clock()
 
     def _why_no_time_pass(self, watch: UserProfiler) -> str | None:
         if watch.seen or torch_private.is_profiling():
@@ -189,7 +200,7 @@ class LaterPasses:
         A child is about to be forked, which must not inherit a profiler at work, or the step goes on for long.
         """
         self._see_calls(False)
-        self._time_pass.end(keep=False)
+        self._time_pass.end(keep=False, again=self._tries_left > 0)
         self._see_calls(True)
         self._wanted.append("time")
         self._journal.fact(time_steps=None)

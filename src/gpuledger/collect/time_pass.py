@@ -48,6 +48,7 @@ class TimePass:
         self._optimizer_ranges: list[Any] = []
         self._scopes = ScopeMarks(roster, self._lose_scopes)
         self._thread = 0
+        self._alone: dict[str, int] | None = None
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -59,6 +60,7 @@ class TimePass:
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
         self._calls_left = CALLS
+        self._alone = None
         self._profiler = torch_private.Profiler()
         self._replace(nn.Module, "__call__", self._ranged_call(nn.Module.__call__))
         for name in ("backward", "grad"):
@@ -67,8 +69,26 @@ class TimePass:
         self.is_open = True
         self._journal.pause("time", started_ns)
 
-    def end(self, *, keep: bool = True) -> None:
-        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits."""
+    def leave_out_operators(self, next_step: int) -> None:
+        """Record kernels alone from the next step on, where that can be; what they belong to is known by then.
+
+        The records of operators take the host longer than all else, and the ranges are of no use without them.
+        """
+        if self._profiler is None or not self.is_of_this_thread:
+            return
+        started_ns = time.time_ns()
+        if self._profiler.leave_out_operators():
+            self._take_out_ranges()
+            self._alone = {"from_step": next_step, "from_ns": time.time_ns()}
+            self._journal.pause("time", started_ns)
+
+    def end(self, *, keep: bool = True, again: bool = False) -> None:
+        """Take everything out; the program waits.
+
+        Args:
+            keep: Write Kineto's events down.
+            again: The pass is begun anew soon.
+        """
         if not self.is_open or self._profiler is None:
             return
         started_ns = time.time_ns()
@@ -79,8 +99,9 @@ class TimePass:
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         if not is_alone:
             energy_cards.wait_for(energy_cards.cards_in_use())
-        events = profiler.stop(wait=is_alone) if self.is_of_this_thread else []
+        events = profiler.stop(wait=is_alone, again=again) if self.is_of_this_thread else []
         if keep:
+            self._journal.fact(kernels_alone=self._alone)
             self._write(events)
         self._journal.pause("time", started_ns)
 
@@ -88,6 +109,9 @@ class TimePass:
         """Take out all but the profiler itself: what is left to do in a process forked while it was at work."""
         self.is_open = False
         self._profiler = None
+        self._take_out_ranges()
+
+    def _take_out_ranges(self) -> None:
         self._optimizer_ranges.clear()
         for place, name, ours, theirs in self._replaced:
             if getattr(place, name) is ours:
@@ -97,6 +121,8 @@ class TimePass:
 
     def enter_optimizer(self) -> None:
         """An optimizer begins its step."""
+        if self._alone is not None:
+            return
         opened = torch_private.open_range(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")
         opened.__enter__()
         self._optimizer_ranges.append(opened)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -267,6 +268,10 @@ NOT_BEGUN, ERRORS = 0, 4
 """Kineto's level before its first use in a process, and the one that torch then gives it where no variable does."""
 
 
+GOING_CALLS, GOING_S = 20, 0.1
+"""How often, and for how long, a card is asked something after the pass, for CUPTI to go in one of these calls."""
+
+
 @contextmanager
 def _variables(**values: str) -> Iterator[None]:
     """Set variables for libraries, where the program has not; ``os.environ`` does not show them."""
@@ -287,6 +292,18 @@ def _kineto_level() -> ctypes.c_int:
         return ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
     except (OSError, ValueError):
         return ctypes.c_int()
+
+
+def _see_cupti_off() -> None:
+    """Give CUPTI the calls in which it goes: a thread of Kineto's waits for them, and then takes it out.
+
+    Left to the program, it would go in one of its next calls, and with it what a profiler of its own records there.
+    """
+    for _ in range(GOING_CALLS):
+        if torch.cuda.is_current_stream_capturing():
+            return
+        torch.cuda.current_stream().query()
+        time.sleep(GOING_S / GOING_CALLS)
 
 
 class Profiler:
@@ -310,12 +327,28 @@ class Profiler:
             self._level.value = SILENT
             self._profile._start_trace()
 
-    def stop(self, *, wait: bool) -> list[Any]:
-        """Return Kineto's events. All streams of the device are waited for, or else the caller has waited."""
+    def leave_out_operators(self) -> bool:
+        """Record kernels alone from here on; return False where there is no card, or this torch cannot."""
+        toggle = getattr(self._profile, "toggle_collection_dynamic", None)
+        if toggle is None or self._profile.use_device is None:
+            return False
+        toggle(False, [torch.profiler.ProfilerActivity.CPU])
+        return True
+
+    def stop(self, *, wait: bool, again: bool = False) -> list[Any]:
+        """Return Kineto's events.
+
+        Args:
+            wait: Wait for all streams of the device; else the caller has waited.
+            again: Another one is begun soon: CUPTI stays in, or it would go while that one records.
+        """
+        on_card = self._profile.use_device is not None
         if not wait:
             self._profile.use_device = None
-        with _variables(**{TEARDOWN: self._teardown}):
+        with _variables(**{TEARDOWN: "0" if again else self._teardown}):
             self._profile.__exit__(None, None, None)
+        if on_card and not again and self._teardown == "1":
+            _see_cupti_off()
         self._level.value = self._level_after
         results = self._profile.kineto_results
         return [] if results is None else list(results.events())

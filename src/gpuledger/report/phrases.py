@@ -158,7 +158,8 @@ def cost_parts(cost: OwnCost) -> list[str]:
         parts.insert(0, f"this profiler: {format_bytes(cost.recorder_bytes)} of host memory")
         parts[1] = f"{format_ns(cost.paused_ns)} of pauses"
     if cost.timed_step_frac is not None:
-        parts.append(f"a step in the time pass takes {cost.timed_step_frac:.2f} of a bare one")
+        named = "" if cost.named_step_frac is None else f" ({cost.named_step_frac:.2f} with its operators)"
+        parts.append(f"a step in the time pass takes {cost.timed_step_frac:.2f} of a bare one{named}")
     if cost.energy_j is not None:
         parts.append(f"{format_joules(cost.energy_j)} in pauses, at most")
     return parts
