@@ -53,7 +53,7 @@ def test_the_joules_are_the_counters(whole: Rank) -> None:
     seconds = (energy["end_ns"] - energy["start_ns"]) / 1e9
     assert seconds >= 0.6
     assert energy["energy_j"] == pytest.approx(250 * seconds, abs=max(3 * energy["uncertainty_j"], 5))
-    assert energy["ticks"] >= 5
+    assert energy["ticks"] >= 3
     (window,) = whole.table("windows").to_pylist()
     assert (window["name"], window["energy_j"]) == ("energy", energy["energy_j"])
     assert {row["device_idx"] for row in whole.table("samples").to_pylist()} == {-1}
