@@ -125,7 +125,7 @@ def test_a_time_pass_that_is_asked_for_beside_graphs_ends_well(tmp_path: Path) -
     assert times.unplaced_ns <= 0.002 * times.work_ns
 
 
-@pytest.mark.parametrize("at", [1, FIRST_TIMED - 2, FIRST_TIMED - 1, FIRST_TIMED, FIRST_TIMED + 1, 25])
+@pytest.mark.parametrize("at", [1, FIRST_TIMED - 2, FIRST_TIMED - 1, FIRST_TIMED, FIRST_TIMED + 1, FIRST_TIMED + 2, 25])
 def test_a_profiler_of_the_programs_is_complete_wherever_it_stands(at: int, tmp_path: Path) -> None:
     both = run(tmp_path, "--passes", "memory,time", steps=40, in_step=PROFILE.replace("AT", str(at)))
     assert both.bare == both.recorded
@@ -148,6 +148,36 @@ def test_a_program_that_ends_inside_the_energy_pass_keeps_its_steps(tmp_path: Pa
     assert [one for one in said_of(both.rank) if "energy pass ended early" in one]
     (energy,) = both.rank.manifest["energy"]
     assert energy["energy_j"] is None or energy["energy_j"] > 0
+
+
+def test_a_step_of_kernels_alone_has_the_owners_of_the_step_before(tmp_path: Path) -> None:
+    both = run(tmp_path, "--passes", "memory,time:4", steps=40)
+    assert both.bare == both.recorded
+    times = break_down_time(both.rank)
+    assert times is not None
+    assert times.steps == 4
+    assert times.unplaced_ns <= 0.002 * times.work_ns
+    columns = ("kind", "module_id", "operator_id", "phase", "stream")
+    spans = [one for one in both.rank.table("spans", ("step", *columns)).to_pylist() if one["kind"] != "phase"]
+    by_step = [[[one[name] for name in columns] for one in spans if one["step"] == 14 + n] for n in range(4)]
+    assert by_step[0]
+    assert all(sorted(map(str, one)) == sorted(map(str, by_step[0])) for one in by_step)
+
+
+FORKS = """if step == 13:
+            pid = os.fork()
+            if not pid: os._exit(3)
+            print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"""
+
+
+def test_a_pass_that_was_begun_anew_has_kernels(tmp_path: Path) -> None:
+    """CUPTI that goes at the end of the first try would take those of the second with it."""
+    both = run(tmp_path, "--passes", "memory,time", steps=40, in_step=FORKS)
+    assert both.bare == both.recorded
+    times = break_down_time(both.rank)
+    assert times is not None
+    assert not times.on_host
+    assert both.rank.manifest["time_steps"] == [15, 16]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two ranks take two cards")
