@@ -121,9 +121,14 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
 ) -> None:
     """There are no kernels here to be recorded in the others, and nothing of ours is on the modules in them."""
 
+    theirs = torch_private.Profiler.leave_out_operators
+
     def leave_out_operators(profiler: torch_private.Profiler) -> bool:
-        profiler._profile.toggle_collection_dynamic(False, [torch.profiler.ProfilerActivity.CPU])
-        return True
+        assert not theirs(profiler)
+        profiler._profile.use_device = "cuda"
+        left_out = theirs(profiler)
+        profiler._profile.use_device = None
+        return left_out
 
     monkeypatch.setattr(torch_private.Profiler, "leave_out_operators", leave_out_operators)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
@@ -137,6 +142,9 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
                 loss.backward()
                 optimizer.step()
     assert torch.nn.Module.__call__ is bare
+    with torch.autograd.profiler.profile() as theirs_after:
+        torch.ones(2) * 3
+    assert "aten::mul" in {event.key for event in theirs_after.key_averages()}
     rank = recording.run().rank()
     assert (rank.manifest["time_steps"], rank.manifest["kernels_alone"]["from_step"]) == ([14, 16], 15)
     times = break_down_time(rank)

@@ -31,6 +31,7 @@ LOST_WITHOUT = {
     "_cuda_attach_out_of_memory_observer": "an out-of-memory error is not explained",
     "_cuda_memoryStats": "the allocator's own counters are not read, so nothing is checked against them",
     "_get_sequence_nr": "backward allocations of functional code between two modules can go to the neighbouring module",
+    "_enable_record_function": "all steps of the time pass are recorded with their operators, which takes longer",
     "_current_autograd_node": "sums of operators leave out what autograd takes the host",
 }
 """Private functions of PyTorch that are used, and what is lost where one is missing."""
@@ -316,6 +317,7 @@ class Profiler:
 
     def __init__(self) -> None:
         self._teardown = "0" if holds_graphs() else "1"
+        self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
         before = self._level.value
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
@@ -328,11 +330,15 @@ class Profiler:
             self._profile._start_trace()
 
     def leave_out_operators(self) -> bool:
-        """Record kernels alone from here on; return False where there is no card, or this torch cannot."""
-        toggle = getattr(self._profile, "toggle_collection_dynamic", None)
-        if toggle is None or self._profile.use_device is None:
+        """Record kernels alone from here on, in this thread; return False where there is no card, or torch cannot.
+
+        Kineto's own way, ``toggle_collection_dynamic``, writes a warning to the program's stderr.
+        """
+        enable = _find("_enable_record_function")
+        if enable is None or self._profile.use_device is None:
             return False
-        toggle(False, [torch.profiler.ProfilerActivity.CPU])
+        enable(False)
+        self._puts_back = enable
         return True
 
     def stop(self, *, wait: bool, again: bool = False) -> list[Any]:
@@ -342,6 +348,8 @@ class Profiler:
             wait: Wait for all streams of the device; else the caller has waited.
             again: Another one is begun soon: CUPTI stays in, or it would go while that one records.
         """
+        if self._puts_back is not None:
+            self._puts_back(True)
         on_card = self._profile.use_device is not None
         if not wait:
             self._profile.use_device = None
