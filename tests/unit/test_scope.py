@@ -161,8 +161,7 @@ def test_names_without_end_are_forgotten_and_stay_right() -> None:
         for number in range(3 * scopes.LEVELS_KEPT):
             with gpuledger.scope(f"{number}"), gpuledger.scope("b"):
                 assert current_path() == f"a/{number}/b"
-        level = scopes._get()
-        assert len(level[2]) <= scopes.LEVELS_KEPT
+        assert len(scopes.current_level().inside) <= scopes.LEVELS_KEPT
     assert current_path() == ""
 
 
@@ -170,7 +169,7 @@ def test_a_listener_hears_every_change_and_only_the_last_one_hears() -> None:
     first: list[tuple[str, bool]] = []
     last: list[tuple[str, bool]] = []
     hear_first, hear_last = (
-        lambda path, scope, heard=heard: heard.append((path, scope is not None)) for heard in (first, last)
+        lambda level, scope, heard=heard: heard.append((level.path, scope is not None)) for heard in (first, last)
     )
     scopes.listen(hear_first)
     scopes.listen(hear_last)

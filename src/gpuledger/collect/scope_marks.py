@@ -35,18 +35,18 @@ class ScopeMarks:
         """Begin, in the scope that the calling thread is in."""
         scopes.listen(self.changed)
         self._tasks.watch()
-        path = scopes.current_path()
-        if path:
-            self.changed(path, None)
+        level = scopes.current_level()
+        if level.path:
+            self.changed(level, None)
 
     def remove(self) -> None:
         """Leave nothing behind."""
         scopes.stop_listening(self.changed)
         self._tasks.stop()
 
-    def changed(self, path: str, scope: scopes.Scope | None) -> None:
+    def changed(self, level: scopes.Level, scope: scopes.Scope | None) -> None:
         """A scope was entered; or one was left, or a task for another."""
-        key = (path,) if scope is None else (path, scope.name if scope.append else "")
+        key = (level.path,) if scope is None else (level.path, scope.name if scope.append else "")
         try:
             with self._open_range(self._texts.get(key) or self._text(key)):
                 pass

@@ -39,6 +39,7 @@ class ScopeTracker:
         self._roster = roster
         self._on_error = on_error
         self._active = False
+        self._mine = object()
         self._sequence = torch_private.sequence_reader()
         self._pieces = {"": ""}
         self._paths = {"": ""}
@@ -53,9 +54,9 @@ class ScopeTracker:
         self._phases.local.state.scope_since = self._sequence()
         scopes.listen(self._changed)
         self._tasks.watch()
-        path = scopes.current_path()
-        if path or self._phases.threads.scope:
-            self._changed(path, None)
+        level = scopes.current_level()
+        if level.path or self._phases.threads.scope:
+            self._changed(level, None)
 
     def remove(self) -> None:
         """Leave nothing behind."""
@@ -75,14 +76,15 @@ class ScopeTracker:
         """
         phases, local, set_token = self._phases, self._phases.local, self._phases.recorder.set_token
         sequence, outside, backward = self._sequence, suffix(OUTSIDE), Phase.BACKWARD
-        known, find, on_error = self._pieces.get, self._find, self._on_error
+        mine, find, on_error = self._mine, self._find, self._on_error
 
-        def changed(path: str, scope: scopes.Scope | None) -> None:
+        def changed(level: scopes.Level, scope: scopes.Scope | None) -> None:
             try:
                 state = local.state
-                piece = known(path)
-                if piece is None or phases.phase is backward:
-                    piece = find(state, path, scope)
+                if level.noted_by is mine and phases.phase is not backward:
+                    piece = level.piece
+                else:
+                    piece = find(state, level, scope)
                 state.scope = piece
                 number = sequence()
                 if number == state.scope_number:  # no node was made since the last change
@@ -103,18 +105,21 @@ class ScopeTracker:
 
         return changed
 
-    def _find(self, state: ThreadState, path: str, scope: scopes.Scope | None) -> str:
+    def _find(self, state: ThreadState, level: scopes.Level, scope: scopes.Scope | None) -> str:
         """Return the piece of a scope that is new, or that is entered or left in backward.
 
         There a forward is computed again, below the scope it was in.
         """
         if self._phases.phase == Phase.BACKWARD:
             if scope is None:
-                return state.scopes_before.pop() if state.scopes_before else self._piece(path)
+                return state.scopes_before.pop() if state.scopes_before else self._piece(level.path)
             state.scopes_before.append(state.scope)
             if scope.append and state.scope:
-                path = self._recomputed_path(self._paths[state.scope], scope.name)
-        return self._piece(path)
+                return self._piece(self._recomputed_path(self._paths[state.scope], scope.name))
+            return self._piece(level.path)
+        level.piece = self._piece(level.path)
+        level.noted_by = self._mine
+        return level.piece
 
     def _recomputed_path(self, at_work: str, name: str) -> str:
         """Return the path of a scope entered again; ``at_work`` is that of the node that wants the result.

@@ -17,21 +17,36 @@ from typing import Any, TypeVar
 from gpuledger.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_Level = tuple[str, Any, dict[Any, Any]]
-"""Path of a scope, the level around it (None around the outermost), and those inside it that were entered before."""
-
 SEPARATOR = "/"
 LEVELS_KEPT = 4096
 """Levels remembered, so that a scope entered again is looked up; then those of the scopes at work are forgotten."""
-_NO_SCOPE: _Level = ("", None, {})
-_current: ContextVar[_Level] = ContextVar("gpuledger scope", default=_NO_SCOPE)
+
+
+class Level:
+    """A scope inside those around it.
+
+    ``around`` is the level around it, None around the outermost; ``inside`` holds those inside it that were entered
+    before. ``piece`` is for whoever records, as it is the one place that is looked at anyway: ``noted_by`` tells whose.
+    """
+
+    __slots__ = ("around", "inside", "noted_by", "path", "piece")
+
+    def __init__(self, path: str, around: Level | None) -> None:
+        self.path, self.around = path, around
+        self.inside: dict[Any, Level] = {}
+        self.noted_by: object = None
+        self.piece = ""
+
+
+_NO_SCOPE = Level("", None)
+_current: ContextVar[Level] = ContextVar("gpuledger scope", default=_NO_SCOPE)
 _get, _set = _current.get, _current.set
 _levels_made = 0
 
 
-Listener = Callable[[str, Any], None]
-"""Whoever records: called on the thread where the scope at work changes, with the path of the one that now is, ""
-outside all, and with the scope where one was entered, None where one was left."""
+Listener = Callable[[Level, Any], None]
+"""Whoever records: called on the thread where the scope at work changes, with the level that now is, and with the scope
+where one was entered, None where one was left."""
 
 _listener: Listener | None = None
 
@@ -49,24 +64,29 @@ def stop_listening(listener: Listener) -> None:
         _listener = None
 
 
-def _go_in(around: _Level, scope: Scope) -> _Level:
+def _go_in(around: Level, scope: Scope) -> Level:
     """Return the level of a scope that is entered in ``around`` for the first time."""
     global _levels_made
     _levels_made += 1
     if _levels_made > LEVELS_KEPT:
-        _levels_made, forgotten = 0, around
+        _levels_made = 0
+        forgotten: Level | None = around
         while forgotten is not None:
-            forgotten[2].clear()
-            forgotten = forgotten[1]
-    path = f"{around[0]}{SEPARATOR}{scope.name}" if around[0] and scope.append else scope.name
-    level: _Level = (path, around, {})
-    around[2][scope.key] = level
+            forgotten.inside.clear()
+            forgotten = forgotten.around
+    path = f"{around.path}{SEPARATOR}{scope.name}" if around.path and scope.append else scope.name
+    level = around.inside[scope.key] = Level(path, around)
     return level
 
 
-def current_path(context: Context | None = None) -> str:
-    """Return the path of the scope at work here, or in another context; "" outside all."""
-    return (_get() if context is None else context.get(_current, _NO_SCOPE))[0]
+def current_level(context: Context | None = None) -> Level:
+    """Return the level at work here, or in another context."""
+    return _get() if context is None else context.get(_current, _NO_SCOPE)
+
+
+def current_path() -> str:
+    """Return the path of the scope at work here; "" outside all."""
+    return _get().path
 
 
 def _look_for_torch() -> bool:
@@ -117,11 +137,11 @@ class Scope:
         if _is_compiling():
             return self
         around = _get()
-        level = around[2].get(self.key) or _go_in(around, self)
+        level = around.inside.get(self.key) or _go_in(around, self)
         _set(level)
         listener = _listener
         if listener is not None:
-            listener(level[0], self)
+            listener(level, self)
         return self
 
     def __exit__(
@@ -130,13 +150,13 @@ class Scope:
         """Leave the scope."""
         if _is_compiling():
             return
-        around = _get()[1]
+        around = _get().around
         if around is None:  # entered in another context: a generator that somebody else closes
             return
         _set(around)
         listener = _listener
         if listener is not None:
-            listener(around[0], None)
+            listener(around, None)
 
     def __call__(self, function: Function) -> Function:
         """Return ``function`` so that all of it runs in this scope; what awaits or yields leaves it meanwhile.
@@ -154,25 +174,27 @@ class Scope:
 
 def _wrapped(function: Function, name: str, append: bool) -> Function:
     """Return a function of the same kind that runs in a scope."""
-    shared = Scope(name, append=append)
-    key = shared.key
+    shared, last = Scope(name, append=append), Level("", None)
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        nonlocal last
         if _is_compiling():
             with Scope(name, append=append):  # made here: the compiler enters no context manager made elsewhere
                 return function(*args, **kwargs)
         around = _get()  # what `with` does, in half its time
-        level = around[2].get(key) or _go_in(around, shared)
+        level = last
+        if level.around is not around:
+            level = last = around.inside.get(shared.key) or _go_in(around, shared)
         _set(level)
         if _listener is not None:
-            _listener(level[0], shared)
+            _listener(level, shared)
         try:
             return function(*args, **kwargs)
         finally:
             _set(around)
             if _listener is not None:
-                _listener(around[0], None)
+                _listener(around, None)
 
     @functools.wraps(function)
     def generating(*args: Any, **kwargs: Any) -> Any:

@@ -36,11 +36,11 @@ class TaskSwitches:
             if not switches.is_wanted:
                 return theirs(self)
             context: Context = self._context
-            changed(scopes.current_path(context), None)
+            changed(scopes.current_level(context), None)
             try:
                 return theirs(self)
             finally:
-                changed(scopes.current_path(), None)  # of the loop itself
+                changed(scopes.current_level(), None)  # of the loop itself
 
         self._replaced = (_run, theirs)
         events.Handle._run = _run
