@@ -38,7 +38,9 @@ WINDOWS = 20
 """Pairs of windows at the least, whatever time they take."""
 PART_WINDOWS = 3
 """Pairs of windows in which the host's parts are timed."""
-BLOCK_STEPS = 8
+BLOCK_STEPS = 16
+"""Steps of a timed block: it begins on an idle card, which waits for the first forward's scopes and for none after."""
+PART_STEPS = 8
 WARM_UP_STEPS = 8
 TIMED_SCOPES = 20_000
 
@@ -152,10 +154,10 @@ def measure_parts(timer: Timer, model: nn.Module, scopes: Scopes, directory: Pat
         times = scoped if number % 2 else plain
         if times is scoped:
             scopes.put_in()
-        with gpuledger.record("parts", out=directory / "parts", steps=(1, BLOCK_STEPS + 2), force=True):
+        with gpuledger.record("parts", out=directory / "parts", steps=(1, PART_STEPS + 2), force=True):
             timer.step()
             with clocked(model, times):
-                for _ in range(BLOCK_STEPS):
+                for _ in range(PART_STEPS):
                     timer.wait()
                     timer.step()
             timer.step()
