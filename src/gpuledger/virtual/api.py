@@ -24,6 +24,7 @@ from gpuledger.virtual.cards import find_card
 from gpuledger.virtual.device import VirtualDevice
 from gpuledger.virtual.dispatch import NotModelledError, VirtualMode
 from gpuledger.virtual.fit import Search, Trial, find_largest
+from gpuledger.virtual.follow import describe_convolutions
 from gpuledger.virtual.run import DEFAULT_LEVEL, DEFAULT_STEPS, WHAT_TO_TELL, Estimate, Order, finish
 from gpuledger.virtual.session import VirtualSession
 
@@ -76,7 +77,7 @@ def estimate(
             raise InputError(f"{error}", hint=WHAT_TO_TELL) from error
         finally:
             session.finish("end of estimate")
-    return finish(order, directory, tuple(said))
+    return finish(order, directory, (*said, *describe_convolutions(device)))
 
 
 def find_batch(step: Callable[[int], Any], *, gpu: str = "h200", start: int = 1, **how: Any) -> Search:

@@ -13,6 +13,7 @@ import torch
 from gpuledger.model.journal import Action
 from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.cards import Card
+from gpuledger.virtual.convolutions import Held
 from gpuledger.virtual.pools import Counters
 
 Event = tuple[int, int, int, int, int, str, int]
@@ -45,6 +46,8 @@ class VirtualDevice:
         self.in_engine = False
         self.operators: dict[str, int] = {}
         self.kept: dict[object, int] = {}
+        self.convolutions: dict[tuple[int, ...], bool] = {}
+        """Shapes of convolutions, and whether all that cuDNN holds for each was measured."""
         self.module_now: Callable[[], str] = str
         """Returns the path of the module that is running; "" outside of any."""
         self.at_first_bytes: Callable[[], None] | None = None
@@ -133,6 +136,12 @@ class VirtualDevice:
         """Take bytes once and for good: a library's workspace."""
         if key not in self.kept and size_bytes:
             self.kept[key] = self.malloc(size_bytes, operator)
+
+    def met(self, held: Held) -> None:
+        """Note a convolution, for what is said of its workspaces."""
+        if held.key:
+            measured = all(workspace.measured for workspace in held.workspaces)
+            self.convolutions[held.key] = measured and self.convolutions.get(held.key, True)
 
     @contextmanager
     def borrow(self, sizes_bytes: Iterable[int], operator: Any) -> Iterator[None]:

@@ -17,6 +17,21 @@ from gpuledger.virtual.failures import describe_failure
 from gpuledger.virtual.session import StepsDone, VirtualSession
 
 
+def describe_convolutions(device: VirtualDevice) -> list[str]:
+    """Return how many of the convolutions that were met have workspaces as measured."""
+    shapes = device.convolutions
+    if not shapes:
+        return []
+    here = "" if device.card.name.endswith(MEASURED_ON) else f"; for {device.card.name} borrowed"
+    return [
+        f"Convolutions: the workspaces of {sum(shapes.values())} of {len(shapes)} shapes as measured on one "
+        f"{MEASURED_ON}, the others by rule{here}."
+    ]
+
+
+MEASURED_ON = "H200"
+
+
 def follow(
     order: dict[str, Any], program: Callable[[], None], at_first_bytes: Callable[[], None] | None = None
 ) -> dict[str, Any]:
@@ -49,6 +64,8 @@ def follow(
             outcome = {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
         except BaseException as error:
             outcome = {"ended": "raised", **describe_failure(error), "traceback": traceback.format_exc()}
+        for sentence in describe_convolutions(device):
+            say(sentence)
         for sentence in said:
             session.journal.note(sentence)
         steps = session.steps.seen

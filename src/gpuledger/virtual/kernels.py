@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpuledger.virtual.convolutions import backward_bytes
+from gpuledger.virtual.convolutions import backward_held
 from gpuledger.virtual.recurrent import RECURRENT
 
 if TYPE_CHECKING:
@@ -51,13 +52,20 @@ def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """The data's gradient first, then the weight's, each with what cuDNN holds for it; then the bias's."""
+    """The data's gradient first, then the weight's, then the bias's, each with what is held beside it."""
     made = mode.fake(func, args, kwargs)
-    for result, space_bytes in zip(made, (*backward_bytes(args, mode.device.card.multiprocessors), 0), strict=True):
-        if result is not None:
-            mode.account(func, result)
-            with mode.device.borrow((space_bytes,), func):
-                pass
+    device = mode.device
+    held = backward_held(args, device.card.multiprocessors)
+    device.met(held)
+    with ExitStack() as taken:
+        taken.enter_context(device.borrow(held.before, func))
+        for place, (result, sizes) in enumerate(zip(made, held.beside, strict=True)):
+            if place == 1:
+                taken.enter_context(device.borrow(held.between, func))
+            if result is not None:
+                mode.account(func, result)
+                with device.borrow(sizes, func):
+                    pass
     return made
 
 

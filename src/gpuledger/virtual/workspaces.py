@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from gpuledger.virtual.convolutions import forward_bytes
+from gpuledger.virtual.convolutions import forward_held
 from gpuledger.virtual.device import VirtualDevice
+from gpuledger.virtual.sums import sum_bytes
 
 aten = torch.ops.aten
 MIB = 1 << 20
@@ -73,16 +74,9 @@ def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 # -- sums ---------------------------------------------------------------------------------------------------------
 
-_THREADS, _WARP, _THREADS_PER_PROCESSOR = 512, 32, 2048
-_LEAST_VALUES, _MOST_VALUES = 16, 256
-
 
 def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """A sum over leading dimensions (a bias's gradient) is split among blocks that meet in global memory.
-
-    Source: aten/src/ATen/native/cuda/Reduce.cuh (setReduceConfig, global_memory_size); equal to the byte for four
-    shapes of GPT-2 and of an LSTM's head.
-    """
+    """A sum over leading dimensions (a bias's gradient) is split among blocks that meet in global memory."""
     tensor, dims = args[0], args[1] if len(args) > 1 else None
     if not dims or not tensor.is_contiguous() or tensor.dim() < 2:
         return None
@@ -91,25 +85,8 @@ def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
         return None
     inputs = math.prod(tensor.shape[: len(reduced)])
     outputs = math.prod(tensor.shape[len(reduced) :])
-    if not inputs or not outputs:
-        return None
-    vector = next(size for size in (4, 2, 1) if outputs % size == 0)
-    threads = _THREADS // vector
-    width = min(_last_power(max(outputs // vector, 1)), _WARP)
-    height = min(_last_power(inputs), threads // width)
-    values = -(-inputs // height)
-    grid = -(-(outputs // vector) // width)
-    target = device.card.multiprocessors * (_THREADS_PER_PROCESSOR // (width * height))
-    if inputs < height * 16 or values < _MOST_VALUES or grid > target:
-        return None
-    blocks = max(min(-(-target // grid), -(-values // _LEAST_VALUES)), -(-values // _MOST_VALUES))
-    if blocks <= 1:
-        return None
-    return Spaces("sum over rows", (), (4 * outputs * blocks * width * vector, 4 * grid))
-
-
-def _last_power(number: int) -> int:
-    return 1 << (number.bit_length() - 1)
+    held = sum_bytes(inputs, outputs, device.card.multiprocessors, along_inputs=False)
+    return Spaces("sum over rows", (), held) if held else None
 
 
 # -- attention, embeddings ----------------------------------------------------------------------------------------
@@ -193,7 +170,9 @@ def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 
 def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
-    return Spaces("convolution", (), (forward_bytes(args),))
+    held = forward_held(args)
+    device.met(held)
+    return Spaces("convolution", held.before, held.beside[0])
 
 
 RULES: dict[Any, Rule] = {
