@@ -57,15 +57,20 @@ def main() -> None:
     args = parser.parse_args()
     pynvml.nvmlInit()
     card = CardSensors(pynvml, 0)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def power() -> int:
+        return int(pynvml.nvmlDeviceGetPowerUsage(handle))
+
     results: dict[str, Any] = {"environment": describe_environment("cuda")}
     for state in ("idle", "busy"):
         load = _start_load() if state == "busy" and torch.cuda.is_available() else None
         try:
             results[state] = {
-                "calls": {name: time_call(call, args.calls) for name, call in _calls(card).items()},
+                "calls": {name: time_call(call, args.calls) for name, call in _calls(card, power).items()},
                 "counter_alone": tick_times(card.read_energy_mj, args.seconds),
-                "power_alone": tick_times(card.read_beat, args.seconds),
-                "counter_after_power": compare_ticks(card, args.moves),
+                "power_alone": tick_times(power, args.seconds),
+                "counter_after_power": compare_ticks(card, power, args.moves),
                 "counter_alone_again": tick_times(card.read_energy_mj, args.seconds),
                 "loops": {name: loop_cost(reads, 4.0) for name, reads in _loops(card).items()},
             }
@@ -85,11 +90,11 @@ def _start_load() -> subprocess.Popen[str]:
     return load
 
 
-def _calls(card: CardSensors) -> dict[str, Callable[[], Any]]:
+def _calls(card: CardSensors, power: Callable[[], int]) -> dict[str, Callable[[], Any]]:
     return {
         "memory": card.read_memory,
         "energy_counter": card.read_energy_mj,
-        "power": card.read_beat,
+        "power": power,
         "sensors": card.read_sensors,
         "processes": card.read_processes,
         "throttled_ns": card.read_throttled_ns,
@@ -121,13 +126,14 @@ def time_call(call: Callable[[], Any], count: int) -> dict[str, float]:
     }
 
 
-def compare_ticks(card: CardSensors, count: int) -> dict[str, Any]:
+def compare_ticks(card: CardSensors, power: Callable[[], int], count: int) -> dict[str, Any]:
     """Return how many ms of energy the counter shows more than at the power's move, by how long after it is read.
 
     Reads right at a move and reads some time after one take turns; what a later read shows is held against the line
     between its neighbours. 0: no tick lies between the move and the read; about 100: one does.
     """
-    reads = [_read_after_move(card, AFTER_MS[turn // 2 % len(AFTER_MS)] if turn % 2 else 0.0) for turn in range(count)]
+    waits_ms = (AFTER_MS[turn // 2 % len(AFTER_MS)] if turn % 2 else 0.0 for turn in range(count))
+    reads = [_read_after_move(power, card.read_energy_mj, wait_ms) for wait_ms in waits_ms]
     more_ms: dict[float, list[float]] = {}
     for before, read, after in zip(reads[:-2:2], reads[1:-1:2], reads[2::2], strict=True):
         moved_ms = (after.moved_ns - before.moved_ns) / 1e6
@@ -145,19 +151,19 @@ def compare_ticks(card: CardSensors, count: int) -> dict[str, Any]:
     }
 
 
-def _read_after_move(card: CardSensors, after_ms: float) -> Read:
+def _read_after_move(power: Callable[[], int], counter: Callable[[], int | None], after_ms: float) -> Read:
     """Wait for the power to move, then so long, then read the counter."""
-    known = card.read_beat()
+    known = power()
     looked_ns = time.time_ns()
     while True:
         time.sleep(0.001)
         began_ns = time.time_ns()
-        if card.read_beat() != known:
+        if power() != known:
             break
         looked_ns = began_ns
     moved_ns = (looked_ns + time.time_ns()) // 2
     time.sleep(after_ms / 1e3)
-    return Read(after_ms, moved_ns, card.read_energy_mj() or 0)
+    return Read(after_ms, moved_ns, counter() or 0)
 
 
 def tick_times(read: Callable[[], Any], seconds: float) -> dict[str, Any]:

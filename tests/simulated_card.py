@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading
+from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.collect.watch_process import Order, Sampler, World
 from gpuledger.model.energy_window import TICK_NS
 from gpuledger.model.journal import Journal, JournalWriter, read_journal, write_compressed
@@ -50,7 +51,8 @@ class SimulatedCard:
         self.counter_reads = 0
         self.used_bytes: Callable[[int], int | None] = lambda _: 1 << 30
         self.processes: list[tuple[int, int | None]] = []
-        self.is_there = self.tells_power = True
+        self.is_there = True
+        self.ticks = TickPhase()
         self._clock = clock
         self._read_ns = read_ns
         self._watts = watts
@@ -81,10 +83,6 @@ class SimulatedCard:
             energy_mj += round(self._watts(ticks * TICK_NS / 1e9) * TICK_NS / 1e6)
         self._counted = [(ticks, energy_mj)]
         return energy_mj
-
-    def read_beat(self) -> int | None:
-        self._clock.now_ns += 15 * US
-        return self._clock.now_ns // TICK_NS if self.is_there and self.tells_power else None
 
     def read_throttled_ns(self) -> int | None:
         self._clock.now_ns += 620 * US

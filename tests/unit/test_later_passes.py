@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 
 import gpuledger
 from gpuledger.analyze.own_cost import own_cost
+from gpuledger.analyze.posting import post_rank
 from gpuledger.analyze.times import break_down_time
 from gpuledger.collect import energy_cards, room, time_pass, torch_private
 from gpuledger.collect.energy_meter import EnergyMeter
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading
+from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.model.energy_window import METERED_CARDS
 
 pytestmark = pytest.mark.torch
@@ -115,6 +118,21 @@ def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
     assert (break_down_time(rank) is None) == (timed is None) == bool(rank.manifest["notes"])
 
 
+def test_a_program_that_is_killed_inside_the_time_pass_is_told(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
+        for number in range(1, 20):
+            if number == 15:
+                shutil.copytree(tmp_path / "run" / "rank-0", tmp_path / "killed" / "rank-0")
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    killed, ended = post_rank(tmp_path / "killed" / "rank-0"), recording.run().rank().manifest
+    assert [note for note in killed["notes"] if note.startswith("The time pass was cut off")]
+    assert ended["notes"] == []
+    assert "time_pass_open" not in {*killed, *ended}
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
     trains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,8 +219,9 @@ class Card:
     def read_throttled_ns(self) -> int | None:
         return None
 
-    def read_beat(self) -> int | None:
-        return None
+    @property
+    def ticks(self) -> TickPhase:
+        return TickPhase()
 
     def read_processes(self) -> list[tuple[int, int | None]]:
         return []

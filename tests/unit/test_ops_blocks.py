@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.model.energy_window import Edge
 from gpuledger.operators.blocks import Load, NoCounterError, base_power_w, between_ticks, energy_blocks, time_blocks
 from gpuledger.operators.method import How, Method
@@ -38,14 +39,12 @@ class TickingCard:
     def __init__(self, watts=300.0, *, moves=True, throttled=False):
         self.watts, self.moves, self.throttled = watts, moves, throttled
         self.begun_s = time.monotonic()
+        self.ticks = TickPhase()
 
     def read_energy_mj(self):
         time.sleep(0.003)
         ticks = int((time.monotonic() - self.begun_s) / TICK_S) if self.moves else 0
         return round(1e6 + ticks * TICK_S * self.watts * 1e3)
-
-    def read_beat(self):
-        return int((time.monotonic() - self.begun_s) / TICK_S) if self.moves else 0
 
     def read_throttled_ns(self):
         return time.monotonic_ns() // 2 if self.throttled else 0

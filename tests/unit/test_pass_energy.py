@@ -29,19 +29,16 @@ def followed(card: SimulatedCard, clock: Clock, length_ns: int) -> list[Tick]:
     return ticks
 
 
-@given(read_ns=st.integers(MS // 10, 6 * MS), tells_power=st.booleans())
-def test_every_tick_is_seen_where_it_is_and_between_them_the_driver_is_left_alone(
-    read_ns: int, tells_power: bool
-) -> None:
+@given(read_ns=st.integers(MS // 10, 6 * MS))
+def test_every_tick_is_seen_where_it_is_and_between_them_the_driver_is_left_alone(read_ns: int) -> None:
     clock = Clock()
     card = SimulatedCard(clock, read_ns=read_ns)
-    card.tells_power = tells_power
     ticks = followed(card, clock, 40 * TICK_NS)
     off_ns = [abs((tick.t_ns + TICK_NS // 2) % TICK_NS - TICK_NS // 2) for tick in ticks]
     assert len(ticks) >= 32
     assert all(off <= tick.reading_ns for off, tick in zip(off_ns, ticks, strict=True))
-    assert max(off_ns) <= (3 * MS if tells_power else 3 * MS + 2 * read_ns)
-    assert card.counter_reads <= (len(ticks) + 3 if tells_power else 8 * len(ticks) + 60)
+    assert max(off_ns) <= 2 * MS + 2 * read_ns
+    assert card.counter_reads <= 3 * len(ticks) + 100 * MS // (read_ns + MS // 2) + 5
 
 
 def test_a_counter_that_stands_still_is_hardly_asked() -> None:
@@ -49,13 +46,6 @@ def test_a_counter_that_stands_still_is_hardly_asked() -> None:
     card = SimulatedCard(clock, watts=lambda _: 0.0)
     assert followed(card, clock, 10_000 * MS) == []
     assert card.counter_reads < 1000
-
-
-def test_power_that_stands_still_does_not_hide_the_ticks() -> None:
-    clock = Clock()
-    card = SimulatedCard(clock)
-    card.read_beat = lambda: 90_000
-    assert len(followed(card, clock, 40 * TICK_NS)) >= 30
 
 
 def steady_ticks(throttled_ns: int) -> tuple[Tick, ...]:

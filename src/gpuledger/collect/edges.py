@@ -1,10 +1,9 @@
 """Edges of energy windows on one card, found at the next tick of its counter with two reads of it.
 
-A read of the counter takes milliseconds and holds up every other reading of the card, from whatever process (H200). The
-card's power is renewed with each tick of the counter, and reading that takes microseconds: so the power is asked until
-it moves, and the counter only then. Once before, when the edge is asked for: what it shows then is what the power in
-between is taken from; not where the last tick is the one before, as it is for whoever asks for edge after edge. Where
-the power does not move, the counter itself is asked until it does.
+A read of the counter takes milliseconds and holds up every other reading of the card, from whatever process (H200). So
+it is read where its ticks are known not to be: once before the next one and once after it; not before where the last
+tick is the one before, as it is for whoever asks for edge after edge. Where the next tick is not known well enough, the
+counter is asked again and again from where it can be, until it moves.
 """
 
 from __future__ import annotations
@@ -14,28 +13,26 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from gpuledger.collect.tick_phase import Span, TickPhase
 from gpuledger.model.energy_window import TICK_JITTER_NS, TICK_NS, Edge
 
 LIMIT_NS = 400_000_000
 """A counter that has not moved for so long stands still, or is not there."""
 
-STUCK_NS = 5 * TICK_NS // 2
-"""Power that has not moved for so long does not tell the ticks: the counter itself is asked."""
+LOOK_NS = 500_000
+"""How long the card is left alone between two reads where a tick is looked for."""
 
-LOOK_NS = 2_000_000
-"""How often the power is asked while a tick is looked for."""
+TIGHT_NS = 2_000_000
+"""A tick that is known this well, beyond what two reads take, is not looked for: the counter is read after it."""
 
 WIDE_NS = TICK_NS // 6
 """A tick that lies between two looks so far apart is not taken where the next one can be: a processor may be short."""
 
-FRESH_NS = TICK_NS * 9 // 10
-"""How long after a tick the counter is taken to show that tick."""
+MARGIN_NS = 2_000_000
+"""How far reads stay away from where a tick can be."""
 
 LATEST_NS = 1_000_000_000
 """Of an edge that is heard of so late, what the counter showed is not known any more."""
-
-ASKED_FROM = 0.92
-"""Share of the time between two ticks after which the next one is looked for."""
 
 TYPICAL_READ_NS = 4_000_000
 """How long a read of the counter is taken to last before the first (H200)."""
@@ -47,15 +44,14 @@ class Counted(Protocol):
     """What is asked of one card."""
 
     index: int
+    ticks: TickPhase
+    """What is known of when the counter moves."""
 
     def read_energy_mj(self) -> int | None:
         """Return the energy counter; None where it cannot be read."""
 
     def read_throttled_ns(self) -> int | None:
         """Return how long the power cap has held the clock down."""
-
-    def read_beat(self) -> int | None:
-        """Return what moves when the counter ticks and is read in microseconds; None where nothing is."""
 
 
 class EdgeFinder:
@@ -73,19 +69,17 @@ class EdgeFinder:
         self._clock = clock_ns
         self._wanted: list[tuple[int, int, Keep]] = []
         self._counter_ns = TYPICAL_READ_NS
-        self._look: Callable[[], int | None] = card.read_beat
         self._first: tuple[int, int] | None = None
-        self._looked: tuple[int, int | None] = (0, None)
-        self._tick: tuple[int, int] | None = None
+        self._since_ns = 0
+        self._looked_ns = 0
+        self._trusts = False
         self._passed_over = False
         self._last: tuple[int, int] | None = None
-        self._period_ns = 0
 
     @property
     def read_ns(self) -> int:
         """Return how long the next read will take."""
-        is_quick = self._first is not None and self._tick is None and self._look != self._card.read_energy_mj
-        return 0 if is_quick else self._counter_ns
+        return self._counter_ns
 
     def want(self, at_ns: int, keep: Keep) -> None:
         """Ask for the edge at ``at_ns``, now or a moment ago; ``keep`` is given it, or None where there is none."""
@@ -96,112 +90,107 @@ class EdgeFinder:
             return
         self._wanted.append((at_ns, late_ns if late_ns > WIDE_NS else 0, keep))
         if self.due_ns is None:
+            self._passed_over = False
             self._begin(now_ns)
 
     def read(self) -> None:
-        """Ask the card once: for the counter where an edge was asked for or a tick was seen, else for the power."""
-        if self._first is None:
-            self._read_first()
-        elif self._tick is None:
-            self._look_for_tick(*self._first)
+        """Ask the card once."""
+        began_ns = self._clock()
+        if self._first is None and self._is_near_a_tick(began_ns):
+            self._begin(began_ns)
+            return
+        energy_mj = self._card.read_energy_mj()
+        ended_ns = self._clock()
+        self._counter_ns = (3 * self._counter_ns + ended_ns - began_ns) // 4
+        if energy_mj is None:
+            self._settle(None)
+        elif self._first is None:
+            self._wait_for_tick((began_ns + ended_ns) // 2, energy_mj, began_ns)
+        elif energy_mj == self._first[1]:
+            self._look_again(began_ns, ended_ns)
         else:
-            self._read_tick(*self._tick)
+            self._take(energy_mj, began_ns, ended_ns, *self._first)
 
     def _begin(self, now_ns: int) -> None:
-        """Look for the next tick: from what the last one showed, where it is the one before."""
-        self._passed_over = False
-        if self._last is not None and now_ns - self._last[0] < FRESH_NS:
-            self._first, self._tick = self._last, None
-            self.due_ns = max(now_ns, self._last[0] + round(self._period_ns * ASKED_FROM))
-            return
-        self._look = self._card.read_beat
-        self._start_again(now_ns)
-
-    def _distrust(self) -> None:
-        """The power does not tell the ticks: ask the counter itself."""
-        self._look = self._card.read_energy_mj
-        self._start_again(self._clock())
-
-    def _start_again(self, due_ns: int) -> None:
-        self._first = self._tick = None
-        self.due_ns = due_ns
-
-    def _read_counter(self) -> tuple[int, int | None]:
-        """Return the middle of a read, and what it showed."""
-        before_ns = self._clock()
-        energy_mj = self._card.read_energy_mj()
-        after_ns = self._clock()
-        self._counter_ns = (3 * self._counter_ns + after_ns - before_ns) // 4
-        return (before_ns + after_ns) // 2, energy_mj
-
-    def _read_first(self) -> None:
-        """Learn what the counter shows before the tick that is looked for, unless one comes meanwhile."""
-        before = self._card.read_beat()
-        seen_ns, energy_mj = self._read_counter()
-        if energy_mj is None:
-            self._settle(None)
-            return
-        if before is None or self._look == self._card.read_energy_mj:
-            self._look, beat = self._card.read_energy_mj, energy_mj
+        """Look for the next tick: from what the last one showed where it is the one before, else from a read."""
+        self._first = None
+        expected = self._card.ticks.next_after(now_ns)
+        if expected is None or expected[0] > now_ns + self._counter_ns + MARGIN_NS:
+            self.due_ns = now_ns
         else:
-            found = self._card.read_beat()
-            if found != before:
-                self._start_again(self._clock() + LOOK_NS)
-                return
-            beat = before
-        now_ns = self._clock()
-        self._first, self._looked, self.due_ns = (seen_ns, energy_mj), (now_ns, beat), now_ns + LOOK_NS
+            self.due_ns = expected[1] + MARGIN_NS
+        if self._last is not None and expected is not None and expected[0] - self._last[0] < 3 * TICK_NS // 2:
+            self._wait_for_tick(self._last[0] + TICK_NS // 4, self._last[1], now_ns)
 
-    def _look_for_tick(self, first_ns: int, first_mj: int) -> None:
-        begun_ns = self._clock()
-        beat = self._look()
+    def _is_near_a_tick(self, now_ns: int) -> bool:
+        """Return whether a read begun now could be on either side of a tick."""
+        expected = self._card.ticks.next_after(now_ns)
+        return expected is not None and expected[0] < now_ns + self._counter_ns
+
+    def _wait_for_tick(self, seen_ns: int, energy_mj: int, looked_ns: int) -> None:
+        """Plan for the tick after a read: what the counter shows before it is known now."""
         now_ns = self._clock()
-        (looked_ns, known), self._looked = self._looked, (begun_ns, beat)
-        self.due_ns = now_ns + LOOK_NS
-        counts = self._look == self._card.read_energy_mj
-        if beat != known and beat is not None:
-            gap_ns = now_ns - looked_ns
+        self._first, self._since_ns, self._looked_ns = (seen_ns, energy_mj), now_ns, looked_ns
+        expected = self._card.ticks.next_after(looked_ns)
+        is_tight = expected is not None and expected[1] - expected[0] <= TIGHT_NS + 2 * self._counter_ns
+        self._trusts = is_tight and self._card.ticks.is_confirmed
+        if expected is None:
+            self.due_ns = now_ns + LOOK_NS
+        else:
+            self.due_ns = max(expected[1] + MARGIN_NS if self._trusts else expected[0] - MARGIN_NS, now_ns)
+
+    def _look_again(self, began_ns: int, ended_ns: int) -> None:
+        """The counter has not moved: where it was to have moved it is not known any more when it does."""
+        if self._trusts:
+            self._distrust()
+        self._looked_ns = began_ns
+        if ended_ns - self._since_ns > LIMIT_NS:
+            self._settle(None)
+        else:
+            self.due_ns = ended_ns + LOOK_NS
+
+    def _take(self, energy_mj: int, began_ns: int, ended_ns: int, first_ns: int, first_mj: int) -> None:
+        """The counter has moved since the read before: find out when it last did."""
+        if self._trusts:
+            tick, following = self._card.ticks.last_before(began_ns), self._card.ticks.next_after(began_ns)
+            if tick is None or following is None or following[0] < ended_ns:  # it may have moved once more meanwhile
+                self._read_once_more(began_ns, ended_ns, following)
+                return
+        else:
+            gap_ns = ended_ns - self._looked_ns
             if gap_ns > WIDE_NS and not self._passed_over:
                 self._passed_over = True
+                self._wait_for_tick((began_ns + ended_ns) // 2, energy_mj, began_ns)
                 return
-            self._tick, self.due_ns = ((looked_ns + now_ns) // 2, gap_ns), now_ns
-            if counts:
-                self._settle(self._tick, beat, first_ns, first_mj)
-        elif counts and now_ns - first_ns > LIMIT_NS:
-            self._settle(None)
-        elif not counts and now_ns - first_ns > STUCK_NS:
-            self._distrust()
+            tick = self._card.ticks.saw(self._looked_ns, ended_ns)
+        tick_ns = sum(tick) // 2
+        self._last = (tick_ns, energy_mj)
+        unsure_ns = (tick[1] - tick[0]) // 2 + TICK_JITTER_NS
+        ticks = max(math.ceil((tick_ns - first_ns - unsure_ns) / TICK_NS), 1)
+        self._settle(tick, energy_mj, (energy_mj - first_mj) / 1e3 / (ticks * TICK_NS / 1e9))
 
-    def _read_tick(self, tick_ns: int, gap_ns: int) -> None:
-        """Read what the counter shows since the tick, unless it has moved on, or has not moved with the power."""
-        assert self._first is not None
-        first_ns, first_mj = self._first
-        if self._clock() - tick_ns > FRESH_NS:
-            self._start_again(self._clock())
-            return
-        _, energy_mj = self._read_counter()
-        if energy_mj is None:
-            self._settle(None)
-        elif energy_mj == first_mj:
+    def _read_once_more(self, began_ns: int, ended_ns: int, following: Span | None) -> None:
+        """A read took so long that a tick can lie in it: read again after that one, unless that goes on and on."""
+        if following is None or ended_ns - self._since_ns > LIMIT_NS:
             self._distrust()
+            self._looked_ns, self.due_ns = began_ns, ended_ns
         else:
-            self._settle((tick_ns, gap_ns), energy_mj, first_ns, first_mj)
+            self.due_ns = following[1] + MARGIN_NS
 
-    def _settle(self, tick: tuple[int, int] | None, energy_mj: int = 0, first_ns: int = 0, first_mj: int = 0) -> None:
+    def _distrust(self) -> None:
+        """What was known of the ticks does not hold."""
+        self._card.ticks.forget()
+        self._trusts = False
+
+    def _settle(self, tick: Span | None, energy_mj: int = 0, power_w: float = 0.0) -> None:
         """Give every edge asked for to whoever asked."""
         wanted, self._wanted, self.due_ns = self._wanted, [], None
-        last, self._last = self._last, None if tick is None else (tick[0], energy_mj)
         if tick is None:
+            self._last = None
             for *_, keep in wanted:
                 keep(None)
             return
-        tick_ns, gap_ns = tick
-        follows, span_ns = last == (first_ns, first_mj), tick_ns - first_ns
-        self._period_ns = span_ns if follows and gap_ns <= WIDE_NS and not self._passed_over else 0
-        unsure_ns = TICK_NS // 2 if follows else TICK_JITTER_NS + gap_ns // 2
-        ticks = max(math.ceil((span_ns - unsure_ns) / TICK_NS), 1)
-        power_w = (energy_mj - first_mj) / 1e3 / (ticks * TICK_NS / 1e9)
         throttled_ns = self._card.read_throttled_ns()
         for at_ns, late_ns, keep in wanted:
             # Nobody knows the power of the time before an edge was heard of: it is stated as uncertain.
-            keep(Edge(at_ns, tick_ns, energy_mj, gap_ns + 2 * late_ns, power_w, throttled_ns))
+            keep(Edge(at_ns, sum(tick) // 2, energy_mj, tick[1] - tick[0] + 2 * late_ns, power_w, throttled_ns))

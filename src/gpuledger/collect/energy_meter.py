@@ -19,6 +19,7 @@ from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.edges import EdgeFinder
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, children_of
+from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.errors import NoDeviceError
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
@@ -41,6 +42,7 @@ class MeteredCard(Protocol):
 
     uuid: str
     index: int
+    ticks: TickPhase
 
     def read_memory(self) -> MemoryReading | None:
         """Return the card's bytes."""
@@ -53,9 +55,6 @@ class MeteredCard(Protocol):
 
     def read_throttled_ns(self) -> int | None:
         """Return how long the power cap has held the clock down."""
-
-    def read_beat(self) -> int | None:
-        """Return what moves when the counter ticks and is read in microseconds; None where nothing is."""
 
     def read_processes(self) -> list[tuple[int, int | None]]:
         """Return ``(pid, bytes)`` of every process on the card."""

@@ -7,6 +7,7 @@ is against it, and where something is, that is kept apart from the notes: it is 
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable
 
@@ -153,6 +154,10 @@ class LaterPasses:
             return False
         self._tries_left -= 1
         self._last_step = self._steps.seen + self._time_steps
+        started_ns = time.time_ns()
+        self._journal.fact(time_pass_open=True)
+        self._journal.write()  # a program that is killed inside leaves this
+        self._journal.pause("time", started_ns)
         self._see_calls(False)  # or it would stay below the time pass's ranges
         watch.ours_begins()
         self._time_pass.begin()

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gpuledger.collect.tick_phase import TickPhase
+
 _POWER_AVERAGE, _POWER_INSTANT = 185, 186
 """NVML's fields: power of the last second, and power of 25 ms of every 100 ms."""
 
@@ -60,6 +62,7 @@ class CardSensors:
         self._handle = binding.nvmlDeviceGetHandleByIndex(index) if handle is None else handle
         self.name = _text(self._ask(binding.nvmlDeviceGetName)) or "unknown card"
         self.uuid = _text(self._ask(binding.nvmlDeviceGetUUID))
+        self.ticks = TickPhase()
         self._memory_call = _bound_memory_call(binding)
         self._memory = _MEMORY_WORDS(getattr(binding, "nvmlMemory_v2", 0))
         self._memory_place = ctypes.byref(self._memory)
@@ -100,11 +103,6 @@ class CardSensors:
         """Return the energy counter in mJ since the driver was loaded; it takes 3 to 4 ms and ticks every 100 ms."""
         energy_mj = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if energy_mj is None else int(energy_mj)
-
-    def read_beat(self) -> int | None:
-        """Return the card's power in mW: it is renewed when the energy counter ticks, and read in microseconds."""
-        power_mw = self._ask(self._nvml.nvmlDeviceGetPowerUsage)
-        return None if power_mw is None else int(power_mw)
 
     def read_throttled_ns(self) -> int | None:
         """Return how long the power cap has held the clock down since the driver was loaded, in ns."""

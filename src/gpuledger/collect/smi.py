@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, choose_numbers
+from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.errors import NoDeviceError
 from gpuledger.model.nvidia_smi_cells import Field, cells_of, parse_cell
 
@@ -71,6 +72,7 @@ class SmiCard:
         self.index = int(row["index"])
         self.name = str(row["name"] or "unknown card")
         self.uuid = str(row["uuid"] or "")
+        self.ticks = TickPhase()
         self._stream = stream
 
     def read_memory(self) -> MemoryReading | None:
@@ -94,10 +96,6 @@ class SmiCard:
 
     def read_energy_mj(self) -> int | None:
         """Return None: the tool shows no energy counter."""
-        return None
-
-    def read_beat(self) -> int | None:
-        """Return None: there is no counter to follow."""
         return None
 
     def read_throttled_ns(self) -> int | None:

@@ -95,6 +95,7 @@ class TimePass:
         while self._optimizer_ranges:
             self.leave_optimizer()
         profiler = self._profiler
+        self._journal.fact(time_pass_open=False)
         self.leave()
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         if not is_alone:
