@@ -2,8 +2,10 @@
 
 ``--setting card`` runs ``gpuledger estimate --json`` as any user would on a machine with a card; ``hidden`` with no
 card visible; ``no driver`` with a driver's library that cannot be loaded; ``cpu`` is for a torch built without CUDA.
-Beside the peaks each answer keeps a digest of all requests to the allocator in order, and ``--keep`` the requests, so
-that a difference can be followed up. ``--join`` puts several files together and compares each setting with the first.
+Beside the peaks each answer keeps a digest of all blocks taken, in order, and of those given back, in any: autocast
+drops its copies of weights at the end of a step in the order of their addresses, which no two processes have alike.
+``--keep`` keeps the requests, so that a difference can be followed up. ``--join`` puts several files together and
+compares each setting with the first.
 
 Usage:
     python bench/estimate_builds.py --setting card hidden "no driver" --out builds_cuda.json
@@ -23,6 +25,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -84,18 +87,20 @@ def estimate(training: str, setting: str, timeout_s: float, keep: Path | None) -
 
 
 def requests_of(run: Path, keep: Path | None) -> dict[str, Any]:
-    """Return the peak by category, and the number and a digest of all requests in order."""
+    """Return the peak by category, and number and digests of all requests."""
     rank = load(run).rank(0)
     books = break_down(rank, find_peak(rank), by=("category",))
     events = read_journal(run / "rank-0" / "journal").tables["events"]
     asked = np.isin(events["action"], (int(Action.ALLOC), int(Action.FREE_REQUESTED)))
     sizes = np.where(events["action"] == int(Action.ALLOC), events["bytes"], -events["bytes"])[asked].astype(np.int64)
+    taken = sizes[sizes > 0]
     if keep:
         np.save(keep, sizes)
     return {
         "by_category": {account.category: account.bytes for account in books.accounts},
         "requests": len(sizes),
-        "requests_sha256": hashlib.sha256(sizes.tobytes()).hexdigest(),
+        "taken_sha256": hashlib.sha256(taken.tobytes()).hexdigest(),
+        "given_back_sha256": hashlib.sha256(np.sort(sizes[sizes < 0]).tobytes()).hexdigest(),
     }
 
 
@@ -120,6 +125,8 @@ def measure(arguments: argparse.Namespace) -> None:
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
 
+    lock = Lock()
+
     def one(wanted: tuple[str, str]) -> None:
         setting, training = wanted
         left_s = deadline_s - time.monotonic()
@@ -127,8 +134,9 @@ def measure(arguments: argparse.Namespace) -> None:
             found = estimate(training, setting, max(left_s, 1.0), arguments.keep)
         except Exception as error:  # one estimate must not cost the others theirs
             found = {"failed": [f"{type(error).__name__}: {error}"[:300]]}
-        results["settings"][setting]["trainings"][training] = found
-        write_results(arguments.out, results)
+        with lock:
+            results["settings"][setting]["trainings"][training] = found
+            write_results(arguments.out, results)
         print(setting, training, found, flush=True)
 
     with ThreadPoolExecutor(arguments.workers) as pool:
@@ -147,10 +155,10 @@ def join(places: list[Path], out: Path) -> None:
 
 
 def compare(training: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return whether all settings give the same peaks and the same requests in order, and the peaks that differ."""
+    """Return whether all settings give the same peaks and take the same blocks in the same order, and what differs."""
     answers = {name: one["trainings"].get(training, {}) for name, one in settings.items()}
     differing = {}
-    for key in (*PEAKS, "requests_sha256"):
+    for key in (*PEAKS, "requests", "taken_sha256", "given_back_sha256"):
         values = {name: answer.get(key) for name, answer in answers.items()}
         if len(set(values.values())) != 1 or None in values.values():
             differing[key] = values

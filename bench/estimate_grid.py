@@ -22,6 +22,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from environment import describe_environment, write_results
@@ -78,6 +79,7 @@ def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: floa
     out.mkdir(parents=True, exist_ok=True)
     deadline_s = time.monotonic() + limit_s
     results: dict[str, Any] = {"environment": describe_environment("cuda"), "combinations": {}}
+    lock = Lock()
 
     def one(combination: Combination) -> None:
         left_s = deadline_s - time.monotonic()
@@ -90,9 +92,10 @@ def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: floa
                 found = {"failed": ["no time left"]}
             except Exception as error:  # one combination must not cost the others their figures
                 found = {"failed": [f"{type(error).__name__}: {error}"]}
-        results["combinations"][combination.name] = found
-        results["profiles"] = _profiles()
-        write_results(out / "truth.json", results)
+        with lock:
+            results["combinations"][combination.name] = found
+            results["profiles"] = _profiles()
+            write_results(out / "truth.json", results)
         print(combination.name, found.get("peak_allocated_bytes", found), found.get("wall_s"), flush=True)
 
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(workers) as pool:

@@ -61,7 +61,7 @@ def main() -> int:
         arguments.judge.write_text(json.dumps(judged, indent=1) + "\n", encoding="utf-8")
         return 0
     fitted = [without_judges(one) for one in samples]
-    arrays = table_of(fitted)
+    arrays: dict[str, Any] = {**table_of(fitted)}
     for operation, one in enumerate(fitted):
         arrays |= grow(one, operation)
     np.savez_compressed(OUT, **arrays)
