@@ -124,7 +124,7 @@ def test_a_program_that_is_killed_inside_the_time_pass_is_told(tmp_path: Path) -
     with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
         for number in range(1, 20):
             if number == 15:
-                shutil.copytree(tmp_path / "run" / "rank-0", tmp_path / "killed" / "rank-0")
+                shutil.copytree(recording.path / "rank-0", tmp_path / "killed" / "rank-0")
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     killed, ended = post_rank(tmp_path / "killed" / "rank-0"), recording.run().rank().manifest

@@ -112,6 +112,8 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
         facts.pop(inner, None)
     if closed is None:
         notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")
+    if facts.pop("time_pass_open", False):
+        notes.append("The time pass was cut off: its process was killed, or still runs.")
     checks = [check for book in books for check in check_device(book, journal)]
     notes.extend(
         f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]
