@@ -64,7 +64,8 @@ base_after_w of the idle card, idle_w before the program, notes), `inputs` (modu
 tensor of the outermost module), `calls` (runs of steps with one shape: first, last, rows, length),
 `measured_watts` (of operators on its card, by which joules are shared: card, source, types; absent where not known),
 `time_steps` (first and last of the time pass; absent without one), `kernels_alone` (from which of them on, and from
-which time, only kernels were recorded; null where operators always were), `status` (closed, cut off),
+which time, only kernels were recorded; null where operators always were), `host_waits` (the time pass's gaps on each
+device, and the part of them that the host took), `status` (closed, cut off),
 `closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` (posted so far), `stacks`, `notes`,
 `left_out` (what a pass that nobody asked for by name could not have; absent where each had all), `damaged` (parts that
 could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,

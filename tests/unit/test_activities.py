@@ -7,6 +7,7 @@ import pytest
 from traced import ENGINE, NODE, Trace
 
 from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans, own_spans
+from gpuledger.analyze.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
 from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Part, journal_of
 
@@ -164,3 +165,23 @@ def test_likes_are_found_on_every_stream_and_times_are_their_own() -> None:
     last = int(np.flatnonzero((spans.stream == 9) & (spans.step == 5))[0])
     assert (spans.start_ns[last], spans.end_ns[last]) == (1009, 1012)
     assert (PHASES[spans.phase[last]], spans.kind[last]) == ("optimizer", SPAN_KINDS.index("kernel"))
+
+
+def test_a_gap_is_the_hosts_where_nothing_was_launched_before_it() -> None:
+    """The second kernel waited behind the first, the third for its launch; the last is of a step of kernels alone."""
+    trace = Trace()
+    first, second, third = (trace.host("aten::mm", at, at + 5) for at in (10, 20, 200))
+    trace.device("kernel", 30, 100, first)
+    trace.device("kernel", 110, 150, second)
+    trace.device("kernel", 210, 260, third)
+    trace.device("kernel", 120, 140, second, stream=8)
+    assert host_waits(trace.owned()) == [{"device_idx": 0, "gap_ns": 10 + 60, "host_ns": 60}]
+    both = alone(trace, ((7, ("kernel",) * 3), (8, ("kernel",))))
+    assert host_waits(both.owned()) == [{"device_idx": 0, "gap_ns": 10 + 60, "host_ns": 60}]
+
+
+def test_the_hosts_own_operators_wait_for_nobody() -> None:
+    trace = Trace()
+    for at in (10, 50):
+        trace.host("aten::mm", at, at + 5)
+    assert host_waits(trace.owned()) == []

@@ -32,7 +32,8 @@ _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 class OwnedSpans:
     """One entry per span: ``kind`` in SPAN_KINDS, names in the activities' own; -1 stands for none.
 
-    ``operator_id`` is the name of the operator that launched it, or that it is.
+    ``operator_id`` is the name of the operator that launched it, or that it is; ``launched_ns`` is when that began, -1
+    where it was not recorded.
     """
 
     kind: NDArray[np.int8]
@@ -46,6 +47,7 @@ class OwnedSpans:
     step: I64
     operator_id: I64
     scope_id: I64
+    launched_ns: I64
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         step=np.where(step > 0, step + steps_later, 0),
         operator_id=np.where(placed, table["name_id"][at], -1).astype(np.int64),
         scope_id=np.where(placed, owners.scope[at], NONE),
+        launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
     )
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.activities import own_spans
+from gpuledger.analyze.activities import OwnedSpans, own_spans
 from gpuledger.analyze.checks import check_device
 from gpuledger.analyze.device import DeviceBook, device_books
+from gpuledger.analyze.host_waits import MANIFEST_KEY as HOST_WAITS
+from gpuledger.analyze.host_waits import host_waits
 from gpuledger.analyze.paths import module_rows, qualified_names, storable
 from gpuledger.analyze.rows import (
     block_table,
@@ -58,24 +60,27 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
     parts = _count_parts(rank_directory)
     journal = read_journal(rank_directory / JOURNAL_DIRECTORY)
     books = device_books(journal)
-    for name, table in build_tables(journal, books).items():
+    owned = own_spans(journal)
+    for name, table in build_tables(journal, books, owned).items():
         write_table(rank_directory, table, name)
     manifest = build_manifest(journal, books, int(rank_directory.name.removeprefix("rank-")))
     manifest["journal_parts"] = parts
     if libraries is not None:
         manifest["libraries"] = libraries
+    if owned is not None:
+        manifest[HOST_WAITS] = host_waits(owned)
     write_json(rank_directory / "manifest.json", manifest)
     return manifest
 
 
-def build_tables(journal: Journal, books: list[DeviceBook]) -> dict[str, Any]:
+def build_tables(journal: Journal, books: list[DeviceBook], owned: OwnedSpans | None = None) -> dict[str, Any]:
     """Return every table of a rank as Arrow, by name."""
     import pyarrow as pa
 
     called_roots = journal.facts.get("called_roots") or []
     modules = module_rows(journal.modules, called_roots)
     names = qualified_names(journal.names, _owners_of_names(journal), journal.modules, called_roots)
-    owned, first_name = own_spans(journal), len(names)
+    first_name = len(names)
     if owned is not None:
         names = [*names, *map(storable, journal.facts["activity_names"])]
     tables: dict[str, Any] = {

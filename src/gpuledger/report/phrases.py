@@ -126,6 +126,8 @@ def time_parts(times: TimeBreakdown) -> list[str]:
     parts = [f"{busy} ({percent(min(times.busy_ns, step_ns), step_ns)})" if step_ns else busy]
     if times.idle_ns is not None:
         parts.append(f"idle {format_ns(max(round(times.idle_ns), 0))} (derived)")
+    if times.host_bound_ns is not None:
+        parts.append(f"host-bound {format_ns(round(times.host_bound_ns))} of it")
     others = {kind: round(times.by_kind_ns.get(kind, 0)) for kind in ("copy", "collective")}
     return [*parts, *(f"{kind} {format_ns(time_ns)}" for kind, time_ns in others.items() if time_ns), source]
 
