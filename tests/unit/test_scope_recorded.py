@@ -15,7 +15,7 @@ import gpuledger
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.groups import NO_SCOPE, group_accounts
 from gpuledger.analyze.instant import find_peak
-from gpuledger.collect import scope_tracker
+from gpuledger.collect import scope_tracker, scopes
 from gpuledger.collect.scope_crossings import numbered_nodes
 from gpuledger.collect.scopes import current_path
 
@@ -275,8 +275,6 @@ def test_any_name_arrives() -> None:
 
 
 def test_nothing_is_left_when_the_recording_ends_inside_a_scope() -> None:
-    from gpuledger.collect import scopes
-
     def program(recording: Any) -> Any:
         scope = gpuledger.scope("open")
         scope.__enter__()
@@ -287,6 +285,54 @@ def test_nothing_is_left_when_the_recording_ends_inside_a_scope() -> None:
     assert current_path() == "open"
     gpuledger.scope("open").__exit__(None, None, None)
     assert current_path() == ""
+
+
+def test_a_decorated_function_says_its_scope_each_time_it_is_called() -> None:
+    @gpuledger.scope("inner")
+    def make(size: int) -> torch.Tensor:
+        return torch.ones(size)
+
+    @gpuledger.scope("outer")
+    def around(size: int, *, fail: bool = False) -> None:
+        for number in range(2):
+            torch.ones(size + number)
+            make(size + 2 + number)
+        torch.ones(size + 4 // (not fail))
+
+    def program(recording: Any) -> None:
+        for size in (1000, 2000):
+            around(size)
+            torch.ones(size + 5)
+        with pytest.raises(ZeroDivisionError):
+            around(3000, fail=True)
+        torch.ones(3005)
+
+    found = scopes_by_size(record_run(program), "setup")
+    expected = {0: "outer", 1: "outer", 2: "outer/inner", 3: "outer/inner", 4: "outer", 5: ""}
+    for size in (1000, 2000):
+        assert {number: found[size + number] for number in expected} == {n: {path} for n, path in expected.items()}
+    assert [found[3000 + number] for number in (1, 3, 5)] == [{"outer"}, {"outer/inner"}, {""}]
+
+
+def test_recordings_end_and_begin_inside_a_decorated_function(tmp_path: Path) -> None:
+    first, second = (gpuledger.record(out=tmp_path / name, devices="cpu") for name in ("first", "second"))
+
+    @gpuledger.scope("open")
+    def change(number: int) -> None:
+        if number == 1:
+            first.__exit__(None, None, None)
+            second.__enter__()
+
+    first.__enter__()
+    change(0)
+    change(1)
+    after = torch.ones(1001)
+    assert (current_path(), scopes._runner is not None) == ("", True)
+    second.__exit__(None, None, None)
+    assert scopes._runner is None
+    del after
+    books = break_down(second.run().rank(), find_peak(second.run().rank()), ("scope",))
+    assert {account.scope for account in books.accounts if account.bytes == 4004} == {""}
 
 
 def test_a_compiled_region_with_scopes_is_one_graph_and_is_not_compiled_again() -> None:

@@ -18,19 +18,19 @@ class ThreadState:
 
     ``stack`` holds ``[module_id, last_sequence_number]`` of the modules it is inside, ``claimed`` the sequence numbers
     of the graph nodes that carry a hook already. ``token`` is without the scope, whose piece is ``scope``;
-    ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scoped_nodes`` before which nodes
+    ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scope_changes`` does for those that
+    are not in these yet, ``scoped_nodes`` before which nodes
     backward goes to which, ``scope_claimed`` the nodes whose module's hook says so, ``scopes_before`` what to go back
-    to inside a backward pass. ``scope_number`` is the last of ``scope_starts``, ``scope_since`` the number at the end
-    of the last backward pass, ``scope_shape`` what the one under way is known again by, ``scope_awaited`` the nodes
-    that have to run in it.
+    to inside a backward pass. ``scope_since`` is the number at the end of the last backward pass, ``scope_shape`` what
+    the one under way is known again by, ``scope_awaited`` the nodes that have to run in it.
     """
 
     __slots__ = (
         "claimed",
         "scope",
         "scope_awaited",
+        "scope_changes",
         "scope_claimed",
-        "scope_number",
         "scope_pieces",
         "scope_shape",
         "scope_since",
@@ -48,7 +48,7 @@ class ThreadState:
         self.scope = ""
         self.scope_claimed: set[int] = set()
         self.scope_awaited: set[int] = set()
-        self.scope_number = -1
+        self.scope_changes: dict[int, str] = {}
         self.scope_since = 0
         self.scope_shape: tuple[Any, ...] = ()
         self.scope_starts: list[int] = []

@@ -14,6 +14,8 @@ from typing import Any
 
 from gpuledger.collect.phases import ThreadState
 
+CHANGES_KEPT = 1 << 16
+"""Changes of scope and hooked nodes remembered per thread: the older half goes where nobody runs backward."""
 SHAPES_KEPT = 64
 """Backward passes that are told apart; of those there are one or a few in a training step."""
 _NO_NUMBER = 1 << 62
@@ -21,6 +23,18 @@ _NO_NUMBER = 1 << 62
 
 _Crossing = tuple[int, str]
 """Number of the first node that runs in a scope, and the scope's piece."""
+
+
+def keep_changes(state: ThreadState) -> None:
+    """Put the latest changes of scope behind those before them; of two without a node between them the later counts."""
+    changes, starts, pieces = state.scope_changes, state.scope_starts, state.scope_pieces
+    if starts and starts[-1] in changes:
+        del starts[-1], pieces[-1]
+    starts.extend(changes)
+    pieces.extend(changes.values())
+    changes.clear()
+    if len(starts) > CHANGES_KEPT:
+        del starts[: CHANGES_KEPT // 2], pieces[: CHANGES_KEPT // 2]
 
 
 class Crossings:

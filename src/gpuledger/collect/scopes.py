@@ -41,6 +41,8 @@ class Level:
 _NO_SCOPE = Level("", None)
 _current: ContextVar[Level] = ContextVar("gpuledger scope", default=_NO_SCOPE)
 _get, _set = _current.get, _current.set
+go_back = _set
+"""Leaves for the level it is given: for whoever calls decorated functions."""
 _levels_made = 0
 
 
@@ -48,20 +50,31 @@ Listener = Callable[[Level, Any], None]
 """Whoever records: called on the thread where the scope at work changes, with the level that now is, and with the scope
 where one was entered, None where one was left."""
 
+Runner = Callable[[Level, Level, Any, Any, Any, Any], Any]
+"""Calls a decorated function: with the level around it and that entered for it, its scope, the function, args and
+kwargs. Says what a listener is told, goes back to the level around, and returns what the function returns."""
+
 _listener: Listener | None = None
+_runner: Runner | None = None
 
 
-def listen(listener: Listener) -> None:
-    """Tell ``listener``, and nobody else, of every entry and exit from now on."""
-    global _listener
-    _listener = listener
+def listen(listener: Listener, runner: Runner | None = None) -> None:
+    """Tell ``listener``, and nobody else, of every entry and exit from now on; ``runner`` takes decorated functions."""
+    global _listener, _runner
+    _listener, _runner = listener, runner
+
+
+def say(level: Level) -> None:
+    """Tell whoever listens that a scope was left for ``level``."""
+    if _listener is not None:
+        _listener(level, None)
 
 
 def stop_listening(listener: Listener) -> None:
     """Tell ``listener`` nothing any more; does nothing where another has taken its place."""
-    global _listener
+    global _listener, _runner
     if _listener == listener:
-        _listener = None
+        _listener = _runner = None
 
 
 def _go_in(around: Level, scope: Scope) -> Level:
@@ -187,14 +200,15 @@ def _wrapped(function: Function, name: str, append: bool) -> Function:
         if level.around is not around:
             level = last = around.inside.get(shared.key) or _go_in(around, shared)
         _set(level)
+        if _runner is not None:
+            return _runner(around, level, shared, function, args, kwargs)
         if _listener is not None:
             _listener(level, shared)
         try:
             return function(*args, **kwargs)
         finally:
             _set(around)
-            if _listener is not None:
-                _listener(around, None)
+            say(around)
 
     @functools.wraps(function)
     def generating(*args: Any, **kwargs: Any) -> Any:
