@@ -55,11 +55,18 @@ class Quantity:
     forest: Forest
     widen: float
 
-    def predict(self, features: Features) -> tuple[Floats, Floats, Floats]:
-        """Return middle, low and high, float64[n] each, as log2 of the share of the roof."""
+    def predict(self, features: Features, beyond: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return middle, low and high, float64[n] each, as log2 of the share of the roof.
+
+        Args:
+            features: Of the operators.
+            beyond: By how many doublings each lies beyond the largest of its name. Trees tell of such what they tell of
+                that largest one, and are not asked.
+        """
         near, deviation = self.process.predict(features)
         far = self.forest.predict(np.column_stack([features.values, self.levels.of(features.kinds)]))
-        middle = near + np.clip(deviation / UNSURE, 0.0, 1.0) * (far - near)
+        weight = np.clip(deviation / UNSURE, 0.0, 1.0) * np.clip(1 - beyond, 0.0, 1.0)
+        middle = near + weight * (far - near)
         half = self.widen * deviation
         return middle, np.minimum(near - half, middle), np.maximum(near + half, middle)
 
@@ -177,6 +184,14 @@ def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
         )
         for name, found in sizes.items()
     }
+
+
+def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: Work) -> float:
+    """Return by how many doublings an operator lies beyond the largest of its name; 0 within, and of a new name."""
+    known = ranges.get(key.name)
+    if known is None:
+        return 0.0
+    return float(max(np.log2(work.flops + 1) - known.flops[1], np.log2(work.bytes + 1) - known.bytes[1], 0.0))
 
 
 def out_of_range(key: OperatorKey, ranges: Mapping[str, Range], work: Work | None = None) -> str:

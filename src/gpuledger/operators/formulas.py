@@ -125,7 +125,14 @@ def _by_elements(key: OperatorKey, family: str) -> Work:
 
 
 def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> Work:
-    """Return the work of a lookup: a row of the first tensor for each index, not the whole of it."""
+    """Return the work of a lookup: a row of the first tensor for each index, not the whole of it.
+
+    The gradient reads a row for each index as well, and writes a whole table of zeros and sums.
+    """
+    if key.name == "embedding_dense_backward" and len(key.arguments) > 2 and is_tensor(key.arguments[0]):
+        gradient = key.arguments[0]
+        table_bytes = key.arguments[2] * gradient["shape"][-1] * _item_bytes(gradient)
+        return Work("embedding", 0, sum(tensor_bytes(tensor) for tensor in tensors), table_bytes)
     indices = [tensor for tensor in tensors if tensor["dtype"] in ("int64", "int32")]
     rows = max((math.prod(tensor["shape"]) for tensor in indices), default=1)
     table = next((tensor for tensor in tensors if tensor not in indices), None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuledger.errors import InputError
 from gpuledger.operators.features import NAMES, features_of
-from gpuledger.operators.fit import Example, Model, Quantity, Range, out_of_range, time_target
+from gpuledger.operators.fit import Example, Model, Quantity, Range, doublings_beyond, out_of_range, time_target
 from gpuledger.operators.formulas import work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.process import Process
@@ -54,11 +54,14 @@ class FittedPredictor:
         works = [work_of(key) for key in keys]
         features = features_of(keys, hot, self.roof, works)
         roofs_ns = np.array([self.roof.time_ns(key, work) for key, work in zip(keys, works, strict=True)])
-        times = [roofs_ns * np.exp2(share) for share in self._model.time.predict(features)]
+        beyond = np.array(
+            [doublings_beyond(key, self._model.ranges, work) for key, work in zip(keys, works, strict=True)]
+        )
+        times = [roofs_ns * np.exp2(share) for share in self._model.time.predict(features, beyond)]
         powers = None
         limit_w = self.roof.power_limit_w
         if self._model.power is not None and limit_w:
-            shares = self._model.power.predict(features)
+            shares = self._model.power.predict(features, beyond)
             powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in shares]
         return [
             Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges, work))

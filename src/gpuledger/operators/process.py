@@ -22,6 +22,8 @@ from gpuledger.operators.formulas import FAMILIES
 
 MOST_ROWS = 500
 """Rows that the scales are learned from: it takes the cube of them, and more teach little."""
+LEAST_ROWS = 60
+"""Families with fewer rows are told together."""
 STEPS = 40
 LEAST_SCALE = 0.05
 """A feature that hardly varies is not blown up."""
@@ -97,33 +99,38 @@ class Process:
         asked = _standard(features, self.shift, self.scale)
         low, high = self.rows.values.min(axis=0), self.rows.values.max(axis=0)
         asked = replace(asked, values=np.clip(asked.values, low, high))
-        covariance = _covariance(self.scales, asked, self.rows)
-        terms, families = np.exp(2 * self.scales.terms), asked.families
-        own = np.exp(2 * self.scales.own[families]) + np.exp(2 * self.scales.noise[families])
-        known = np.einsum("ij,ij->i", covariance @ self._inverse, covariance)
-        return self.centre + covariance @ self._weights, np.sqrt(np.maximum(terms.sum() + own - known, _JITTER))
+        middles, deviations = np.empty(len(asked)), np.empty(len(asked))
+        for family in np.unique(asked.families):
+            some = np.flatnonzero(asked.families == family)
+            middles[some], deviations[some] = self._parts[self._part_of[family]].predict(asked[some])
+        return self.centre + middles, deviations
 
     def left_out(self, groups: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return, for each row, how far off it is predicted without its group, and the deviation told for that.
-
-        Source: the inverse covariance's blocks, which is exact and needs no second fit.
-        """
+        """Return, for each row, how far off it is predicted without its group, and the deviation told for that."""
         misses, deviations = np.empty(len(groups)), np.empty(len(groups))
-        for group in np.unique(groups):
-            rows = np.flatnonzero(groups == group)
-            block = np.linalg.inv(self._inverse[np.ix_(rows, rows)])
-            misses[rows], deviations[rows] = block @ self._weights[rows], np.sqrt(np.diag(block))
+        for number, part in enumerate(self._parts):
+            own = np.array([self._part_of[family] == number for family in self.rows.families[part.places]])
+            for group in np.unique(groups[part.places[own]]):
+                inside = np.flatnonzero(groups[part.places] == group)
+                misses[part.places[inside]], deviations[part.places[inside]] = part.without(inside)
         return misses, deviations
 
     @cached_property
-    def _inverse(self) -> Floats:
-        covariance = _covariance(self.scales, self.rows, self.rows)
-        covariance[np.diag_indices(len(covariance))] += np.exp(2 * self.scales.noise[self.rows.families]) + _JITTER
-        return np.asarray(np.linalg.inv(covariance))
+    def _part_of(self) -> npt.NDArray[np.int64]:
+        """The number of the part that tells each family."""
+        counts = np.bincount(self.rows.families, minlength=len(FAMILIES))
+        numbers = np.cumsum(counts >= LEAST_ROWS) - 1
+        return np.where(counts >= LEAST_ROWS, numbers, numbers[-1] + 1)
 
     @cached_property
-    def _weights(self) -> Floats:
-        return np.asarray(self._inverse @ (self.target - self.centre))
+    def _parts(self) -> tuple[_Part, ...]:
+        """One for each large family, and one for the small ones, which some rows of all others help."""
+        numbers = self._part_of[self.rows.families]
+        small = self._part_of.max()
+        places = [np.flatnonzero(numbers == number) for number in range(small)]
+        others = np.random.default_rng(0).permutation(np.flatnonzero(numbers < small))[:MOST_ROWS]
+        places.append(np.sort(np.concatenate([np.flatnonzero(numbers == small), others])))
+        return tuple(_Part(self.scales, some, self.rows[some], self.target[some] - self.centre) for some in places)
 
     def arrays(self, name: str) -> dict[str, Any]:
         """Return what :meth:`of_arrays` reads, by names that begin with ``name``."""
@@ -147,8 +154,49 @@ class Process:
             for field in ("values", "kinds", "families", "target", "centre", "shift", "scale", "scales")
         )
         return cls(
-            Features(values, kinds, families), target, float(centre), shift, scale, Scales.of_flat(np.asarray(scales))
+            Features(values, kinds, families),
+            target,
+            float(centre),
+            shift,
+            scale,
+            Scales.of_flat(np.asarray(scales)),
         )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows that tell one another's families: the cube of all of them would take too long."""
+
+    scales: Scales
+    places: npt.NDArray[np.int64]
+    rows: Features
+    target: Floats
+
+    def predict(self, asked: Features) -> tuple[Floats, Floats]:
+        """Return middle and deviation, from the mean of all."""
+        covariance = _covariance(self.scales, asked, self.rows)
+        terms, families = np.exp(2 * self.scales.terms), asked.families
+        own = np.exp(2 * self.scales.own[families]) + np.exp(2 * self.scales.noise[families])
+        known = np.einsum("ij,ij->i", covariance @ self._inverse, covariance)
+        return covariance @ self._weights, np.sqrt(np.maximum(terms.sum() + own - known, _JITTER))
+
+    def without(self, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Return how far off these rows are predicted from the others, and the deviations told for that.
+
+        Source: the inverse covariance's blocks, which is exact and needs no second fit.
+        """
+        block = np.linalg.inv(self._inverse[np.ix_(rows, rows)])
+        return block @ self._weights[rows], np.sqrt(np.diag(block))
+
+    @cached_property
+    def _inverse(self) -> Floats:
+        covariance = _covariance(self.scales, self.rows, self.rows)
+        covariance[np.diag_indices(len(covariance))] += np.exp(2 * self.scales.noise[self.rows.families]) + _JITTER
+        return np.asarray(np.linalg.inv(covariance))
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return np.asarray(self._inverse @ self.target)
 
 
 def learn_process(features: Features, target: Floats, groups: npt.NDArray[np.int64]) -> Process:

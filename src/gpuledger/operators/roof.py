@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 TILE, THIN = 64, 16
 """Rows and columns of a tile that one multiprocessor takes, and those of a product with hardly any."""
+SPLIT = 4_096
+"""A part of a sum that is split has so many terms at least."""
 FLOOR_NS = 1_500.0
 """What a kernel takes that does nothing."""
+CHANNELS_AT_ONCE, ROW_NS = 2, 200.0
+"""Channels of a batch norm in training that a multiprocessor takes at once; what a row of a layer norm takes it."""
 _FALLBACKS = {"bfloat16": ("float16", "float32"), "float16": ("bfloat16", "float32"), "tf32": ("float32",)}
 _CORES = ("float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2")
 
@@ -47,20 +51,40 @@ class Roof:
 
     def time_ns(self, key: OperatorKey, work: Work) -> float:
         """Return what one call takes at least, with its launches, and with tiles and waves that are not full."""
-        return max(self.least_ns(key, work), self._waves_ns(key, work)) + FLOOR_NS * work.launches
+        return (
+            max(self.least_ns(key, work), self._waves_ns(key, work), self._norm_ns(key, work))
+            + FLOOR_NS * work.launches
+        )
+
+    def _norm_ns(self, key: OperatorKey, work: Work) -> float:
+        """Return what a norm takes whose blocks each take one mean: a channel's, or a row's; 0 for what is none."""
+        is_backward = "backward" in key.name
+        if work.family != "normalization" or self.multiprocessors <= 1:
+            return 0.0
+        first = next(key.tensors(), None)
+        if first is None or len(first["shape"]) < 2:
+            return 0.0
+        if "batch_norm" in key.name:
+            is_mean_made = is_backward or (len(key.arguments) > 5 and bool(key.arguments[5]))
+            waves = first["shape"][1] / (CHANNELS_AT_ONCE * self.multiprocessors)
+            return work.bytes / self.byte_per_ns * math.ceil(waves) / waves if is_mean_made and waves else 0.0
+        return 0.0 if is_backward else int(math.prod(first["shape"][:-1])) / self.multiprocessors * ROW_NS
 
     def _waves_ns(self, key: OperatorKey, work: Work) -> float:
         """Return what the waves of a matrix product's tiles take; 0 for what is none.
 
-        A convolution is none here: its library splits it in ways of its own.
+        Where a wave is not full a long sum is split over it. A convolution is none here: its library splits it in ways
+        of its own.
         """
         gemm = work.gemm
         if gemm is None or work.family != "matmul":
             return 0.0
         m, n = (TILE if size > THIN else THIN for size in (gemm.m, gemm.n))
         tiles = gemm.batch * math.ceil(gemm.m / m) * math.ceil(gemm.n / n)
-        waves = math.ceil(tiles / max(self.multiprocessors, 1))
-        return waves * 2 * m * n * gemm.k * max(self.multiprocessors, 1) / self.peak(key)
+        processors = max(self.multiprocessors, 1)
+        parts = max(min(processors // tiles, gemm.k // SPLIT), 1) if tiles else 1
+        waves = math.ceil(tiles * parts / processors)
+        return waves * 2 * m * n * gemm.k / parts * processors / self.peak(key)
 
 
 def roof_of_card(card: Card) -> Roof:

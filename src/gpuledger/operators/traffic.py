@@ -91,7 +91,8 @@ def _converted(key: OperatorKey) -> int:
 
 
 def _joined(key: OperatorKey) -> int:
-    return sum(dense_bytes(tensor) for tensor in tensors_in(key.arguments[0]))
+    tensors = list(tensors_in(key.arguments[0]))
+    return sum(int(math.prod(tensor["shape"])) for tensor in tensors) * _promoted_bytes(tensors)
 
 
 def _padded(key: OperatorKey) -> int:
@@ -150,10 +151,19 @@ def broadcast_elements(tensors: Sequence[Tensor]) -> int:
 
 
 def _elementwise(key: OperatorKey) -> int:
-    elements = broadcast_elements(list(key.tensors()))
+    tensors = list(key.tensors())
+    elements = broadcast_elements(tensors)
     if key.name in _COMPARISONS:
         return elements
-    return elements * (_item(key) + int(key.name == "native_dropout"))
+    item_bytes = _item(key) if key.name.endswith("_") else _promoted_bytes(tensors)
+    return elements * (item_bytes + int(key.name == "native_dropout"))
+
+
+def _promoted_bytes(tensors: Sequence[Tensor]) -> int:
+    """Return the bytes of an element of what tensors are promoted to: floats before integers; scalars do not count."""
+    counting = [tensor for tensor in tensors if tensor["shape"]] or tensors
+    floats = [tensor for tensor in counting if "float" in tensor["dtype"]] or counting
+    return max(ITEM_BYTES[tensor["dtype"]] for tensor in floats)
 
 
 _WRITTEN: dict[str, Callable[[OperatorKey], int]] = {
