@@ -19,7 +19,10 @@ FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 """cuDNN's operations. A transposed convolution's forward is another's gradient of the data, and the other way round."""
 _VECTOR_BYTES, _FLOAT_BYTES, _MIB = 16, 4, float(1 << 20)
 _PROCESSORS, _TILE = 132, 128
-_SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 14.0)
+_SHARES = (
+    0.02, 0.05, 0.1, 0.15, 0.2, 0.27, 0.35, 0.43, 0.5, 0.6, 0.75, 0.9, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0,
+    5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0,
+)  # fmt: skip
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _LIMIT = PLACE["groups"] + 1
 
@@ -112,16 +115,24 @@ def sums(n: dict[str, Numbers], operation: int) -> dict[str, Numbers]:
         "WY": weight + small, "X": large, "Y": small, "W": weight, "xy": n["X"] + n["Y"],
         "xwy": n["X"] + n["W"] + n["Y"],
     }  # fmt: skip
-    for step in (8, 16, 32, 64):
-        wide_large = n["X"] * _up(n["large_each"], step) / n["large_each"]
-        wide_small = n["Y"] * _up(n["small_each"], step) / n["small_each"]
-        found |= {f"X:{step}": wide_large, f"Y:{step}": wide_small, f"XY:{step}": wide_large + wide_small}
+    for step in (4, 8, 16, 32, 64):
+        found |= _widened(n, step)
     found |= {f"{share}xy": share * found["xy"] for share in _SHARES}
     for base in ("0", "XY", "XWY"):
         found |= {f"{base}+{size}M": found[base] + size * _MIB for size in (1, 2, 4, 8, 16)}
     if operation == WEIGHT_GRADIENT:
         found |= _partial_sums(n, found)
     return found
+
+
+def _widened(n: dict[str, Numbers], step: int) -> dict[str, Numbers]:
+    """Return sums with the channels of each group filled up to a multiple of ``step``."""
+    more_large = _up(n["large_each"], step) / n["large_each"]
+    more_small = _up(n["small_each"], step) / n["small_each"]
+    large, small = n["X"] * more_large, n["Y"] * more_small
+    named = {"X": large, "Y": small, "XY": large + small, "2XY": 2 * (large + small)}
+    named["XWY"] = large + small + n["W"] * more_large * more_small
+    return {f"{name}:{step}": value for name, value in named.items()}
 
 
 def _partial_sums(n: dict[str, Numbers], found: dict[str, Numbers]) -> dict[str, Numbers]:
