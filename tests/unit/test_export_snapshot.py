@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
 from imports import DATA, make, rows
+from random_runs import Life, block_rows, lives, written
 from recordings.load import RECORDINGS, post_recording
 from synthetic import HOSTILE, make_run
 from torch.cuda import _memory_viz
@@ -19,6 +21,7 @@ from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.live import allocated_curve, read_lives
 from gpuledger.cli.main import main
+from gpuledger.model.export_snapshot import snapshot_of
 from gpuledger.model.run import Rank, read_run
 
 
@@ -194,6 +197,26 @@ def in_segments_at_every_event(snapshot: dict[str, Any], device: int) -> bool:
 def test_every_block_lies_in_a_segment_at_every_event(cuda: bool, tmp_path: Path) -> None:
     snapshot = exported(make_run(tmp_path / "run.ledger", blocks=120, cuda=cuda), tmp_path / "x.pickle")
     assert in_segments_at_every_event(snapshot, 0)
+
+
+def test_pools_of_graphs_and_of_the_program_are_their_segments() -> None:
+    """The viewer draws what they hold apart."""
+    life = Life(100, 0, "weight", "setup", -1, -1, 0, before=True, born=0, lasts=None, waits=None)
+    blocks = block_rows([life] * 4)
+    for block, pool in zip(blocks, (0, 3, -2, None), strict=True):
+        block["pool_id"] = pool
+    with written(blocks) as rank:
+        assert [one["segment_pool_id"] for one in snapshot_of(rank)["segments"]] == [(0, 0), (3, 0), (0, 2), (0, 0)]
+
+
+@given(lives)
+@settings(max_examples=15, deadline=None)
+def test_any_run_is_a_snapshot_that_the_viewer_can_go_through(drawn: list[Life]) -> None:
+    with written(block_rows(drawn)) as rank:
+        snapshot = snapshot_of(rank)
+    assert next(iter(as_met(snapshot))) == "unknown"
+    for device in range(len(snapshot["device_traces"])):
+        assert in_segments_at_every_event(snapshot, device)
 
 
 def test_cpu_tensors_are_the_device_after_the_cards(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ a trace allocates only.
 from __future__ import annotations
 
 import pickle
+from bisect import bisect_left
 from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -142,13 +143,16 @@ class _Device:
         self._pieces = segments
         self._words = words
         self._leading = leading
+        self._known_pools = sorted(
+            (row["address"], row["alloc_index"], row["pool_id"]) for row in blocks if row["pool_id"] is not None
+        )
         self._turnover: tuple[dict[int, list[Range]], dict[int, list[Range]]] = ({}, {})
         for piece in segments:
             for column, ranges in zip(("alloc_index", "free_index"), self._turnover, strict=True):
                 if piece["pool"] == "expandable" and piece[column] is not None:
                     ends = (piece["address"], piece["address"] + piece["bytes"])
                     ranges.setdefault(piece[column], []).append(ends)
-        if not any(block["address"] for block in blocks):
+        if not segments and not any(block["address"] for block in blocks):
             place = FIRST_ADDRESS
             for block in blocks:
                 block["address"] = place
@@ -239,7 +243,7 @@ class _Device:
             "total_size": size,
             "stream": stream,
             "segment_type": "small" if pool == "small" else "large",
-            "segment_pool_id": (0, 0),
+            "segment_pool_id": self._pool_of(start, size),
             "is_expandable": pool == "expandable",
             "allocated_size": sum(row["size"] for row in rows if row["state"] == "active_allocated"),
             "active_size": sum(row["size"] for row in rows if row["state"] != "inactive"),
@@ -247,6 +251,12 @@ class _Device:
             "frames": [],
             "blocks": rows,
         }
+
+    def _pool_of(self, start: int, size: int) -> tuple[int, int]:
+        """Return a segment's pool as torch numbers it: a CUDA graph's, the program's. Its last block's is taken."""
+        low, high = (bisect_left(self._known_pools, (place,)) for place in (start, start + size))
+        pool = max(((index, pool) for _, index, pool in self._known_pools[low:high]), default=(0, 0))[1]
+        return max(pool, 0), max(-pool, 0)
 
     def _rows(self, start: int, size: int, inside: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows, place = [], start
