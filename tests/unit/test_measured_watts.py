@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_the_table_that_ships_is_that_of_the_book() -> None:
     assert maker.TABLE.read_text(encoding="utf-8") == maker.render(), "run tools/make_measured_watts.py"
     off_by = json.loads(maker.TABLE.read_text(encoding="utf-8"))["off_by"]
     assert off_by["other_records_of_the_type"] < 0.75 * off_by["assumed_weights"]
+
+
+@pytest.mark.parametrize(("held_mhz", "there"), [((1980, 1950), True), ((1660, 1650, 1980), False), ((), True)])
+def test_what_the_power_cap_slowed_while_its_joules_were_measured_is_left_out(
+    held_mhz: tuple[int, ...], there: bool
+) -> None:
+    book = measured("aten.mm.default", [600.0] * 3)
+    blocks = (
+        {"kind": "summary", "burst_clock_mhz": 1980},
+        *({"kind": "energy", "sm_clock_mhz": mhz} for mhz in held_mhz),
+    )
+    slowed = replace(book, records=tuple(replace(record, blocks=blocks) for record in book.records))
+    assert (watts_of(slowed, "NVIDIA H200", "a book") is not None) == there
 
 
 def test_watts_are_those_above_the_base_power_and_few_or_short_records_make_no_type() -> None:

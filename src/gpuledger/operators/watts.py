@@ -28,6 +28,10 @@ LAUNCHED_BY = {
 LONG_NS = 20_000
 """A record of less says more of the launch than of the work (replayed as a graph: some microseconds a kernel)."""
 
+SAME_CLOCK = 0.95
+"""A record whose joules were measured at less of the clock that its time was is left out: the power cap had it in hand,
+and its watts are not those at all of the clock. An H200's products of bfloat16 run at 0.85 of it for long."""
+
 LEAST = 3
 """Records of a type; fewer do not tell how far such operators are apart."""
 
@@ -94,7 +98,17 @@ def _dynamic_w(record: Record) -> float | None:
     time_ns, energy_j, base_w = record.time_median_ns, record.energy_median_j, record.base_w
     if record.status != "ok" or not time_ns or energy_j is None or base_w is None or time_ns < LONG_NS:
         return None
+    if _clock_frac(record) < SAME_CLOCK:
+        return None
     return max(energy_j / time_ns * 1e9 - base_w, 0.0)
+
+
+def _clock_frac(record: Record) -> float:
+    """Return the clock that a record's joules were measured at over that of its time; 1 where it was not kept."""
+    burst = next((block.get("burst_clock_mhz") for block in record.blocks if block.get("kind") == "summary"), None)
+    energies = [block for block in record.blocks if block.get("kind") == "energy"]
+    held = [block["sm_clock_mhz"] for block in energies if block.get("sm_clock_mhz")]
+    return float(np.median(held)) / float(burst) if held and burst else 1.0
 
 
 def _launcher(key: OperatorKey) -> str:
