@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import EmptyRunError, InputError
 from gpuledger.operators.features import NAMES, Features, shape_family
-from gpuledger.operators.fit import Example, examples_of, fit, folds_of, group_numbers, out_of_range
+from gpuledger.operators.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
 from gpuledger.operators.formulas import FAMILIES, work_of
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.predict import FittedPredictor, load_model, save_model
@@ -190,6 +190,61 @@ def test_beyond_what_was_measured_the_outermost_is_taken(noisy):
     edge = process.rows.values.max(axis=0) * process.scale + process.shift
     values = [row_of(np.array([factor * edge[:2]]), ["a"]) for factor in (1.0, 1.5, 40.0)]
     assert len({float(process.predict(asked)[0][0]) for asked in values}) == 1
+
+
+def test_trees_are_not_asked_of_what_lies_beyond_the_largest(noisy):
+    features, target, groups, process = noisy
+    levels, column = learn_levels(features.kinds, target, groups)
+    trees = learn(np.column_stack([features.values, column]), target + 5)  # far from the process
+    quantity = Quantity(process, levels, trees, 1.0)
+    asked = row_of(np.array([[4.0, 4.0]] * 3), ["a", "a", "a"])
+    near, deviation = process.predict(asked)
+    middle, low, high = quantity.predict(asked, np.array([0.0, 0.5, 1.0]))
+    assert deviation[0] > 0.2
+    assert middle[0] - near[0] == pytest.approx(2 * (middle[1] - near[1]))
+    assert middle[0] > near[0] + 0.5
+    assert middle[2] == near[2]
+    assert (low <= middle).all()
+    assert (middle <= high).all()
+
+
+def test_families_are_told_by_their_own_rows_and_small_ones_with_help():
+    random = np.random.default_rng(3)
+    families = np.repeat([0, 1, 2, 3], [80, 90, 6, 5])
+    features = replace(row_of(random.normal(size=(181, 2)), ["x"] * 181), families=families)
+    target = features.values[:, 0] + 3.0 * (families == 1) + 0.05 * random.normal(size=181)
+    process = learn_process(features, target, np.arange(181))
+    misses, deviations = process.left_out(np.arange(181))
+    assert np.median(np.abs(misses)) < 0.2
+    assert np.isfinite(misses).all()
+    assert (deviations > 0).all()
+    middle, _ = process.predict(features)
+    assert np.median(np.abs(middle - target)) < 0.1
+    unknown, unsure = process.predict(replace(features[:1], families=np.array([9])))
+    assert np.isfinite(unknown[0])
+    assert unsure[0] > np.median(deviations)
+
+
+def norm_ns(channels, training):
+    inputs = (tensor(32, channels, 64, 64), *[tensor(channels)] * 4, training, 0.1, 1e-5)
+    key = OperatorKey("aten.cudnn_batch_norm.default", inputs)
+    return replace(ROOF, flop_per_ns={"float32": 6e4}).time_ns(key, work_of(key))
+
+
+def test_few_channels_leave_a_card_waiting_where_means_are_made():
+    assert norm_ns(64, training=True) > 1.5 * norm_ns(64, training=False)
+    assert norm_ns(2112, training=True) == pytest.approx(norm_ns(2112, training=False), rel=0.01)
+
+
+def test_a_long_sum_is_split_over_a_card_that_would_wait():
+    short, long = product(128, 4096, 512), product(128, 4096 * 64, 512)
+    assert ROOF.time_ns(long, work_of(long)) < 20 * ROOF.time_ns(short, work_of(short))
+
+
+def test_an_embeddings_gradient_reads_rows_and_writes_the_table():
+    inputs = (tensor(4, 128, 64), {**tensor(4, 128), "dtype": "int64"}, 1000, -1, False)
+    work = work_of(OperatorKey("aten.embedding_dense_backward.default", inputs))
+    assert (work.read_bytes, work.written_bytes) == (4 * 128 * 64 * 4 + 4 * 128 * 8, 1000 * 64 * 4)
 
 
 def test_leaving_groups_out_at_once_is_what_learning_without_them_gives(noisy):

@@ -25,6 +25,8 @@ INSIDE_FRAC = 0.9
 """The share of operators never seen that should lie inside their interval."""
 UNSURE = 0.8
 """A deviation, in doublings, from which on the trees alone are believed."""
+LEAST_WEIGHT = 0.05
+"""What trees would count for at least where they are asked."""
 RANGE_SLACK = 1.0
 """Doublings beyond the largest and the smallest operator learned from that still count as within range."""
 
@@ -64,9 +66,12 @@ class Quantity:
                 that largest one, and are not asked.
         """
         near, deviation = self.process.predict(features)
-        far = self.forest.predict(np.column_stack([features.values, self.levels.of(features.kinds)]))
         weight = np.clip(deviation / UNSURE, 0.0, 1.0) * np.clip(1 - beyond, 0.0, 1.0)
-        middle = near + weight * (far - near)
+        asked = np.flatnonzero(weight > LEAST_WEIGHT)  # trees take longer than all else
+        levels = self.levels.of(features.kinds[asked])
+        far = self.forest.predict(np.column_stack([features.values[asked], levels]))
+        middle = near.copy()
+        middle[asked] += weight[asked] * (far - near[asked])
         half = self.widen * deviation
         return middle, np.minimum(near - half, middle), np.maximum(near + half, middle)
 
