@@ -241,11 +241,26 @@ def sum_up_again(out: Path) -> None:
     print(json.dumps(results["summary"], indent=1))
 
 
-def join_held_out(out: Path, grid: Path) -> None:
-    """Write into the held-out models' file how many truths lie above when the interval is made of both."""
+def add_truth(out: Path, truth_file: Path) -> None:
+    """Hold estimates that were made before there was a truth against it; nothing is estimated again."""
     results = json.loads(out.read_text(encoding="utf-8"))
-    both = {**json.loads(grid.read_text(encoding="utf-8"))["combinations"], **results["combinations"]}
-    results["summary_of_both"] = above_upper_ends(both)
+    kept = json.loads(truth_file.read_text(encoding="utf-8"))
+    for name, one in results["combinations"].items():
+        one["truth"] = kept["combinations"].get(name, {})
+        one["error"] = errors_of(one["truth"], one["estimate"])
+    results["truth_on"] = kept["environment"]
+    results["summary"] = summarize(results["combinations"])
+    write_results(out, results)
+    print(json.dumps(results["summary"], indent=1))
+
+
+def join_sets(out: Path, others: list[Path]) -> None:
+    """Write into ``out`` how many truths lie above when the interval is made of its trainings and the others'."""
+    results = json.loads(out.read_text(encoding="utf-8"))
+    every = dict(results["combinations"])
+    for other in others:
+        every |= json.loads(other.read_text(encoding="utf-8"))["combinations"]
+    results["summary_of_all"] = above_upper_ends(every)
     write_results(out, results)
 
 
@@ -255,7 +270,8 @@ def main() -> None:
     parser.add_argument("--truth", type=Path, metavar="DIR", help="train on the card of this machine")
     parser.add_argument("--estimate", action="store_true", help="estimate on this machine")
     parser.add_argument("--sum-up", action="store_true", help="estimate nothing; take interval and summary anew")
-    parser.add_argument("--join", type=Path, metavar="GRID", help="sum --out up together with the grid's results")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="sum --out up together with others")
+    parser.add_argument("--add-truth", action="store_true", help="hold kept estimates against --truth-file")
     parser.add_argument("--truth-file", type=Path, default=TRUTH, help="what --truth wrote as truth.json")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "h200" / "estimate.json")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="combinations whose name holds this")
@@ -270,8 +286,10 @@ def main() -> None:
         tell_truth(arguments.truth, chosen, arguments.workers, arguments.limit_s)
     if arguments.estimate:
         compare(arguments.truth_file, arguments.out, chosen, arguments.workers)
+    if arguments.add_truth:
+        add_truth(arguments.out, arguments.truth_file)
     if arguments.join:
-        join_held_out(arguments.out, arguments.join)
+        join_sets(arguments.out, arguments.join)
     if arguments.sum_up:
         sum_up_again(arguments.out)
 

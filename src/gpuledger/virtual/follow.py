@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.card import in_place, let_torchvision_import
@@ -18,15 +20,18 @@ from gpuledger.virtual.session import StepsDone, VirtualSession
 
 
 def describe_convolutions(device: VirtualDevice) -> list[str]:
-    """Return how many of the convolutions that were met have workspaces as measured."""
+    """Return sentences on how many of the convolutions that were met have workspaces as measured."""
     shapes = device.convolutions
     if not shapes:
         return []
-    here = "" if device.card.name.endswith(MEASURED_ON) else f"; for {device.card.name} borrowed"
-    return [
-        f"Convolutions: the workspaces of {sum(shapes.values())} of {len(shapes)} shapes as measured on one "
-        f"{MEASURED_ON}, the others by rule{here}."
+    borrowed = "" if device.card.name.endswith(MEASURED_ON) else f", all borrowed from it for the {device.card.name}"
+    said = [
+        f"Convolutions: {sum(shapes.values())} of {len(shapes)} shapes have cuDNN's workspaces as measured on an "
+        f"{MEASURED_ON}, the others by rule{borrowed}."
     ]
+    if torch.backends.cudnn.benchmark:
+        said.append("torch.backends.cudnn.benchmark is on: what cuDNN holds while it tries algorithms is not modelled.")
+    return said
 
 
 MEASURED_ON = "H200"
