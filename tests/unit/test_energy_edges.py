@@ -73,6 +73,20 @@ def test_an_open_pass_names_its_cards_and_a_closed_one_leaves_nothing(opened: An
     assert facts["start_ns"] <= facts["end_ns"]
 
 
+@pytest.mark.parametrize("late_steps", [0, 1, 3])
+def test_ranks_start_after_the_same_step_though_their_clocks_differ(
+    opened: Any, late_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, steps, journal, place = opened
+    monkeypatch.setattr(energy_cards, "runs_with_others", lambda: True)
+    monkeypatch.setattr(energy_pass, "SETTLE_NS", 1 << 62)
+    run_steps(one, steps, 10 + late_steps)
+    monkeypatch.setattr(energy_pass, "SETTLE_NS", 0)
+    assert run_steps(one, steps, 40)
+    journal.write()
+    assert facts_of(place)["energy_pass"]["first_step"] == 3 + 16 + 1
+
+
 def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> None:
     one, steps, journal, place = opened
     run_steps(one, steps, 5)

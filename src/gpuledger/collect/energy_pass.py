@@ -56,7 +56,7 @@ class EnergyPass:
         self._cards: list[tuple[int, str]] = []
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
-        self._began_ns = self._out_ns = self._last_end_ns = 0
+        self._began_ns = self._began_step = self._out_ns = self._last_end_ns = 0
 
     def begin(self) -> None:
         """Begin after the step that has just ended."""
@@ -68,7 +68,7 @@ class EnergyPass:
             self._journal.write()  # a program that is killed inside leaves this
             self._open_marker()
             self._leave_idle()
-        self._began_ns = time.time_ns()
+        self._began_ns, self._began_step = time.time_ns(), self._steps.seen
         if not self._cards:
             self._say("No joules: the program uses no card whose energy could be read.")
             self._start()
@@ -77,7 +77,7 @@ class EnergyPass:
         """A step has ended; return whether the pass is over."""
         now_ns = self._last_end_ns = time.time_ns()
         if "start_ns" not in self._facts:
-            if now_ns - self._began_ns >= SETTLE_NS:
+            if now_ns - self._began_ns >= SETTLE_NS and self._may_start():
                 self._start()
             return False
         if "end_ns" not in self._facts:
@@ -121,6 +121,14 @@ class EnergyPass:
         self._close_marker()
         self._journal.fact(energy_pass=self._facts)
         self.is_open = False
+
+    def _may_start(self) -> bool:
+        """Return whether other ranks start after this step, too.
+
+        Their clocks are past SETTLE_NS some steps apart: all start after the next power of two of steps.
+        """
+        count = self._steps.seen - self._began_step
+        return not energy_cards.runs_with_others() or count & (count - 1) == 0
 
     def _is_long_enough(self, now_ns: int) -> bool:
         enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
