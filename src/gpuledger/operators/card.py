@@ -98,7 +98,7 @@ def validate(
         _errors("unseen operators", pairs),
         tuple(sorted(by_type, key=lambda errors: -errors.count)),
         _beyond(examples, roof),
-        tuple(one for workload in workloads if (one := _held_out(workload, examples, roof)) is not None),
+        tuple(one for workload in workloads if (one := hold_out(workload, examples, roof)) is not None),
     )
 
 
@@ -136,7 +136,7 @@ def _beyond(examples: Sequence[Example], roof: Roof) -> Errors | None:
     return _errors("beyond the range", list(zip(beyond, _costs(inside, beyond, roof), strict=True)))
 
 
-def _held_out(workload: Workload, examples: Sequence[Example], roof: Roof) -> HeldOut | None:
+def hold_out(workload: Workload, examples: Sequence[Example], roof: Roof) -> HeldOut | None:
     """Return a workload's predicted sum against its measured one; None where too little of either is there.
 
     Both sums are over the operators that were measured: what is judged is the prediction, not the coverage.

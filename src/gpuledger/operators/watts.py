@@ -22,6 +22,10 @@ LAUNCHED_BY = {
     "aten::clone": "aten::copy_",
     "aten::_scaled_dot_product_efficient_attention": "aten::_efficient_attention_forward",
     "aten::_scaled_dot_product_flash_attention": "aten::_flash_attention_forward",
+    "aten::_scaled_dot_product_cudnn_attention": "aten::_cudnn_attention_forward",
+    "aten::_scaled_dot_product_efficient_attention_backward": "aten::_efficient_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_backward": "aten::_flash_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention_backward": "aten::_cudnn_attention_backward",
 }
 """The operator that launches the kernels, where it is not the one that is called: a trace tells the former."""
 
