@@ -90,8 +90,8 @@ def samples_of(operation: int) -> Samples:
         names, ends = kept["sources"], np.cumsum(kept["lengths"]).tolist()
         rows, flat, source = kept["rows"].tolist(), kept["streams"].tolist(), kept["source"]
     found: dict[tuple[int, ...], tuple[int, str]] = {}
-    judges_first = sorted(range(len(rows)), key=lambda place: not str(names[source[place]]).startswith(JUDGES))
-    for place in judges_first:  # a shape that is one of theirs is theirs alone, whoever else has it
+    order = [rank_of(str(names[number])) for number in source]
+    for place in sorted(range(len(rows)), key=order.__getitem__):
         row = rows[place]
         streams = [flat[(ends[n - 1] if n else 0) : ends[n]] for n in range(4 * place, 4 * place + 2)]
         size_bytes = workspace_in(row, streams, operation)
@@ -102,6 +102,11 @@ def samples_of(operation: int) -> Samples:
         np.array([one[0] for one in found.values()], dtype=np.float64),
         np.array([one[1] for one in found.values()]),
     )
+
+
+def rank_of(source: str) -> int:
+    """Return whose a shape of several sources is: the judges' first, so that it is theirs alone, a drawn one last."""
+    return 0 if source.startswith(JUDGES) else 1 + (source == "drawn")
 
 
 def workspace_in(row: list[int], streams: list[list[int]], operation: int) -> int | None:
