@@ -23,6 +23,7 @@ from programs import GPULEDGER, environment, write_script  # noqa: E402
 
 from gpuledger import load  # noqa: E402
 from gpuledger.analyze.times import break_down_time  # noqa: E402
+from gpuledger.analyze.work import names_of  # noqa: E402
 from gpuledger.model.run import Rank  # noqa: E402
 
 TRAIN = """
@@ -122,7 +123,10 @@ def test_a_time_pass_that_is_asked_for_beside_graphs_ends_well(tmp_path: Path) -
     assert both.bare == both.recorded
     times = break_down_time(both.rank)
     assert times is not None
-    assert not times.on_host
+    assert times.steps == 2
+    assert times.unplaced_ns <= 0.002 * times.work_ns
+    names = names_of(both.rank)
+    assert "cudaGraphLaunch" in {names.get(one) for one in both.rank.table("spans", ("operator_id",))[0].to_pylist()}
 
 
 @pytest.mark.parametrize("at", [1, FIRST_TIMED - 2, FIRST_TIMED - 1, FIRST_TIMED, FIRST_TIMED + 1, FIRST_TIMED + 2, 25])

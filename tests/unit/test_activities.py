@@ -185,3 +185,17 @@ def test_the_hosts_own_operators_wait_for_nobody() -> None:
     for at in (10, 50):
         trace.host("aten::mm", at, at + 5)
     assert host_waits(trace.owned()) == []
+
+
+def test_a_graphs_kernels_are_of_the_module_that_launched_it() -> None:
+    """Its launch has a number below 0, beside that of an operator with the same number above."""
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}3", 0, 100)
+    trace.launches = -8
+    launch = trace.host("cudaGraphLaunch", 20, 30)
+    assert launch == -7
+    trace.launches = 6
+    trace.host("aten::mm", 200, 210)
+    for at in (40, 60):
+        trace.device("kernel", at, at + 10, launch)
+    assert places(trace.owned()) == [("kernel", 3, "forward", 4)] * 2

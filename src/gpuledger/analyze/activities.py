@@ -254,7 +254,7 @@ def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:
     known = table["launch_id"][order]
     wanted = table["launch_id"][chosen]
     place = np.clip(np.searchsorted(known, wanted), 0, known.size - 1)
-    return np.where((known[place] == wanted) & (wanted > 0), order[place], -1)
+    return np.where((known[place] == wanted) & (wanted != 0), order[place], -1)
 
 
 def _steps_at(journal: Journal, at_ns: I64) -> I64:

@@ -28,6 +28,16 @@ CALLS = 20_000
 for long: an evaluation lies in one where steps are the optimizer's."""
 
 
+ALL_TIMES = 1 << 62
+
+
+def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
+    """Return what joins an event with its launch; a number below 0 where that was the launch of a CUDA graph."""
+    if graph is not None and (on_device or event is graph):
+        return -int(graph.correlation_id())
+    return int(event.linked_correlation_id() if on_device else event.correlation_id())
+
+
 class TimePass:
     """Records kernels and operators between :meth:`begin` and :meth:`end`.
 
@@ -185,8 +195,13 @@ class TimePass:
     def _write(self, events: list[Any]) -> None:
         numbers: dict[str, int] = {}
         rows = []
+        until_ns = ALL_TIMES if self._alone is None else self._alone["from_ns"]
+        graphs = torch_private.graph_launches(events, until_ns)
         for event in events:
+            launch = graphs.get(event.correlation_id())
             kind = torch_private.kind_of_event(event)
+            if event is launch:
+                kind = ActivityKind.HOST
             if kind is None:
                 continue
             name = event.name()
@@ -199,7 +214,7 @@ class TimePass:
                     numbers.setdefault(name, len(numbers)),
                     event.start_ns(),
                     event.duration_ns(),
-                    event.linked_correlation_id() if on_device else event.correlation_id(),
+                    _launch_id(event, launch, on_device=on_device),
                     event.sequence_nr(),
                     event.fwd_thread_id(),
                 )

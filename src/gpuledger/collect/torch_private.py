@@ -248,6 +248,18 @@ def kind_of_event(event: Any) -> ActivityKind | None:
     return ActivityKind.COPY if name.startswith(("Memcpy", "Memset")) else ActivityKind.KERNEL
 
 
+def graph_launches(events: list[Any], until_ns: int) -> dict[int, Any]:
+    """Return the calls that launched CUDA graphs before a moment, by what the driver's records are joined by.
+
+    No operator tells of them, and so their kernels have no other launch.
+    """
+    return {
+        event.correlation_id(): event
+        for event in events
+        if event.name() == "cudaGraphLaunch" and event.start_ns() < until_ns
+    }
+
+
 def _is_annotation(event: Any) -> bool:
     """Return whether a device's event is the shadow of a range of the host's, such as ``Optimizer.step#AdamW.step``."""
     asked = getattr(event, "is_user_annotation", None)

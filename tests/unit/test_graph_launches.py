@@ -1,0 +1,95 @@
+"""What the time pass writes of Kineto's events that no operator tells of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuledger.collect import torch_private  # noqa: E402
+from gpuledger.collect.time_pass import TimePass  # noqa: E402
+from gpuledger.model.journal import ActivityKind, Part, journal_of  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as Kineto tells it; a runtime call and what it launched have the same correlation."""
+
+    said: str
+    start: int
+    correlation: int
+    linked: int = 0
+    on_card: bool = False
+
+    def name(self) -> str:
+        return self.said
+
+    def start_ns(self) -> int:
+        return self.start
+
+    def duration_ns(self) -> int:
+        return 5
+
+    def device_index(self) -> int:
+        return 0
+
+    def device_resource_id(self) -> int:
+        return 7
+
+    def start_thread_id(self) -> int:
+        return 1
+
+    def correlation_id(self) -> int:
+        return self.correlation
+
+    def linked_correlation_id(self) -> int:
+        return self.linked
+
+    def sequence_nr(self) -> int:
+        return -1
+
+    def fwd_thread_id(self) -> int:
+        return 0
+
+    def activity_type(self) -> str:
+        is_call = self.said.startswith("cuda")
+        return "kernel" if self.on_card else "cuda_runtime" if is_call else "cpu_op"
+
+
+class Journal:
+    """Keeps one part."""
+
+    def __init__(self) -> None:
+        self.part = Part()
+
+    def fact(self, **facts: object) -> None:
+        self.part.facts.update(facts)
+
+
+def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_their_own() -> None:
+    events = [
+        Event("aten::mm", 10, 42),
+        Event("cudaLaunchKernel", 12, 41),
+        Event("gemm", 20, 41, linked=42, on_card=True),
+        Event("cudaGraphLaunch", 30, 42),
+        Event("in a graph", 40, 42, on_card=True),
+        Event("cudaGraphLaunch", 130, 43),
+        Event("in a graph", 140, 43, on_card=True),
+    ]
+    assert set(torch_private.graph_launches(events, 100)) == {42}
+    one = TimePass(Journal(), None, lambda: None)  # type: ignore[arg-type]
+    one._alone = {"from_step": 5, "from_ns": 100}
+    one._write(events)
+    table = journal_of([one._journal.part]).tables["activities"]
+    kinds = [ActivityKind(kind).name for kind in table["kind"].tolist()]
+    assert list(zip(kinds, table["launch_id"].tolist(), strict=True)) == [
+        ("HOST", 42),
+        ("KERNEL", 42),
+        ("HOST", -42),
+        ("KERNEL", -42),
+        ("KERNEL", 0),
+    ]
