@@ -199,3 +199,13 @@ def test_a_graphs_kernels_are_of_the_module_that_launched_it() -> None:
     for at in (40, 60):
         trace.device("kernel", at, at + 10, launch)
     assert places(trace.owned()) == [("kernel", 3, "forward", 4)] * 2
+
+
+def test_what_a_module_launches_without_an_operator_has_no_operator() -> None:
+    """As a kernel of Triton's does; the range of ours around it is none."""
+    trace = Trace()
+    within = trace.host(f"{MODULE_RANGE}3", 0, 100)
+    trace.device("triton_kernel", 40, 50, within)
+    spans = trace.owned()
+    assert places(spans) == [("kernel", 3, "forward", 4)]
+    assert spans.operator_id.tolist() == [-1]

@@ -32,8 +32,8 @@ _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 class OwnedSpans:
     """One entry per span: ``kind`` in SPAN_KINDS, names in the activities' own; -1 stands for none.
 
-    ``operator_id`` is the name of the operator that launched it, or that it is; ``launched_ns`` is when that began, -1
-    where it was not recorded.
+    ``operator_id`` is the name of the operator that launched it, or that it is, not of a range of ours;
+    ``launched_ns`` is when its launch began, -1 where it was not recorded.
     """
 
     kind: NDArray[np.int8]
@@ -52,12 +52,13 @@ class OwnedSpans:
 
 @dataclass(frozen=True)
 class _Names:
-    """What each name of an activity means."""
+    """What each name of an activity means; ``is_ours`` tells names that are no operator's."""
 
     module: list[int]
     phase: list[int]
     is_node: list[bool]
     mark: list[Mark | None]
+    is_ours: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     if not table["kind"].size:
         return None
     words = [str(name) for name in journal.facts.get("activity_names") or []]
-    owners = _Walk(table, _read_names(words), journal.names).owners()
+    names = _read_names(words)
+    owners = _Walk(table, names, journal.names).owners()
     on_device = table["kind"] != ActivityKind.HOST
     chosen = np.flatnonzero(on_device if on_device.any() else owners.outermost)
     launch = _launchers(table, chosen) if on_device.any() else chosen
@@ -132,7 +134,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         module_id=np.where(placed, owners.module[at], -1),
         phase=np.where(placed, owners.phase[at], int(Phase.BETWEEN)).astype(np.int8),
         step=np.where(step > 0, step + steps_later, 0),
-        operator_id=np.where(placed, table["name_id"][at], -1).astype(np.int64),
+        operator_id=np.where(placed & ~names.is_ours[table["name_id"][at]], table["name_id"][at], -1).astype(np.int64),
         scope_id=np.where(placed, owners.scope[at], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
     )
@@ -144,6 +146,7 @@ def _read_names(words: list[str]) -> _Names:
         phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
         is_node=[word.startswith(_NODE) for word in words],
         mark=[read_mark(word) for word in words],
+        is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE)) for word in words], dtype=bool),
     )
 
 
