@@ -8,6 +8,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet  # noqa: F401  a reader imports it on first use, which is no memory of the file's
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
