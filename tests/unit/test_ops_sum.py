@@ -185,9 +185,10 @@ def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so():
     records = [record_of(both, 1_000.0, 0.5), record_of(time_only, 100.0)]
     environment = replace(ENVIRONMENT, flags={})
     left_out = sum_up(workload, records, environment)
-    whole = sum_up(workload, records, environment, energy_predictor=Fixed(Cost(1_000.0, 1.0, 1.0, 0.25, 0.2, 0.3)))
+    whole = sum_up(workload, records, environment, energy_predictor=Fixed(Cost(1e3, 1e3, 1e3, 0.25, 0.2, 0.3)))
     assert left_out.energy_j == pytest.approx(1.0)
     assert whole.energy_j == pytest.approx(1.0 + 3 * 0.25 * 100 / 1_000)
+    assert whole.energy_half_j == pytest.approx(3 * 0.05 * 100 / 1_000)  # as sure as the power that is predicted
     assert whole.busy_ns == left_out.busy_ns
     assert "of 1 operators (3 calls) the energy is predicted" in whole.notes
 

@@ -236,6 +236,17 @@ def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
     return replace(cost, energy_j=middle, energy_low_j=low, energy_high_j=high)
 
 
+def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
+    """Return a cost whose time is measured with the power that is predicted, as sure as that is."""
+    assert predicted.energy_j is not None
+    middle = predicted.energy_j / predicted.time_ns
+    ends = ((predicted.energy_low_j, predicted.time_low_ns), (predicted.energy_high_j, predicted.time_high_ns))
+    low, high = (middle if energy_j is None else energy_j / time_ns for energy_j, time_ns in ends)
+    return replace(
+        cost, energy_j=middle * cost.time_ns, energy_low_j=low * cost.time_ns, energy_high_j=high * cost.time_ns
+    )
+
+
 def _predicted(
     lines: Sequence[Line], predictor: Predictor, cache_bytes: int, lacks: Callable[[Line], bool]
 ) -> list[Line]:
@@ -250,8 +261,7 @@ def _predicted(
         if line.cost is None:
             completed[place] = replace(line, cost=cost, source=PREDICTED, energy_source=energy_source)
         elif cost.energy_j is not None:
-            known = _with_energy(line.cost, cost.energy_j / cost.time_ns)
-            completed[place] = replace(line, cost=known, energy_source=PREDICTED)
+            completed[place] = replace(line, cost=_with_power_of(line.cost, cost), energy_source=PREDICTED)
     return completed
 
 
