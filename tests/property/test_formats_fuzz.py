@@ -8,7 +8,6 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet  # noqa: F401  a reader imports it on first use, which is no memory of the file's
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,6 +93,12 @@ def read(format_name: str, data: bytes) -> ImportedRun | None:
             write_imported(imported, Path(directory) / "x.ledger")
             return imported
     return None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Load what a reader imports on first use (pyarrow brings pandas, where there is one): no memory of the file's."""
+    read("torch-snapshot", seeds()["torch-snapshot"][0])
 
 
 @pytest.mark.parametrize("format_name", OURS)
