@@ -127,7 +127,7 @@ def time_pass(**replaced: Any) -> Iterator[None]:
 class NoProfiler:
     """Stands in for Kineto."""
 
-    def stop(self, *, wait: bool, again: bool) -> list[Any]:
+    def stop(self, *, wait: bool) -> list[Any]:
         """Return nothing."""
         return []
 

@@ -175,7 +175,7 @@ FORKS = """if step == 13:
 
 
 def test_a_pass_that_was_begun_anew_has_kernels(tmp_path: Path) -> None:
-    """CUPTI that goes at the end of the first try would take those of the second with it."""
+    """CUPTI has gone at the end of the first try, or it would go in the second and take its kernels with it."""
     both = run(tmp_path, "--passes", "memory,time", steps=40, in_step=FORKS)
     assert both.bare == both.recorded
     times = break_down_time(both.rank)

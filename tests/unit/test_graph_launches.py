@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.collect import torch_private  # noqa: E402
+from gpuledger.collect import energy_cards, torch_private  # noqa: E402
 from gpuledger.collect.time_pass import TimePass  # noqa: E402
 from gpuledger.model.journal import ActivityKind, Part, journal_of  # noqa: E402
 
@@ -66,6 +66,9 @@ class Journal:
     def __init__(self) -> None:
         self.part = Part()
 
+    def note(self, sentence: str) -> None:
+        self.part.notes.append(sentence)
+
     def fact(self, **facts: object) -> None:
         self.part.facts.update(facts)
 
@@ -93,3 +96,13 @@ def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_thei
         ("KERNEL", -42),
         ("KERNEL", 0),
     ]
+
+
+@pytest.mark.parametrize(("on_card", "noted"), [(True, False), (False, True)])
+def test_a_program_on_a_card_whose_kernels_were_not_told_is_noted(
+    on_card: bool, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-a")])
+    one = TimePass(Journal(), None, lambda: None)  # type: ignore[arg-type]
+    one._write([Event("aten::mm", 10, 42), Event("gemm", 20, 41, linked=42, on_card=on_card)])
+    assert ["no kernels" in note for note in one._journal.part.notes] == [True] * noted

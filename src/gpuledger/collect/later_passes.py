@@ -205,7 +205,7 @@ class LaterPasses:
         A child is about to be forked, which must not inherit a profiler at work, or the step goes on for long.
         """
         self._see_calls(False)
-        self._time_pass.end(keep=False, again=self._tries_left > 0)
+        self._time_pass.end(keep=False)
         self._see_calls(True)
         self._wanted.append("time")
         self._journal.fact(time_steps=None)

@@ -92,13 +92,8 @@ class TimePass:
             self._alone = {"from_step": next_step, "from_ns": time.time_ns()}
             self._journal.pause("time", started_ns)
 
-    def end(self, *, keep: bool = True, again: bool = False) -> None:
-        """Take everything out; the program waits.
-
-        Args:
-            keep: Write Kineto's events down.
-            again: The pass is begun anew soon.
-        """
+    def end(self, *, keep: bool = True) -> None:
+        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits."""
         if not self.is_open or self._profiler is None:
             return
         started_ns = time.time_ns()
@@ -110,7 +105,7 @@ class TimePass:
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         if not is_alone:
             energy_cards.wait_for(energy_cards.cards_in_use())
-        events = profiler.stop(wait=is_alone, again=again) if self.is_of_this_thread else []
+        events = profiler.stop(wait=is_alone) if self.is_of_this_thread else []
         if keep:
             self._journal.fact(kernels_alone=self._alone)
             self._write(events)
@@ -219,6 +214,8 @@ class TimePass:
                     event.fwd_thread_id(),
                 )
             )
+        if energy_cards.cards_in_use() and not any(row[0] != ActivityKind.HOST for row in rows):
+            self._journal.note("The time pass was told of no kernels: its times are of operators on the host.")
         self._journal.fact(activity_names=list(numbers))
         if rows:
             columns = (

@@ -353,21 +353,16 @@ class Profiler:
         self._puts_back = enable
         return True
 
-    def stop(self, *, wait: bool, again: bool = False) -> list[Any]:
-        """Return Kineto's events.
-
-        Args:
-            wait: Wait for all streams of the device; else the caller has waited.
-            again: Another one is begun soon: CUPTI stays in, or it would go while that one records.
-        """
+    def stop(self, *, wait: bool) -> list[Any]:
+        """Return Kineto's events. All streams of the device are waited for, or else the caller has waited."""
         if self._puts_back is not None:
             self._puts_back(True)
         on_card = self._profile.use_device is not None
         if not wait:
             self._profile.use_device = None
-        with _variables(**{TEARDOWN: "0" if again else self._teardown}):
+        with _variables(**{TEARDOWN: self._teardown}):
             self._profile.__exit__(None, None, None)
-        if on_card and not again and self._teardown == "1":
+        if on_card and self._teardown == "1":
             _see_cupti_off()
         self._level.value = self._level_after
         results = self._profile.kineto_results
