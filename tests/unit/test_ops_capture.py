@@ -18,7 +18,8 @@ from torch import nn
 from gpuledger import ops
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operators.capture import Capture
-from gpuledger.operators.captures import CPU, Asked, Place, asked_for, capture_model, place_named
+from gpuledger.operators.captures import CPU, Asked, Place, asked_for, capture_model, capture_step, place_named
+from gpuledger.operators.contents import read_parquet
 from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.models import parse_model
 from gpuledger.operators.rebuild import Call, rebuild
@@ -356,3 +357,19 @@ def test_one_tensor_given_again_is_told_from_one_that_is_alike(count: int) -> No
         (key,) = (use.key for use in workload.uses if use.key.name == "stack")
         (tensors,) = rebuild(key).args[:1]
         assert len({id(made) for made in tensors}) == distinct
+
+
+def test_a_virtual_cards_batch_norms_are_those_of_the_measured_card() -> None:
+    contents = read_parquet(Path(__file__).parents[2] / "bench" / "results" / "h200" / "operator_book.parquet")
+    with place_named("h200", lambda _sentence: None) as place:
+        model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)).to("cuda")
+        x = torch.randn(32, 64, 56, 56, device="cuda")
+        tally = capture_step(lambda: model(x).square().mean().backward(), place)
+        half = capture_step(lambda: model.bfloat16()(x.bfloat16()).square().mean().backward(), place)
+    norms = {use.key.name: use.key.digest for use in tally.uses if "batch_norm" in use.key.name}
+    assert set(norms) == {"cudnn_batch_norm", "cudnn_batch_norm_backward"}
+    assert set(norms.values()) <= set(contents.keys)
+    assert {use.key.name for use in half.uses if "batch_norm" in use.key.name} == {
+        "native_batch_norm",
+        "native_batch_norm_backward",
+    }

@@ -19,7 +19,7 @@ from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.accounts import Phase
 from gpuledger.operators.describe import IsOnCard, describe_tensor, key_of, tensors_of
-from gpuledger.operators.key import tensor_bytes
+from gpuledger.operators.key import OperatorKey, tensor_bytes
 from gpuledger.operators.reuse import ReuseMeter
 from gpuledger.operators.tally import LayerCall, Tally
 
@@ -45,10 +45,15 @@ class Capture:
         is_on_card: Tells the captured device's tensors from the host's.
         device_type: Whose autocast counts.
         on_step: Called at each step's end with the number of steps so far.
+        renamed: Returns what a call counts as.
     """
 
     def __init__(
-        self, is_on_card: IsOnCard, device_type: str, on_step: Callable[[int], None] = lambda _steps: None
+        self,
+        is_on_card: IsOnCard,
+        device_type: str,
+        on_step: Callable[[int], None] = lambda _steps: None,
+        renamed: Callable[[OperatorKey], OperatorKey] = lambda key: key,
     ) -> None:
         self.tally = Tally()
         self.finished: Tally | None = None
@@ -56,6 +61,7 @@ class Capture:
         self._is_on_card = is_on_card
         self._device_type = device_type
         self._on_step = on_step
+        self._renamed = renamed
         self._place = _Place()
         self._reuse = ReuseMeter()
         self._layers: list[list[int]] = []
@@ -139,7 +145,7 @@ class Capture:
         if not any(self._is_on_card(tensor) for tensor in (*given, *made)):
             self.tally.host_calls += 1
             return
-        key = key_of(func, args, kwargs, result, self._is_on_card, self._device_type)
+        key = self._renamed(key_of(func, args, kwargs, result, self._is_on_card, self._device_type))
         distance = self._reuse.meet(self._storages(given), self._storages(made))
         self.tally.add(key, self._place.module(), distance)
 

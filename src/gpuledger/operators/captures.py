@@ -13,6 +13,8 @@ from torch import nn
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operators.capture import Capture
+from gpuledger.operators.card_names import as_on_card
+from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.models import RANDOM, ModelName, build_model, parse_model, without_initial_weights
 from gpuledger.operators.steps import (
     DEFAULT_BATCH,
@@ -95,6 +97,10 @@ class Place:
             return self.virtual.holds(tensor)
         return tensor.device.type == self.device
 
+    def renamed(self, key: OperatorKey) -> OperatorKey:
+        """Return what a call counts as: on a virtual card, what the card itself would run."""
+        return key if self.virtual is None else as_on_card(key)
+
 
 @contextmanager
 def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
@@ -176,7 +182,7 @@ def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: A
 
 def capture_step(step: Callable[[], Any], place: Place) -> Tally:
     """Return what the second of two calls of ``step`` did on a device."""
-    with Capture(place.holds, place.device) as capture:
+    with Capture(place.holds, place.device, renamed=place.renamed) as capture:
         for _ in range(2):
             step()
             capture.mark_step()

@@ -36,7 +36,9 @@ def follow(order: dict[str, Any], program: list[str], answer: Path) -> dict[str,
     notes: dict[str, None] = {}
     gpu = order["gpu"] or (None if torch.cuda.is_available() else CPU)
     with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
-        capture = Capture(place.holds, place.device, on_step=lambda seen: _end_after(seen, order["steps"]))
+        capture = Capture(
+            place.holds, place.device, on_step=lambda seen: _end_after(seen, order["steps"]), renamed=place.renamed
+        )
         with capture:
             failure = _run(program)
     if failure:
