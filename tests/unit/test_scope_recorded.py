@@ -15,7 +15,7 @@ import gpuledger
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.groups import NO_SCOPE, group_accounts
 from gpuledger.analyze.instant import find_peak
-from gpuledger.collect import scope_tracker, scopes
+from gpuledger.collect import scope_crossings, scope_tracker, scopes
 from gpuledger.collect.scope_crossings import numbered_nodes
 from gpuledger.collect.scopes import current_path
 
@@ -175,6 +175,30 @@ def test_a_graph_that_only_looks_like_the_one_before_is_walked_from_then_on(walk
     found = scopes_by_size(recorded, "backward")
     assert len(set(after) & set(found)) == 3 * (each - 1)
     assert wrong_sizes(found, after) == {}
+
+
+def test_a_program_that_never_calls_backward_is_not_compared_with_all_its_past(
+    walks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scope_crossings, "CHANGES_COMPARED", 40)
+    model, compared = Branches(2), []
+    shape = scope_crossings._shape
+
+    def measured(state: Any, roots: list[Any]) -> tuple[Any, ...]:
+        found = shape(state, roots)
+        compared.append(len(found[2]))
+        return found
+
+    monkeypatch.setattr(scope_crossings, "_shape", measured)
+    weight = torch.ones(1, requires_grad=True)
+
+    def program(recording: Any) -> None:
+        for _ in range(30):
+            torch.autograd.grad(model(0) * weight, weight)
+
+    record_run(program)
+    assert max(compared) < 40 + max(compared[:1]) * 2
+    assert len(compared) == 30
 
 
 class Net(nn.Module):

@@ -16,6 +16,9 @@ from gpuledger.collect.phases import ThreadState
 
 CHANGES_KEPT = 1 << 16
 """Changes of scope and hooked nodes remembered per thread: the older half goes where nobody runs backward."""
+CHANGES_COMPARED = 4096
+"""Changes of scope that a pass is known again by, at the most where there is no end to them: a program that never calls
+``backward()``, but ``autograd.grad`` alone."""
 SHAPES_KEPT = 64
 """Backward passes that are told apart; of those there are one or a few in a training step."""
 _NO_NUMBER = 1 << 62
@@ -52,6 +55,12 @@ class Crossings:
             return {}
         state.scope_awaited.update(found)
         return found
+
+    def next_since(self, state: ThreadState, number: int, *, whole: bool) -> int:
+        """Return from which node on the next pass is looked at, after one that ended at the node ``number``."""
+        since = state.scope_since
+        count = len(state.scope_starts) - bisect_left(state.scope_starts, since)
+        return number if whole or count > CHANGES_COMPARED else since
 
     def remember(self, state: ThreadState, crossings: dict[int, str], lowest: int) -> None:
         """Note the crossings that a walk has found, down to the node with the number ``lowest``."""

@@ -215,8 +215,7 @@ class ScopeTracker:
         if state.scope_awaited:
             state.scope_awaited.clear()
             self._crossings.forget(state)
-        if whole:
-            state.scope_since = self._sequence()
+        state.scope_since = self._crossings.next_since(state, self._sequence(), whole=whole)
 
     def _hook_node(self, state: ThreadState, number: int, node: Any, piece: str) -> None:
         """Have the scope said before a node runs; where it has a module's hook, that one says it as well."""
