@@ -83,6 +83,30 @@ def test_steady_power_is_counted_wherever_the_edges_lie(start_ms: int, length_ms
     assert (found.base_before_w, found.base_after_w, found.idle_w) == (pytest.approx(WATTS), pytest.approx(WATTS), 90)
 
 
+@given(
+    start_ms=st.integers(600, 1500),
+    length_ms=st.integers(400, 2500),
+    idle_w=st.integers(60, 150),
+    load_w=st.integers(160, 700),
+)
+def test_a_load_that_begins_and_ends_with_the_window_is_all_in_it(
+    start_ms: int, length_ms: int, idle_w: int, load_w: int
+) -> None:
+    """Though neither its first nor its last ms is where the counter ticks."""
+    start_ns, end_ns = start_ms * MS, (start_ms + length_ms) * MS
+
+    def shown(number: int) -> Tick:
+        t_ns = number * TICK_NS
+        load_ns = min(max(t_ns - start_ns, 0), end_ns - start_ns)
+        return Tick(t_ns, round((idle_w * (t_ns - load_ns) + load_w * load_ns) / 1e6), 0)
+
+    ticks = tuple(shown(number) for number in range(50))
+    found = measure_pass(0, facts(start_ms, start_ms + length_ms), readings(ticks=ticks))
+    assert found.energy_j == pytest.approx(load_w * length_ms / 1e3, rel=1e-3, abs=0.01)
+    assert found.uncertainty_j is not None
+    assert found.uncertainty_j < 0.026 * (load_w - idle_w) + 0.003 * load_w
+
+
 def test_without_a_counter_the_power_is_summed_and_that_is_said() -> None:
     found = measure_pass(0, facts(), readings(ticks=()))
     assert found.energy_j == pytest.approx(WATTS * 2, rel=0.01)

@@ -22,8 +22,8 @@ LIMIT_NS = 400_000_000
 LOOK_NS = 500_000
 """How long the card is left alone between two reads where a tick is looked for."""
 
-TIGHT_NS = 2_000_000
-"""A tick that is known this well, beyond what two reads take, is not looked for: the counter is read after it."""
+TIGHT_NS = 8_000_000
+"""A tick that is known this well is not looked for: the counter is read after it. Reads that take long count more."""
 
 WIDE_NS = TICK_NS // 6
 """A tick that lies between two looks so far apart is not taken where the next one can be: a processor may be short."""
@@ -132,7 +132,7 @@ class EdgeFinder:
         now_ns = self._clock()
         self._first, self._since_ns, self._looked_ns = (seen_ns, energy_mj), now_ns, looked_ns
         expected = self._card.ticks.next_after(looked_ns)
-        is_tight = expected is not None and expected[1] - expected[0] <= TIGHT_NS + 2 * self._counter_ns
+        is_tight = expected is not None and expected[1] - expected[0] <= max(TIGHT_NS, 3 * self._counter_ns // 2)
         self._trusts = is_tight and self._card.ticks.is_confirmed
         if expected is None:
             self.due_ns = now_ns + LOOK_NS

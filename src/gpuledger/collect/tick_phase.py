@@ -6,7 +6,7 @@ milliseconds. Once a tick was seen between two reads, the next ones are known wi
 
 from __future__ import annotations
 
-SHORTEST_NS, LONGEST_NS = 99_900_000, 100_200_000
+SHORTEST_NS, LONGEST_NS = 99_950_000, 100_150_000
 """Between what times the counter moves before anything is known of a card (H200: 100.0 and 100.1 ms were seen)."""
 
 LEAST_SPREAD_NS = 4_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 ENERGY_MARKER = "energy-pass.json"
 """In a rank's directory while its energy pass is open: tells whoever reads the cards that it is time, and which."""
@@ -37,9 +36,10 @@ class Tick:
 
 @dataclass(frozen=True)
 class Edge:
-    """One edge of a window: the moment asked for, the next tick, and the mean power between the tick before and it.
+    """One edge of a window: the moment asked for, the next tick, and the power between the two.
 
-    ``reading_ns`` is how long the read took that saw the tick.
+    Where ``off_w`` is None, ``power_w`` is the mean from the tick before to the next; else it is what the ticks around
+    tell, and ``off_w`` how far off it can be. ``reading_ns`` is how exactly the tick's time is known.
     """
 
     at_ns: int
@@ -48,6 +48,7 @@ class Edge:
     reading_ns: int
     power_w: float
     throttled_ns: int | None
+    off_w: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,44 @@ class WindowEnergy:
 def edge_at(ticks: Sequence[Tick], at_ns: int) -> Edge | None:
     """Return the edge at ``at_ns`` from the ticks around it; None with fewer than two ticks.
 
-    It rests on the next tick, and on the last one where the readings end before that.
+    It rests on the next tick, and on the last one where the readings end before that. Loads begin and end with windows:
+    where the power before the tick before and after the next differ, it is taken to have gone from the one to the other
+    at once, at the moment that gives the energy between the two ticks.
     """
     if len(ticks) < 2:
         return None
-    before, tick = next(((a, b) for a, b in pairwise(ticks) if b.t_ns >= at_ns), (ticks[-2], ticks[-1]))
-    power_w = (tick.energy_mj - before.energy_mj) / 1e3 / ((tick.t_ns - before.t_ns) / 1e9)
-    return Edge(at_ns, tick.t_ns, tick.energy_mj, tick.reading_ns, power_w, tick.throttled_ns)
+    last = next((place for place, tick in enumerate(ticks) if place and tick.t_ns >= at_ns), len(ticks) - 1)
+    before, tick = ticks[last - 1], ticks[last]
+    mean_w = power_w = _power_w(before, tick)
+    if 1 < last < len(ticks) - 1 and before.t_ns < at_ns < tick.t_ns:
+        earlier_w, later_w = _power_w(ticks[last - 2], before), _power_w(tick, ticks[last + 1])
+        power_w = _power_after(at_ns - before.t_ns, tick.t_ns - before.t_ns, (earlier_w, mean_w, later_w))
+    off_w = None if power_w == mean_w else abs(power_w - mean_w) / 2
+    return Edge(at_ns, tick.t_ns, tick.energy_mj, tick.reading_ns, power_w, tick.throttled_ns, off_w)
+
+
+def _power_w(before: Tick, tick: Tick) -> float:
+    """Return the mean power between two ticks."""
+    return (tick.energy_mj - before.energy_mj) / 1e3 / ((tick.t_ns - before.t_ns) / 1e9)
+
+
+def _power_after(at_ns: int, length_ns: int, powers_w: tuple[float, float, float]) -> float:
+    """Return the mean power from ``at_ns`` to the end of an interval, given those before, in and after it."""
+    earlier_w, mean_w, later_w = powers_w
+    if not min(earlier_w, later_w) < mean_w < max(earlier_w, later_w):
+        return mean_w
+    turn_ns = length_ns * (mean_w - later_w) / (earlier_w - later_w)
+    earlier_ns = max(turn_ns - at_ns, 0.0)
+    left_ns = length_ns - at_ns
+    return (earlier_w * earlier_ns + later_w * (left_ns - earlier_ns)) / left_ns
 
 
 def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     """Return the energy between two edges.
 
-    The uncertainty is what the jitter of the two ticks and of the reads that saw them, and half of what lies between
-    an edge and its tick, can make at the power there.
+    The uncertainty is what the jitter of the two ticks and of the reads that saw them can make at the power there, and
+    what the power between an edge and the ticks around it can: at most what it would be if the window's mean held up to
+    the edge and the rest of those 100 ms lay outside.
 
     Source: NVML's energy counter.
     """
@@ -90,11 +115,22 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
         throttled_ns = end.throttled_ns - start.throttled_ns
     if ticks < 2 or counted_j < 0 or end.at_ns <= start.at_ns:
         return WindowEnergy(start.at_ns, end.at_ns, None, None, ticks, throttled_ns)
-    mean_w = counted_j / seconds
-    before_w, after_w = start.power_w, end.power_w
     before_s, after_s = (start.tick_ns - start.at_ns) / 1e9, (end.tick_ns - end.at_ns) / 1e9
-    energy_j = counted_j + before_s * before_w - after_s * after_w
-    jitter_s = [(TICK_JITTER_NS + edge.reading_ns / 2) / 1e9 for edge in (start, end)]
-    spread_j = [abs(before_s * (before_w - mean_w)) / 2, abs(after_s * (after_w - mean_w)) / 2]
-    uncertainty_j = ((jitter_s[0] * before_w) ** 2 + (jitter_s[1] * after_w) ** 2) ** 0.5 + sum(spread_j)
+    energy_j = counted_j + before_s * start.power_w - after_s * end.power_w
+    mean_w = counted_j / seconds
+    spread_j = _spread_j(start, before_s, before_s, mean_w) + _spread_j(end, after_s, TICK_NS / 1e9 - after_s, mean_w)
+    jitter_j = [(TICK_JITTER_NS + edge.reading_ns / 2) / 1e9 * edge.power_w for edge in (start, end)]
+    uncertainty_j = (jitter_j[0] ** 2 + jitter_j[1] ** 2) ** 0.5 + spread_j
     return WindowEnergy(start.at_ns, end.at_ns, max(energy_j, 0.0), uncertainty_j, ticks, throttled_ns)
+
+
+def _spread_j(edge: Edge, to_tick_s: float, inside_s: float, mean_w: float) -> float:
+    """Return what the power between an edge and its tick can be off by; ``inside_s`` is the window's part of 100 ms.
+
+    The window's part cannot hold more than all of the 100 ms did.
+    """
+    if edge.off_w is not None:
+        return abs(to_tick_s) * edge.off_w
+    outside_s = TICK_NS / 1e9 - inside_s
+    spread_j = max(inside_s, 0.0) * abs(edge.power_w - mean_w)
+    return spread_j if mean_w < edge.power_w or outside_s < 0 else min(spread_j, outside_s * edge.power_w)
