@@ -74,6 +74,15 @@ class Recorded:
         return [(row["step"], row["phase"]) for row in self.tables["spans"]]
 
 
+def scopes_by_size(recorded: Recorded, *phases: str) -> dict[int, set[str]]:
+    """Return the scopes of the blocks of each number of floats, of those made in ``phases``."""
+    found: dict[int, set[str]] = {}
+    for block in recorded.blocks:
+        if block.phase in phases and block.alloc_index >= 0:
+            found.setdefault(block.bytes // 4, set()).add(block.scope)
+    return found
+
+
 def record_run(function: Callable[[Any], Any], **options: Any) -> Recorded:
     """Return the recording of ``function(recording)`` on CPU tensors; what it returns is kept alive until the end."""
     gc.collect()  # what another test left over is alive, too
