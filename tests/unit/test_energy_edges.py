@@ -73,18 +73,24 @@ def test_an_open_pass_names_its_cards_and_a_closed_one_leaves_nothing(opened: An
     assert facts["start_ns"] <= facts["end_ns"]
 
 
-@pytest.mark.parametrize("late_steps", [0, 1, 3])
 def test_ranks_start_after_the_same_step_though_their_clocks_differ(
-    opened: Any, late_steps: int, monkeypatch: pytest.MonkeyPatch
+    opened: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    one, steps, journal, place = opened
+    first, steps, *_ = opened
+    other_journal, other_steps = RankJournal(lambda: tmp_path / "rank-1", []), Steps()
+    other = EnergyPass(other_journal, other_steps, other_journal.note)  # type: ignore[arg-type]
+    other.begin()
+    other._began_ns += 1 << 60
     monkeypatch.setattr(energy_cards, "runs_with_others", lambda: True)
-    monkeypatch.setattr(energy_pass, "SETTLE_NS", 1 << 62)
-    run_steps(one, steps, 10 + late_steps)
-    monkeypatch.setattr(energy_pass, "SETTLE_NS", 0)
-    assert run_steps(one, steps, 40)
-    journal.write()
-    assert facts_of(place)["energy_pass"]["first_step"] == 3 + 16 + 1
+    monkeypatch.setattr(energy_pass, "LENGTH_NS", 1 << 60)
+    for _ in range(40):
+        assert not run_steps(other, other_steps, 1)  # it is always the first to be asked
+        assert not run_steps(first, steps, 1)
+    starts = [one._facts["first_step"] for one in (first, other)]
+    assert starts == [4 + energy_pass.AHEAD_STEPS + 1] * 2
+    for one in (first, other):
+        one.finish()
+    assert not [place for place in tmp_path.iterdir() if place.name not in ("rank-0", "rank-1")]
 
 
 def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> None:

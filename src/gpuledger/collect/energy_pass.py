@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ SETTLE_NS = 300_000_000
 
 RUN_OUT_NS = 150_000_000
 """Steps after its last edge, so that the tick around that edge is one of undisturbed steps."""
+
+ENERGY_START = "energy-start"
+"""In the run's directory while ranks settle: after which step they all have their first edge."""
+
+AHEAD_STEPS = 8
+"""How many steps ahead ranks are told after which step the first edge is; an eighth of those of the settling more."""
 
 IDLE_S = 0.5
 """How long the card is left idle, before and after, for its base power."""
@@ -77,7 +84,7 @@ class EnergyPass:
         """A step has ended; return whether the pass is over."""
         now_ns = self._last_end_ns = time.time_ns()
         if "start_ns" not in self._facts:
-            if now_ns - self._began_ns >= SETTLE_NS and self._may_start():
+            if self._may_start(is_settled=now_ns - self._began_ns >= SETTLE_NS):
                 self._start()
             return False
         if "end_ns" not in self._facts:
@@ -122,13 +129,22 @@ class EnergyPass:
         self._journal.fact(energy_pass=self._facts)
         self.is_open = False
 
-    def _may_start(self) -> bool:
-        """Return whether other ranks start after this step, too.
+    def _may_start(self, *, is_settled: bool) -> bool:
+        """Return whether the first edge follows this step, the same one for all ranks of this machine.
 
-        Their clocks are past SETTLE_NS some steps apart: all start after the next power of two of steps.
+        Their clocks are past SETTLE_NS some steps apart: the first of them says after which, some steps ahead.
         """
-        count = self._steps.seen - self._began_step
-        return not energy_cards.runs_with_others() or count & (count - 1) == 0
+        if not energy_cards.runs_with_others():
+            return is_settled
+        place = self._journal.directory().parent / ENERGY_START
+        if is_settled:
+            ahead = AHEAD_STEPS + (self._steps.seen - self._began_step) // 8
+            with suppress(OSError), place.open("x", encoding="utf-8") as file:
+                file.write(str(self._steps.seen + ahead))
+        try:
+            return self._steps.seen >= int(place.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # nobody has said it yet, or is about to
+            return False
 
     def _is_long_enough(self, now_ns: int) -> bool:
         enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
@@ -171,3 +187,4 @@ class EnergyPass:
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.unlink(missing_ok=True)
+            (marker.parent.parent / ENERGY_START).unlink(missing_ok=True)
