@@ -128,6 +128,7 @@ def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
         "process_bytes": found.peak_process_bytes,
         "upper_bytes": found.upper_bytes,
         "kind": found.peaks.kind,
+        "convolutions": [note for note in found.notes if note.startswith("Convolutions:")],
         "by_category": {account.category: account.bytes for account in books.accounts},
         "wall_s": round(time.monotonic() - started_s, 1),
     }
