@@ -214,7 +214,8 @@ class TimePass:
                     event.fwd_thread_id(),
                 )
             )
-        if energy_cards.cards_in_use() and not any(row[0] != ActivityKind.HOST for row in rows):
+        on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
+        if on_card and all(row[0] == ActivityKind.HOST for row in rows):
             self._journal.note("The time pass was told of no kernels: its times are of operators on the host.")
         self._journal.fact(activity_names=list(numbers))
         if rows:
