@@ -29,6 +29,7 @@ for long: an evaluation lies in one where steps are the optimizer's."""
 
 
 ALL_TIMES = 1 << 62
+"""Unix ns after everything."""
 
 
 def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
