@@ -22,7 +22,7 @@ SURFACE = {
     "calibrate": "--json",
     "ops": "",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
-    "show": "--by --at --step -n --depth --sort --fold --unknown --rank --device --json",
+    "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --rank --device --json",
     "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
