@@ -239,13 +239,13 @@ def test_recordings_end_and_begin_inside_a_decorated_function(tmp_path: Path) ->
     first.__enter__()
     change(0)
     change(1)
-    after = torch.ones(10_000_001)  # more than what other tests leave to be freed meanwhile
+    after = torch.ones(10_000_001)  # more than other tests may have left alive
     assert (current_path(), scopes._runner is not None) == ("", True)
     second.__exit__(None, None, None)
     assert scopes._runner is None
     del after
     books = break_down(second.run().rank(), find_peak(second.run().rank()), ("scope",))
-    assert {account.scope for account in books.accounts if account.bytes == 40_000_004} == {""}
+    assert [account.scope for account in books.accounts if account.bytes >= 40_000_004] == [""]
 
 
 def test_a_compiled_region_with_scopes_is_one_graph_and_is_not_compiled_again() -> None:
