@@ -126,7 +126,7 @@ def test_scope_and_module_are_told_apart() -> None:
     assert ("first", "", "forward", activation) in made
     assert ("first", "functional", "backward", activation) not in made
     assert {b.scope for b in recorded.of("gradient") if b.module == "last" and b.alloc_index >= 0} == {"around"}
-    assert {b.scope for b in recorded.of("optimizer_state")} == {"update"}
+    assert {b.scope for b in recorded.of("optimizer_state") if b.alloc_index >= 0} == {"update"}
 
 
 def test_a_checkpointed_forward_is_computed_again_in_the_scope_it_was_in() -> None:
