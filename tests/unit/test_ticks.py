@@ -152,6 +152,23 @@ def test_a_processor_that_is_short_makes_an_edge_uncertain_and_not_unknown() -> 
     assert found.power_w == pytest.approx(WATTS)
 
 
+@pytest.mark.parametrize("slow_ns", [150 * MS, 700 * MS, 3000 * MS])
+def test_one_read_that_takes_longer_than_a_tick_keeps_no_later_edge_waiting(slow_ns: int) -> None:
+    """As of a driver that stands still for a moment, once the ticks are known."""
+    card = Card()
+    finder, found = EdgeFinder(card, lambda: card.now_ns), list[Edge | None]()
+    for number in range(16):
+        card.now_ns += 370 * MS
+        began_ns = card.now_ns
+        finder.want(began_ns, found.append)
+        card._read_ns = slow_ns if number == 9 else 3 * MS
+        while finder.due_ns is not None and card.now_ns < began_ns + slow_ns + 500 * MS:
+            card.now_ns = max(card.now_ns, finder.due_ns)
+            finder.read()
+            card._read_ns = 3 * MS
+        assert len(found) == number + 1
+
+
 def test_a_counter_that_moves_its_ticks_is_learnt_anew() -> None:
     """As after a suspended machine, or a clock that was set."""
     card = Card()

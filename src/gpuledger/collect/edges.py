@@ -37,6 +37,9 @@ LATEST_NS = 1_000_000_000
 TYPICAL_READ_NS = 4_000_000
 """How long a read of the counter is taken to last before the first (H200)."""
 
+LONGEST_READ_NS = TICK_NS // 2
+"""However long reads take, one is not put off for longer: else there would be no room for it between two ticks."""
+
 Keep = Callable[[Edge | None], None]
 
 
@@ -101,7 +104,7 @@ class EdgeFinder:
             return
         energy_mj = self._card.read_energy_mj()
         ended_ns = self._clock()
-        self._counter_ns = (3 * self._counter_ns + ended_ns - began_ns) // 4
+        self._counter_ns = min((3 * self._counter_ns + ended_ns - began_ns) // 4, LONGEST_READ_NS)
         if energy_mj is None:
             self._settle(None)
         elif self._first is None:
