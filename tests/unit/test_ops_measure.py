@@ -125,10 +125,11 @@ def test_a_seed_decides_the_order_and_only_the_order():
     assert set(one) == set(other) == set(tasks)
 
 
-def test_where_the_reference_drifted_operators_are_measured_again(book, place, monkeypatch):
+def let_reference_take(monkeypatch, times_ns):
+    """Have the reference operator take these times, one after the other."""
     import gpuledger.operators.station as module
 
-    times = iter([100.0, 120.0, 121.0])
+    times = iter(times_ns)
 
     def faked(key, mode, place, method, clock_ns):
         record = measure_one(key, mode, place, method, clock_ns)
@@ -138,6 +139,10 @@ def test_where_the_reference_drifted_operators_are_measured_again(book, place, m
         return replace(record, time_low_ns=time_ns, time_median_ns=time_ns, time_high_ns=time_ns)
 
     monkeypatch.setattr(module, "measure_one", faked)
+
+
+def test_where_the_reference_drifted_operators_are_measured_again(book, place, monkeypatch):
+    let_reference_take(monkeypatch, [100.0, 120.0, 121.0])
     outcome = measure(tasks_of_keys(keys_of(25)), book, place, QUICK)
     assert outcome.repeated == 20  # between the first two references, not after
     assert outcome.drift.worst_frac == pytest.approx(0.2)
@@ -145,18 +150,7 @@ def test_where_the_reference_drifted_operators_are_measured_again(book, place, m
 
 
 def test_what_drifted_is_not_measured_again_past_the_budget(book, place, monkeypatch):
-    import gpuledger.operators.station as module
-
-    times = iter([100.0, 120.0])
-
-    def faked(key, mode, place, method, clock_ns):
-        record = measure_one(key, mode, place, method, clock_ns)
-        if key != module.REFERENCE:
-            return record
-        time_ns = next(times)
-        return replace(record, time_low_ns=time_ns, time_median_ns=time_ns, time_high_ns=time_ns)
-
-    monkeypatch.setattr(module, "measure_one", faked)
+    let_reference_take(monkeypatch, [100.0, 120.0])
     done_ns = iter(range(100))
 
     def clock_ns():
