@@ -23,11 +23,11 @@ import torch
 from environment import describe_environment, write_results
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.again import step_of
 from gpuledger.operators.captures import asked_for, capture_model
 from gpuledger.operators.copies import make_copies
 from gpuledger.operators.describe import key_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Method, Mode, mode_weights
 from gpuledger.operators.one import measure_one
 from gpuledger.operators.place import Place, find_place

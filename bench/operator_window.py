@@ -22,9 +22,9 @@ import torch
 from environment import describe_environment, write_results
 
 from gpuledger.collect.ticks import find_edge
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.blocks import Load, between_ticks
 from gpuledger.operators.copies import make_copies
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Method, Mode
 from gpuledger.operators.place import find_place
 from gpuledger.operators.runners import make_runner

@@ -17,9 +17,9 @@ from typing import Any
 from environment import describe_environment
 
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.capture import Capture
 from gpuledger.operators.captures import Asked, Place, capture_model, place_named
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.models import parse_model
 from gpuledger.operators.rebuild import rebuild
 from gpuledger.operators.steps import parse_inputs

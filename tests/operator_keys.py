@@ -2,7 +2,7 @@
 
 import torch
 
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 
 
 def described(value):

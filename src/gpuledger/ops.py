@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from gpuledger.errors import InputError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.capture import Capture
 from gpuledger.operators.captures import CPU, CUDA, Place, capture_step
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.rebuild import Call, rebuild
 from gpuledger.operators.workload import Layer, Use, Workload, read_workload
 

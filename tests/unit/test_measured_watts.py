@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuledger.analyze.measured_watts import numbers_of, table_from
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import Contents, write_parquet
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.watts import find_watts, shipped, watts_of
 

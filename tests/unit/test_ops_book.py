@@ -22,10 +22,10 @@ from postgres import Server, server  # noqa: F401 - a fixture
 from programs import environment
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators import schema
 from gpuledger.operators.book import Book, open_book, parse_url
 from gpuledger.operators.choose import open_shelf, shelf_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 
 HERE = Environment("H200", "570.1", "2.13.0", "13.0", {"benchmark": False})
@@ -170,7 +170,7 @@ def _newest_schema(monkeypatch: pytest.MonkeyPatch, step: Callable[[sa.Connectio
 WRITER = """
 import sys
 from gpuledger.operators.book import open_book
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 book = open_book(sys.argv[1])
 where = Environment("H200", None, "2.13.0", None)

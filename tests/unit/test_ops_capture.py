@@ -17,10 +17,10 @@ from torch import nn
 
 from gpuledger import ops
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.capture import Capture
 from gpuledger.operators.captures import CPU, Asked, Place, asked_for, capture_model, capture_step, place_named
 from gpuledger.operators.contents import read_parquet
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.models import parse_model
 from gpuledger.operators.rebuild import Call, rebuild
 from gpuledger.operators.reuse import ReuseMeter

@@ -18,11 +18,11 @@ from click.testing import CliRunner, Result
 
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import open_book
 from gpuledger.operators.book_diff import diff_books
 from gpuledger.operators.contents import Contents, contents_of, merge, read_parquet, write_parquet
 from gpuledger.operators.import_lists import read_list
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.rebuild import rebuild
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.sweep import OPERATORS, Grid, sweep

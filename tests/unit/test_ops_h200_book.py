@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from gpuledger.analyze.formulas import work_of
 from gpuledger.operators.around import is_operator
 from gpuledger.operators.choose import Shelf
 from gpuledger.operators.contents import read_parquet
-from gpuledger.operators.formulas import work_of
 from gpuledger.operators.rebuild import rebuild
 from gpuledger.operators.sum import sum_up
 from gpuledger.operators.workload import read_workload

@@ -8,10 +8,10 @@ import torch
 from operator_keys import key_for
 
 from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import open_book
 from gpuledger.operators.copies import count_copies, make_copies, needs_host
 from gpuledger.operators.fill import fill
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.measure import measure, shuffled
 from gpuledger.operators.method import Method, Mode
 from gpuledger.operators.one import CardLostError, measure_one

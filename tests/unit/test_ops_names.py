@@ -7,8 +7,8 @@ import torch
 from operator_keys import key_for
 
 from gpuledger.model.journal import ActivityKind
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import open_book
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.names import DEVICE_KINDS, RANGE, kernels_of_keys, name_kernels, names_in_ranges
 from gpuledger.operators.place import find_place
 from gpuledger.operators.records import Record

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuledger.analyze.formulas import FAMILIES, work_of
 from gpuledger.errors import EmptyRunError, InputError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.features import NAMES, Features, shape_family
 from gpuledger.operators.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
-from gpuledger.operators.formulas import FAMILIES, work_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.predict import FittedPredictor, load_model, save_model
 from gpuledger.operators.process import Scales, _unlikeliness, learn_process
 from gpuledger.operators.records import Record

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, sum_up

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.records import Record
 
 NAMESPACE = "gpuledger."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 
 try:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpuledger.errors import EmptyRunError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import Contents
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.records import Record
 
 

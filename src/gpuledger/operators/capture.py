@@ -18,8 +18,8 @@ from gpuledger.collect.roster import Roster
 from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.accounts import Phase
+from gpuledger.model.operator_key import OperatorKey, tensor_bytes
 from gpuledger.operators.describe import IsOnCard, describe_tensor, key_of, tensors_of
-from gpuledger.operators.key import OperatorKey, tensor_bytes
 from gpuledger.operators.reuse import ReuseMeter
 from gpuledger.operators.tally import LayerCall, Tally
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.capture import Capture
 from gpuledger.operators.card_names import as_on_card
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.models import RANDOM, ModelName, build_model, parse_model, without_initial_weights
 from gpuledger.operators.steps import (
     DEFAULT_BATCH,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuledger.analyze.formulas import work_of
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.fit import LEAST_EXAMPLES, Example, fit, folds_of, group_numbers
-from gpuledger.operators.formulas import work_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.predict import FittedPredictor
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import Cost

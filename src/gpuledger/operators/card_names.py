@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.operators.key import OperatorKey, is_tensor
+from gpuledger.model.operator_key import OperatorKey, is_tensor
 
 MOST_IMAGES, MOST_CHANNELS = 880_801, 65_535
 _RESERVE = {"shape": [0], "dtype": "uint8", "stride": [1]}

@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import nn
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import AUTOGRAD_NODE, KEYS, MODULE_CALL, NODE_MADE
 from gpuledger.operators.blocks import Clock
 from gpuledger.operators.book import Book
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.place import Place
 from gpuledger.operators.records import Record
 from gpuledger.operators.statistics import summarize

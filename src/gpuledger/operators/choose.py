@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import Book
 from gpuledger.operators.fit import LEAST_EXAMPLES, Example, Model, examples_of, fit
-from gpuledger.operators.formulas import work_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.predict import FittedPredictor, RoofPredictor, load_model, save_model
 from gpuledger.operators.records import Environment, Record, digest_of
 from gpuledger.operators.roof import Roof, roof_of_card, roof_of_measurements

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 
 if TYPE_CHECKING:

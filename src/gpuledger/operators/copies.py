@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gpuledger.operators.formulas import work_of
-from gpuledger.operators.key import OperatorKey
+from gpuledger.analyze.formulas import work_of
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.method import L2_ROUNDS, MEMORY_FRAC, Mode
 from gpuledger.operators.place import Place
 from gpuledger.operators.rebuild import rebuild

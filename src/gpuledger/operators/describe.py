@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.operators.key import KEYWORDS, OperatorKey
+from gpuledger.model.operator_key import KEYWORDS, OperatorKey
 
 IsOnCard = Callable[[torch.Tensor], bool]
 """Whether a tensor is on the device that is captured."""

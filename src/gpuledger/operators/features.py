@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuledger.operators.formulas import FAMILIES, Work, convolution_of, family_of, work_of
-from gpuledger.operators.key import ITEM_BYTES, OperatorKey, is_tensor
+from gpuledger.analyze.formulas import FAMILIES, Work, convolution_of, family_of, work_of
+from gpuledger.analyze.traffic import dense_bytes
+from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey, is_tensor
 from gpuledger.operators.roof import Roof, uses_cores
-from gpuledger.operators.traffic import dense_bytes
 
 Floats = npt.NDArray[np.float64]
 Row = dict[str, float]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from gpuledger.analyze.formulas import Work, family_of, work_of
 from gpuledger.errors import EmptyRunError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import is_operator
 from gpuledger.operators.features import Features, Floats, features_of, shape_family
-from gpuledger.operators.formulas import Work, family_of, work_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode
 from gpuledger.operators.process import Process, learn_process
 from gpuledger.operators.records import Record

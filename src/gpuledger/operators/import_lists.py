@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError
+from gpuledger.model.operator_key import KEYWORDS, OperatorKey
 from gpuledger.operators.describe_json import contiguous
-from gpuledger.operators.key import KEYWORDS, OperatorKey
 from gpuledger.operators.workload import Mode, Use, Workload
 
 DTYPES = {

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from gpuledger.errors import InputError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.captures import Place, capture_step, place_named
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 from gpuledger.virtual.dispatch import NotModelledError
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.blocks import Clock
 from gpuledger.operators.book import Book
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import REFERENCE_EVERY, Method, Mode
 from gpuledger.operators.one import CardLostError
 from gpuledger.operators.place import Place

@@ -13,9 +13,9 @@ import torch
 from gpuledger.collect import torch_private
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.journal import ActivityKind
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import Book
 from gpuledger.operators.copies import make_copies
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode
 from gpuledger.operators.one import allowed, refuse_too_large
 from gpuledger.operators.place import Place

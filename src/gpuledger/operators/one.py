@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.blocks import Block, Clock, NoCounterError, Runner, energy_blocks, time_blocks
 from gpuledger.operators.copies import Copy, make_copies, needs_host
-from gpuledger.operators.formulas import work_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Method, Mode
 from gpuledger.operators.place import Place
 from gpuledger.operators.records import Record

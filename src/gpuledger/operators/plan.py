@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import Book
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.measure import Task
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.place import Place

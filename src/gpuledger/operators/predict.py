@@ -11,11 +11,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import InputError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.features import NAMES, features_of
 from gpuledger.operators.fit import Example, Model, Quantity, Range, doublings_beyond, out_of_range, time_target
-from gpuledger.operators.formulas import work_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.process import Process
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpuledger.analyze.formulas import FAMILIES
 from gpuledger.errors import UsageError
 from gpuledger.operators.features import Features, Floats
-from gpuledger.operators.formulas import FAMILIES
 
 MOST_ROWS = 500
 """Rows that the scales are learned from: it takes the cube of them, and more teach little."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.campaign import Answer
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.measure import Task
 from gpuledger.operators.method import REFERENCE_EVERY, Method, Mode
 from gpuledger.operators.place import Place

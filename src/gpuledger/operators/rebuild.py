@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpuledger.errors import InputError
-from gpuledger.operators.key import ITEM_BYTES, OperatorKey, is_tensor
+from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey, is_tensor
 from gpuledger.operators.values import Values, values_of
 
 HOST = torch.device("cpu")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.operators.formulas import Work
-from gpuledger.operators.key import OperatorKey
+from gpuledger.analyze.formulas import Work
+from gpuledger.model.operator_key import OperatorKey
 
 if TYPE_CHECKING:
     from gpuledger.virtual.cards import Card

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.blocks import Clock, base_power_w
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import BASE_EVERY, REFERENCE_EVERY, Method, Mode
 from gpuledger.operators.one import measure_one
 from gpuledger.operators.place import Place

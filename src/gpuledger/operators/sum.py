@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import Around, around_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.workload import Use, Workload

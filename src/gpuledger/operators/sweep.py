@@ -9,8 +9,8 @@ from itertools import product
 from typing import Any
 
 from gpuledger.errors import UsageError
+from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey
 from gpuledger.operators.describe_json import tensor, turned
-from gpuledger.operators.key import ITEM_BYTES, OperatorKey
 from gpuledger.operators.workload import Use, Workload
 
 MOST = 1_000_000

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import AUTOGRAD_NODES, MODULE_CALLS
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.workload import Layer, Use
 
 

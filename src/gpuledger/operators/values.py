@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpuledger.operators.key import OperatorKey, is_tensor, tensors_in
+from gpuledger.model.operator_key import OperatorKey, is_tensor, tensors_in
 
 Kind = Literal[
     "normal", "positive", "share", "range", "softmax", "log_softmax", "sorted", "offsets", "counts", "matrix"

@@ -12,8 +12,8 @@ import numpy as np
 from gpuledger.analyze.measured_watts import MeasuredType, WattTable, table_from
 from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import Contents, contents_of
-from gpuledger.operators.key import OperatorKey
 from gpuledger.operators.records import Record
 
 LAUNCHED_BY = {

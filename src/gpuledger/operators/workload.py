@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuledger.errors import InputError
-from gpuledger.operators.key import OperatorKey
+from gpuledger.model.operator_key import OperatorKey
 
 VERSION = 1
 """Version of the file; a newer one is refused."""

@@ -107,7 +107,7 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
 
 
 def _shapes(tensors: Sequence[Any]) -> str:
-    from gpuledger.operators.key import value_text
+    from gpuledger.model.operator_key import value_text
 
     return ", ".join(map(value_text, tensors))
 

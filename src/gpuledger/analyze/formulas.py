@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuledger.operators.key import OperatorKey, is_tensor, tensor_bytes, tensors_in
-from gpuledger.operators.traffic import broadcast_elements, launches_of, read_bytes, written_bytes
+from gpuledger.analyze.traffic import broadcast_elements, launches_of, read_bytes, written_bytes
+from gpuledger.model.operator_key import OperatorKey, is_tensor, tensor_bytes, tensors_in
 
 FAMILIES = (
     "matmul", "convolution", "convolution_backward", "attention", "normalization", "softmax", "pooling", "reduction",

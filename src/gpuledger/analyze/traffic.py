@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpuledger.operators.key import ITEM_BYTES, OperatorKey, is_tensor, tensor_bytes, tensors_in
+from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey, is_tensor, tensor_bytes, tensors_in
 
 Tensor = Mapping[str, Any]
 
