@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 from click.testing import CliRunner, Result
 
 from gpuledger.cli.main import main
-from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.errors import EmptyRunError, InputError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.book import open_book
 from gpuledger.operators.book_diff import diff_books
@@ -25,7 +25,6 @@ from gpuledger.operators.contents import Contents, contents_of, merge, read_parq
 from gpuledger.operators.import_lists import read_list
 from gpuledger.operators.rebuild import rebuild
 from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.sweep import OPERATORS, Grid, sweep
 from gpuledger.operators.workload import read_workload
 
 pytestmark = pytest.mark.torch
@@ -272,49 +271,3 @@ def test_pickles_are_refused_by_name(name: str) -> None:
 
 def test_rows_without_a_card_are_refused() -> None:
     assert ops("import", "printed-rows", "rows.txt").exit_code == 2
-
-
-# -- sweeps -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_every_swept_configuration_runs(operator: str) -> None:
-    grid = Grid((2,), (5, 8), (4, 6), (1, 3), (1, 2), (1, 2), ("float32", "bfloat16"), (0.0, 0.5), (0.0, 0.9))
-    workload = sweep(operator, grid, sample=12)
-    assert len({use.key.digest for use in workload.uses}) == 12
-    for use in workload.uses:
-        rebuild(use.key)()
-
-
-def test_impossible_combinations_are_left_out_and_a_sample_is_the_same_again() -> None:
-    grid = Grid(channels=(6, 9), groups=(1, 2, 3), kernel=(1, 3))
-    keys = [use.key for use in sweep("conv2d", grid).uses]
-    assert len(keys) == 2 * (4 + 1 + 4)  # 9 channels are not two groups
-    assert sweep("conv2d", grid, sample=5, seed=3) == sweep("conv2d", grid, sample=5, seed=3)
-    assert sweep("conv2d", grid, sample=5, seed=3) != sweep("conv2d", grid, sample=5, seed=4)
-
-
-@pytest.mark.parametrize(
-    ("operator", "grid", "words"),
-    [
-        ("conv9d", Grid(), "sweep conv9d: unknown"),
-        ("relu", Grid(dtype=("float99",)), "--dtype float99"),
-        ("relu", Grid(sparsity=(1.0,)), "--sparsity 1.0"),
-        ("relu", Grid(batch=(0,)), "--batch"),
-        ("conv2d", Grid(channels=(3,), groups=(2,)), "no combination"),
-        ("relu", Grid(batch=tuple(range(1, 2000)), sizes=tuple(range(1, 2000))), "combinations"),
-    ],
-)
-def test_a_sweep_that_cannot_be_is_refused(operator: str, grid: Grid, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        sweep(operator, grid)
-
-
-def test_a_sweep_is_written_once(tmp_path: Path) -> None:
-    place = str(tmp_path / "s.workload.json")
-    words = ("sweep", "conv2d", "--channels", "8,16", "--kernel", "1,3", "--sparsity", "0,0.5", "-o", place)
-    result = ops(*words)
-    assert result.exit_code == 0, result.stderr
-    assert len(read_workload(Path(place)).uses) == 16
-    assert ops(*words).exit_code == 2
-    assert ops("sweep", "conv2d", "--kernel", "one").exit_code == 2

@@ -128,7 +128,7 @@ def write_parquet(contents: Contents, path: Path) -> None:
     """Write everything as one Parquet file."""
     import pyarrow.parquet as pq
 
-    pq.write_table(exchange_table(contents), path, compression="zstd", compression_level=9)
+    pq.write_table(exchange_table(contents), path, compression="zstd", compression_level=19)
 
 
 def write_csv(contents: Contents, path: Path) -> None:

@@ -21,6 +21,8 @@ from gpuledger.operators.records import Record
 from gpuledger.operators.runners import GraphRunner, first_line, host_ns, kernels_of, make_runner, queued_ns
 from gpuledger.operators.statistics import Spread, summarize
 
+DIGITS = 7
+"""Of what a block keeps; a clock that ticks every microsecond tells fewer."""
 HOPELESS_FRAC = 0.45
 """An operator whose inputs need more than this share of the free memory is not begun: its output needs some as well."""
 
@@ -131,8 +133,8 @@ def _documents(
         "kind": "summary",
         "count": span.count,
         "outliers": span.outliers,
-        "mean_3_sigma_ns": span.mean_3_sigma,
-        **launch,
+        "mean_3_sigma_ns": _short(span.mean_3_sigma),
+        **{name: _short(value) for name, value in launch.items()},
         "throttled_bursts": sum(block.is_throttled for block in times),
         "throttled_windows": sum(block.is_throttled for block in windows),
         "burst_clock_mhz": None if not burst_clocks else sorted(burst_clocks)[len(burst_clocks) // 2],
@@ -145,7 +147,12 @@ def _documents(
 
 
 def _known(block: Block) -> dict[str, Any]:
-    return {name: value for name, value in asdict(block).items() if value is not None}
+    return {name: _short(value) for name, value in asdict(block).items() if value is not None}
+
+
+def _short(value: Any) -> Any:
+    """Return a number without the digits that no clock or counter tells: they would be most of a book."""
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _reason(error: Exception) -> str:

@@ -38,6 +38,7 @@ WHOLE, SHARES, TEXTS = Numbers(int), Numbers(float), Numbers(str)
     epilog="""\b
 Examples:
   gpuledger ops sweep conv2d --sizes 14,28,56 --channels 64,128,256 --kernel 1,3,5,7 --stride 1,2 --sample 200
+  gpuledger ops sweep depthwise --channels 96,192,384 --kernel 3,7 --train --hot
   gpuledger ops sweep linear --channels 768,3072 --dtype float16,bfloat16 --sparsity 0,0.5,0.9""",
 )
 @click.argument("operator")
@@ -52,22 +53,35 @@ Examples:
 @click.option(
     "--weight-sparsity", type=SHARES, default="0", show_default=True, metavar="LIST", help="Zeros in the weights."
 )
+@click.option("--bias", type=WHOLE, default="0", show_default=True, metavar="LIST", help="Of convolutions: 0,1.")
+@click.option("--pieces", type=WHOLE, default="2", show_default=True, metavar="LIST", help="Tensors that cat joins.")
+@click.option("--train", is_flag=True, help="As in training, with the operators of the gradients.")
+@click.option("--hot", is_flag=True, help="With inputs that the cache holds, as in a small model.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Draw N of the combinations.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the draw.")
 @click.option("-o", "output", metavar="FILE", help="Where to write.  [default: sweep-OPERATOR.workload.json]")
 @click.option("--force", is_flag=True, help="Replace a file of that name.")
 def sweep_command(
-    operator: str, sample: int | None, seed: int, output: str | None, force: bool, **lists: tuple[Any, ...]
+    operator: str,
+    train: bool,
+    hot: bool,
+    sample: int | None,
+    seed: int,
+    output: str | None,
+    force: bool,
+    **lists: tuple[Any, ...],
 ) -> None:
     """Write configurations that no model uses, to be measured.
 
-    OPERATOR is conv2d, linear, bmm, relu, add, softmax or layer_norm. Every combination of the lists that can be is
-    one configuration; `ops measure` takes the file. Sparsity of inputs and weights is part of an operator's key.
+    OPERATOR is conv2d, depthwise, linear, bmm, relu, add, cat, softmax or layer_norm. Every combination of the lists
+    that can be is one configuration; `ops measure` takes the file. Sparsity of inputs and weights is part of an
+    operator's key.
     """
     from gpuledger.operators.sweep import Grid, sweep
     from gpuledger.operators.workload import SUFFIX
 
-    workload = sweep(operator, Grid(**lists), sample, seed)
+    reuse_bytes = 0.0 if hot else None
+    workload = sweep(operator, Grid(**lists), sample, seed, train=train, reuse_bytes=reuse_bytes)
     path = Path(output or workload.name + SUFFIX)
     if path.exists() and not force:
         raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
