@@ -8,7 +8,11 @@ import pytest
 from programs import recorded as recorded_with
 from programs import write_script
 
+from gpuledger.analyze.breakdown import break_down
+from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.rates import find_rates
+from gpuledger.analyze.side_by_side import lines_by
+from gpuledger.analyze.step_parts import step_parts
 from gpuledger.analyze.times import break_down_time
 from gpuledger.api import load
 
@@ -43,7 +47,16 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 2
-    assert {("embedding", "forward"), ("head", "forward")} <= {(a.module, a.phase) for a in times.accounts}
+    assert {("embedding", "evaluation"), ("head", "evaluation")} <= {(a.module, a.phase) for a in times.accounts}
+    by_phase = {line.label: line for line in lines_by(rank, break_down(rank, find_peak(rank), ("phase",)), "phase")}
+    evaluated = by_phase["evaluation"]
+    assert "forward" not in by_phase
+    assert evaluated.bytes
+    assert evaluated.forward_ns == evaluated.time_ns > 0
+    parts = step_parts(rank)
+    assert parts is not None
+    assert parts.forward_ns > 0
+    assert parts.data_ns < parts.forward_ns
     assert times.between_ns < 0.5 * times.work_ns
     assert times.unplaced_ns == 0
     rates = find_rates(rank)

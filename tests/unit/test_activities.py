@@ -9,7 +9,7 @@ from traced import ENGINE, NODE, Trace
 from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans, own_spans
 from gpuledger.analyze.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
-from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Part, journal_of
+from gpuledger.model.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part, journal_of
 
 
 def places(spans: OwnedSpans) -> list[tuple[str, int, str, int]]:
@@ -70,6 +70,33 @@ def test_a_module_that_computes_again_in_backward_wins_over_the_node() -> None:
     launch = trace.host("aten::mm", 282, 288, lane=ENGINE)
     trace.device("its gradient", 720, 730, launch)
     assert places(trace.owned())[-2:] == [("kernel", 3, "backward", 4), ("kernel", 3, "backward", 4)]
+
+
+def test_a_model_called_without_gradients_is_evaluation_with_all_that_is_inside() -> None:
+    trace = training()
+    trace.host(f"{MODULE_RANGE}0{NO_GRAD}", 410, 500)
+    trace.host(f"{MODULE_RANGE}1", 420, 450)  # what switches gradients on for itself is inside all the same
+    inner = trace.host("aten::addmm", 430, 440, sequence=11)
+    outer = trace.host("aten::relu", 460, 470)
+    after = trace.host("aten::argmax", 510, 520)
+    for launch in (inner, outer, after):
+        trace.device("of the evaluation", 800 + launch, 801 + launch, launch)
+    evaluated = [("kernel", 1, "evaluation", 4), ("kernel", 0, "evaluation", 4), ("kernel", -1, "between", 4)]
+    assert places(trace.owned())[-3:] == evaluated
+
+
+def test_what_an_optimizers_closure_computes_is_forward_and_backward() -> None:
+    trace = Trace()
+    trace.host(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}", 0, 900)
+    trace.host(f"{MODULE_RANGE}0", 10, 100)
+    launches = [trace.host("aten::mm", 20, 30, sequence=5), trace.host("aten::sum", 110, 120, sequence=6)]
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 130, 300)
+    trace.host(f"{NODE}MmBackward0", 140, 150, sequence=5, lane=ENGINE)
+    launches += [trace.host("aten::mm", 141, 149, lane=ENGINE), trace.host("aten::add_", 400, 410)]
+    for launch in launches:
+        trace.device("of the closure", 900 + launch, 901 + launch, launch)
+    phases = [phase for _, _, phase, _ in places(trace.owned())]
+    assert phases == ["forward", "forward", "backward", "optimizer"]
 
 
 def test_copies_and_collectives_are_told_apart() -> None:

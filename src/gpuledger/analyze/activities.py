@@ -3,7 +3,7 @@
 A kernel belongs to the operator that launched it. An operator belongs to the innermost module range around it; in
 backward to the module whose forward made the graph node that is being evaluated, known by autograd's sequence number.
 A gradient's accumulation has no number of its own and goes with the node before it. What follows a forward outside
-modules and keeps a graph, a loss, is of the forward.
+modules and keeps a graph, a loss, is of the forward. A model called without gradients is evaluation, as for its bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.kernels_alone import find_likes
 from gpuledger.analyze.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind, Journal
+from gpuledger.model.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Journal
 
 I64 = NDArray[np.int64]
 
@@ -52,9 +52,13 @@ class OwnedSpans:
 
 @dataclass(frozen=True)
 class _Names:
-    """What each name of an activity means; ``is_ours`` tells names that are no operator's."""
+    """What each name of an activity means; ``is_ours`` tells names that are no operator's.
+
+    ``of_call`` is the phase of a model that is called by this name.
+    """
 
     module: list[int]
+    of_call: list[Phase]
     phase: list[int]
     is_node: list[bool]
     mark: list[Mark | None]
@@ -142,12 +146,17 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
 
 def _read_names(words: list[str]) -> _Names:
     return _Names(
-        module=[int(word.removeprefix(MODULE_RANGE)) if word.startswith(MODULE_RANGE) else -1 for word in words],
+        module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
+        of_call=[Phase.EVALUATION if word.endswith(NO_GRAD) else Phase.FORWARD for word in words],
         phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
         is_node=[word.startswith(_NODE) for word in words],
         mark=[read_mark(word) for word in words],
         is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE)) for word in words], dtype=bool),
     )
+
+
+def _module_of(word: str) -> int:
+    return int(word.removeprefix(MODULE_RANGE).removesuffix(NO_GRAD))
 
 
 class _Walk:
@@ -202,9 +211,9 @@ class _Walk:
             found.outermost[event.row] = not around.is_operator
         elif names.module[name_id] >= 0:
             now.module_id, now.in_node, now.is_operator = names.module[name_id], False, around.is_operator
-            if around.phase not in (Phase.BACKWARD, Phase.OPTIMIZER):
-                now.phase = int(Phase.FORWARD)
-                self._in_forward.add(event.lane)
+            if around.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
+                now.phase = int(names.of_call[name_id])
+                (self._in_forward.add if now.phase == Phase.FORWARD else self._in_forward.discard)(event.lane)
         elif names.phase[name_id] >= 0:
             now.phase, now.is_operator = names.phase[name_id], around.is_operator
             self._in_forward.discard(event.lane)
@@ -214,7 +223,8 @@ class _Walk:
                 self._scopes.backward_begins(event.lane, event.end_ns)
         else:
             found.outermost[event.row] = not around.is_operator
-            if now.phase == Phase.BETWEEN and event.sequence >= 0 and event.lane in self._in_forward:
+            awaits_backward = event.sequence >= 0 and event.lane in self._in_forward
+            if awaits_backward and now.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
                 now.phase = int(Phase.FORWARD)
         self._note_made(event, now)
         found.module[event.row], found.phase[event.row] = now.module_id, now.phase

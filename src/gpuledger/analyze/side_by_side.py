@@ -20,6 +20,9 @@ WITH_BYTES = ("category", "module", "phase", "scope")
 WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
 """What the quantities can be told apart by: the allocator knows no kernels, and a kernel no category."""
 
+FORWARD = ("forward", "evaluation")
+"""Phases in which modules compute their outputs, with gradients or without."""
+
 SORTS = ("bytes", "time", "energy", "forward", "backward")
 NO_NAME = "(no name)"
 IDLE_LABEL = "(idle)"
@@ -144,7 +147,7 @@ def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[st
     for key, seconds in zip(keys, durations_s.sum(axis=1).tolist(), strict=True):
         label, phase, time_ns = _label(key[0], word), key[-1], seconds * 1e9
         before = found.get(label, (0.0, 0.0, 0.0))
-        now = (time_ns, time_ns * (phase == "forward"), time_ns * (phase == "backward"))
+        now = (time_ns, time_ns * (phase in FORWARD), time_ns * (phase == "backward"))
         found[label] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
     return found
 

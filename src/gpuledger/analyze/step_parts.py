@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.side_by_side import FORWARD
 from gpuledger.analyze.steps import step_times
 from gpuledger.analyze.work import Work, read_work, union_ns
 
@@ -18,6 +19,9 @@ I64 = NDArray[np.int64]
 
 _ORDER = ("optimizer", "backward", "forward")
 """Where two phases are at work at once on two streams, the first of these has the time."""
+
+_PHASES = {"forward": FORWARD}
+"""The phases of a part that has more than one."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def _own_ns(work: Work) -> dict[str, float]:
     taken = np.zeros(work.start_ns.size, dtype=bool)
     found, covered = {}, 0
     for name in (*_ORDER, "data"):
-        taken |= (work.phase == name) | (name == "data")
+        taken |= np.isin(work.phase, _PHASES.get(name, (name,))) | (name == "data")
         until = union_ns(work.start_ns[taken], work.end_ns[taken]) if taken.any() else 0
         found[name] = (until - covered) / work.steps
         covered = until

@@ -21,7 +21,7 @@ from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, ActivityKind
+from gpuledger.model.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
 
 CALLS = 20_000
 """Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
@@ -160,7 +160,8 @@ class TimePass:
             if number not in texts:
                 number = enroll(self)
                 texts[number] = f"{MODULE_RANGE}{number}"
-            with open_range(texts[number]):
+            text = texts[number]
+            with open_range(text if torch.is_grad_enabled() else text + NO_GRAD):
                 try:
                     return original(self, *args, **kwargs)
                 except BaseException as error:

@@ -70,6 +70,9 @@ class ActivityKind(IntEnum):
 MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
 """Beginnings of the names of our own ranges in the time pass; a module's number or a phase's follows."""
 
+NO_GRAD = "#"
+"""End of the name of a module's range where gradients were off when it was called."""
+
 SCOPE_RANGE = "gpuledger.scope."
 """Beginning of the name of a mark in the time pass: from here on its thread works for another scope.
 
