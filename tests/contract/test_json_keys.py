@@ -31,6 +31,7 @@ SHOW = {
     "active_bytes": int,
     "reserved_bytes": int,
     "accounts": list,
+    "lines": list,
     "notes": list,
 }
 INSTANT = {"device_idx": int, "index": int, "t_ns": int, "step": int, "phase": str, "label": str}

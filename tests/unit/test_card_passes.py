@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,17 @@ from click.testing import CliRunner
 
 from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.measured_watts import MANIFEST_KEY
+from gpuledger.analyze.metrics import headline
 from gpuledger.analyze.own_cost import own_cost
 from gpuledger.analyze.times import TimeBreakdown, break_down_time
+from gpuledger.analyze.tree import OUTSIDE_PATH
 from gpuledger.api import load
 from gpuledger.cli.main import main
 from gpuledger.model.run import Rank, read_json, write_json
 from gpuledger.operators.watts import shipped
+from gpuledger.report.data import gather
+from gpuledger.report.payload import build_payload
+from gpuledger.report.tree import IDLE_PATH
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "passes"
 NAMES = ("halves", "neumf-training")
@@ -137,3 +144,40 @@ def test_they_are_shown(name: str, tmp_path: Path) -> None:
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["cat"] for event in events if event["ph"] == "X"} >= {"kernel", "module", "phase"}
     assert {"cuda:0 bytes", "cuda:0 power, W"} <= {event["name"] for event in events if event["ph"] == "C"}
+
+
+def summed(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the sum of each name, without those that come to nothing."""
+    found: dict[str, float] = defaultdict(float)
+    for name, amount in amounts:
+        found[name] += amount
+    return {name: amount for name, amount in found.items() if amount}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_has_the_same_milliseconds_and_joules_in_every_view(name: str, tmp_path: Path) -> None:
+    run = load(RECORDED / f"{name}.ledger")
+    shown = CliRunner().invoke(main, ["show", str(run.path), "--by", "module", "--json"])
+    document = json.loads(shown.stdout)
+    payload = build_payload(gather(run, run.ranks))["views"][0]
+    paths = payload["tree"]["path"]
+
+    def of_report(currency: str) -> dict[str, float]:
+        columns = payload[currency]["accounts"]
+        return summed((paths[node], amount) for node, amount in zip(columns["node"], columns["amount"], strict=True))
+
+    times = summed((line["label"], line["time_ns"]) for line in document["lines"])
+    assert times == pytest.approx(summed((one.module or OUTSIDE_PATH, one.time_ns) for one in times_of(name).accounts))
+    assert times == pytest.approx({path: ns for path, ns in of_report("time").items() if path != IDLE_PATH}, abs=5)
+    CliRunner().invoke(main, ["trace", str(run.path), "-o", str(tmp_path / "trace.json")])
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    traced = [event for event in events if event.get("cat") in ("kernel", "copy")]
+    steps = document["time"]["steps"]
+    traced_ns = summed((event["args"]["module"] or OUTSIDE_PATH, event["dur"] * 1e3 / steps) for event in traced)
+    assert times == pytest.approx(traced_ns, abs=5)
+    joules = summed((line["label"], line["energy_j"]) for line in document["lines"])
+    assert joules == pytest.approx(of_report("energy"), rel=1e-4)
+    figures = headline(run.rank(0))
+    assert figures["step_energy_j"] == pytest.approx(math.fsum(joules.values()))
+    assert figures["gpu_busy_frac"] == pytest.approx(document["time"]["busy_ns"] / document["step_time_ns"])
+    assert figures["sample_energy_j"] == document["rates"]["sample_energy_j"]

@@ -25,6 +25,8 @@ from gpuledger.cli.common import (
 from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.breakdown import Breakdown
+    from gpuledger.analyze.side_by_side import Line
     from gpuledger.model.run import Rank, Run
     from gpuledger.report.document import View
     from gpuledger.report.terminal import Terminal
@@ -42,6 +44,8 @@ WORDS = {
     "kernel": ("category", "module"),
 }
 """What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
+BYTES_ALONE = ("category", "tensor")
+"""What the allocator tells apart and no kernel or operator has."""
 SORTS = ("bytes", "time", "energy", "forward", "backward")
 ROWS, ROWS_OF_TWO = 20, 10
 
@@ -93,9 +97,9 @@ def show_command(
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
     `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side.
     """
-    if by == "tensor" and (sort or fold or per_sample):
-        refused = "--sort" if sort else "--fold" if fold else "--per-sample"
-        raise UsageError(f"--by tensor: takes no {refused}", hint="it lists bytes alone")
+    if by in BYTES_ALONE and (sort not in (None, "bytes") or fold or per_sample):
+        refused = f"--sort {sort}" if sort not in (None, "bytes") else "--fold" if fold else "--per-sample"
+        raise UsageError(f"--by {by}: takes no {refused}", hint="it lists bytes alone")
     if unknown and (by or depth):
         raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
     run = open_run(run_path)
@@ -105,7 +109,8 @@ def show_command(
     if unknown:
         _show_unknown(places, at, step, rows or ROWS, as_json)
         return
-    views = _views(places, at, step, by, depth)
+    asked = Asked(by, rows, depth, sort, fold, per_sample)
+    views = _views(places, at, step, asked)
     from gpuledger.report.document import show_document
     from gpuledger.report.terminal import Terminal
 
@@ -116,7 +121,7 @@ def show_command(
     if len(views) > 1:
         print_lines(_side_by_side(views, terminal))
     else:
-        print_lines(_one_view(views[0], places[0][0], Asked(by, rows, depth, sort, fold, per_sample), terminal))
+        print_lines(_one_view(views[0], places[0][0], asked, terminal))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
 
 
@@ -155,7 +160,7 @@ def _show_unknown(places: list[tuple[Rank, int]], at: str, step: int | None, row
         print_lines([*([""] if position else []), *unknown_lines(unknowns, rows, terminal)])
 
 
-def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | None, depth: int | None) -> list[View]:
+def _views(places: list[tuple[Rank, int]], at: str, step: int | None, asked: Asked) -> list[View]:
     from gpuledger.analyze.breakdown import break_down
     from gpuledger.analyze.energy import break_down_energy
     from gpuledger.analyze.instant import resolve_instant
@@ -165,18 +170,29 @@ def _views(places: list[tuple[Rank, int]], at: str, step: int | None, by: str | 
     from gpuledger.analyze.times import break_down_time
     from gpuledger.report.document import View
 
-    words = WORDS[by or "category"]
-    return [
-        View(
-            summarize(rank, device),
-            break_down(rank, resolve_instant(rank, at, device, step), words, depth),
-            break_down_time(rank, device),
-            break_down_energy(rank, device),
-            find_rates(rank, device),
-            own_cost(rank, device),
+    views = []
+    for rank, device in places:
+        books = break_down(rank, resolve_instant(rank, at, device, step), WORDS[asked.by or "category"], asked.depth)
+        passes = break_down_time(rank, device), break_down_energy(rank, device)
+        lines = _lines_by(rank, books, asked.by, asked) if asked.by else ()
+        views.append(
+            View(summarize(rank, device), books, *passes, find_rates(rank, device), own_cost(rank, device), lines)
         )
-        for rank, device in places
-    ]
+    return views
+
+
+def _lines_by(rank: Rank, books: Breakdown, word: str, asked: Asked) -> tuple[Line, ...]:
+    """Return bytes, times and joules by one word; empty for tensors.
+
+    Raises:
+        UsageError: the word tells nothing apart in a run without a time pass.
+    """
+    from gpuledger.analyze.side_by_side import lines_by
+
+    lines = lines_by(rank, books, word, depth=asked.depth, sort=asked.sort, fold=asked.fold)
+    if not lines and word != "tensor":
+        raise UsageError(f"--by {word}: the run has no time pass", hint="gpuledger run --passes memory,energy,time")
+    return lines
 
 
 @dataclass(frozen=True)
@@ -192,7 +208,6 @@ class Asked:
 
 
 def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[str]:
-    from gpuledger.analyze.side_by_side import lines_by
     from gpuledger.report.ledger_table import OF_A_STEP, ledger_table, units_of_samples
     from gpuledger.report.phrases import head_lines
     from gpuledger.report.tables import group_table, tensor_table
@@ -203,10 +218,8 @@ def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[
         return [*lines, "", *tensor_table(view.breakdown, asked.rows or ROWS).lines(terminal)]
     for word in (asked.by,) if asked.by else ("category", "module"):
         count = asked.rows or (ROWS if asked.by else ROWS_OF_TWO)
-        ledger = lines_by(rank, view.breakdown, word, depth=asked.depth, sort=asked.sort, fold=asked.fold)
+        ledger = view.lines or _lines_by(rank, view.breakdown, word, asked)
         bytes_alone = all(line.time_ns is None and line.energy_j is None for line in ledger)
-        if not ledger:
-            raise UsageError(f"--by {word}: the run has no time pass", hint="gpuledger run --passes memory,energy,time")
         table = group_table(view.breakdown, word, count) if bytes_alone and not asked.fold else None
         lines += ["", *(table or ledger_table(ledger, word, count, units)).lines(terminal)]
     return lines

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.instant import Instant
     from gpuledger.analyze.own_cost import OwnCost
     from gpuledger.analyze.rates import Rates
+    from gpuledger.analyze.side_by_side import Line
     from gpuledger.analyze.summary import Summary
     from gpuledger.analyze.times import TimeBreakdown
 
@@ -30,6 +31,8 @@ class View:
     energy: EnergyBreakdown | None = None
     rates: Rates | None = None
     cost: OwnCost | None = None
+    lines: tuple[Line, ...] = ()
+    """Bytes, times and joules by the one word that was asked for."""
 
 
 def show_document(views: Sequence[View], words: tuple[str, ...]) -> dict[str, Any]:
@@ -85,6 +88,7 @@ def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
         "rates": None if view.rates is None else asdict(view.rates),
         "own_cost": None if view.cost is None else asdict(view.cost),
         "accounts": [_account_document(account, words) for account in books.accounts],
+        "lines": [asdict(line) for line in view.lines],
         "notes": list(summary.notes),
     }
 
