@@ -51,11 +51,11 @@ def measured_in(contents: Contents) -> Measured:
     """Return every record of the card with joules, and with FLOPs or bytes."""
     rows: list[tuple[Any, ...]] = []
     for record in contents.records:
-        key, power_w, ns = contents.keys[record.key_digest], watts._dynamic_w(record), record.time_median_ns
+        key, power_w, ns = contents.keys[record.key_digest], watts.dynamic_w(record), record.time_median_ns
         is_card = contents.environments[record.environment_digest].card == CARD
         if not is_card or power_w is None or not ns or not (record.flops or record.bytes):
             continue
-        name, kernels = watts._launcher(key), " ".join(record.kernels or ())
+        name, kernels = watts.launcher_of(key), " ".join(record.kernels or ())
         on_tensor = any(word in kernels for word in ("tf32", "tensorop", "1688"))
         tflops, tbytes = (record.flops or 0) / ns / 1e3, (record.bytes or 0) / ns / 1e3
         number = class_of(name, "host")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuledger.analyze.activities import OwnedSpans, own_spans
 from gpuledger.model.journal import ActivityKind, Part, journal_of
 
@@ -17,10 +19,23 @@ class Trace:
         self.names: dict[str, int] = {}
         self.launches = 0
         self.later_steps: list[tuple[int, int, int]] = []
+        self.inputs: list[list[Any]] = []
 
-    def host(self, name: str, start: int, end: int, *, sequence: int = -1, lane: int = MAIN, made_by: int = 0) -> int:
+    def host(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        sequence: int = -1,
+        lane: int = MAIN,
+        made_by: int = 0,
+        inputs: list[Any] | None = None,
+    ) -> int:
         self.launches += 1
-        self._add(ActivityKind.HOST, -1, lane, name, start, end, self.launches, sequence, made_by)
+        told = -1 if inputs is None else len(self.inputs)
+        self.inputs += [] if inputs is None else [inputs]
+        self._add(ActivityKind.HOST, -1, lane, name, start, end, self.launches, sequence, made_by, told)
         return self.launches
 
     def device(
@@ -39,6 +54,7 @@ class Trace:
         launch: int,
         sequence: int,
         made_by: int,
+        inputs_id: int = -1,
     ) -> None:
         self.part.add(
             "activities",
@@ -51,10 +67,12 @@ class Trace:
             launch_id=launch,
             sequence=sequence,
             forward_lane=made_by,
+            inputs_id=inputs_id,
         )
 
     def owned(self) -> OwnedSpans:
         self.part.facts["activity_names"] = list(self.names)
+        self.part.facts["operator_inputs"] = self.inputs
         for step, start_ns, end_ns in self.later_steps:
             self.part.add("steps", step=step, kind=0, recorded=False, start_ns=start_ns, end_ns=end_ns)
         self.part.add("steps", step=4, kind=0, recorded=False, start_ns=0, end_ns=1000)

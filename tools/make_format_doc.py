@@ -63,6 +63,7 @@ first_step, last_step, start_ns, end_ns, energy_j, uncertainty_j, ticks, throttl
 base_after_w of the idle card, idle_w before the program, notes), `inputs` (module, shape and tokens of the first input
 tensor of the outermost module), `calls` (runs of steps with one shape: first, last, rows, length),
 `measured_watts` (of operators on its card, by which joules are shared: card, source, types; absent where not known),
+`power_model` (watts by FLOPs and bytes on its card: peaks, coefficients; absent where the catalogue lacks it),
 `time_steps` (first and last of the time pass; absent without one), `kernels_alone` (from which of them on, and from
 which time, only kernels were recorded; null where operators always were), `host_waits` (the time pass's gaps on each
 device, and the part of them that the host took), `status` (closed, cut off),

@@ -138,7 +138,7 @@ def post_missing(run_directory: Path) -> None:
             _add_libraries(Rank(number, directory, manifest), _kept_profile)
     post_card_samples(run_directory)
     for directory in post_energy(run_directory):
-        _add_measured_watts(directory)
+        _add_watts(directory)
 
 
 def settle(run_directory: Path) -> Run:
@@ -161,16 +161,22 @@ def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) ->
         write_json(rank.directory / "manifest.json", manifest)
 
 
-def _add_measured_watts(rank_directory: Path) -> None:
-    """Write into a rank's manifest what was measured of operators on its card, by which its joules are shared."""
-    from gpuledger.analyze.measured_watts import MANIFEST_KEY
+def _add_watts(rank_directory: Path) -> None:
+    """Write into a rank's manifest what is known of operators' watts on its card, by which its joules are shared."""
+    from gpuledger.analyze import measured_watts, power_model
+    from gpuledger.operators.power import find_power_model
     from gpuledger.operators.watts import find_watts
 
     manifest = read_json(rank_directory / "manifest.json")
     cards = {str(device.get("name")) for device in manifest.get("devices") or [] if device["device_idx"] >= 0}
-    table = find_watts(cards.pop(), os.environ) if len(cards) == 1 else None
-    if table is not None:
-        write_json(rank_directory / "manifest.json", {**manifest, MANIFEST_KEY: table.to_json()})
+    if len(cards) != 1:
+        return
+    card = cards.pop()
+    table, model = find_watts(card, os.environ), find_power_model(card)
+    known = {} if table is None else {measured_watts.MANIFEST_KEY: table.to_json()}
+    known |= {} if model is None else {power_model.MANIFEST_KEY: power_model.model_to_json(model)}
+    if known:
+        write_json(rank_directory / "manifest.json", {**manifest, **known})
 
 
 def _kept_profile(key: CardKey, _uuid: str) -> Calibration:

@@ -12,7 +12,9 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 
@@ -20,11 +22,14 @@ from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.measured_watts import MANIFEST_KEY
 from gpuledger.analyze.metrics import headline
 from gpuledger.analyze.own_cost import own_cost
+from gpuledger.analyze.power_model import MANIFEST_KEY as MODEL_KEY
+from gpuledger.analyze.power_model import PowerModel, model_to_json
 from gpuledger.analyze.times import TimeBreakdown, break_down_time
 from gpuledger.analyze.tree import OUTSIDE_PATH
 from gpuledger.api import load
 from gpuledger.cli.main import main
-from gpuledger.model.run import Rank, read_json, write_json
+from gpuledger.model.run import KeptRank, Rank, read_json, write_json
+from gpuledger.operators.power import find_power_model
 from gpuledger.operators.watts import shipped
 from gpuledger.report.data import gather
 from gpuledger.report.payload import build_payload
@@ -118,11 +123,62 @@ def test_a_run_keeps_what_is_known_of_its_card_when_its_joules_are_posted(tmp_pa
 
 def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
     """The book has only those of the latter: the halves stay with what is assumed, and as near as they are."""
-    rank = rank_of("halves")
     table = shipped("NVIDIA H200")
     assert table is not None
-    known = Rank(rank.number, rank.directory, {**rank.manifest, MANIFEST_KEY: table.to_json()})
-    assert break_down_energy(known) == joules_of("halves")
+    found, before = (
+        break_down_energy(with_facts(rank_of("halves"), {MANIFEST_KEY: table.to_json()})),
+        joules_of("halves"),
+    )
+    assert found is not None
+    assert found.method == before.method
+    assert [one.energy_j for one in found.accounts] == pytest.approx([one.energy_j for one in before.accounts])
+
+
+def with_facts(rank: Rank, facts: dict[str, Any]) -> Rank:
+    return Rank(rank.number, rank.directory, {**rank.manifest, **facts})
+
+
+def with_work(rank: Rank, model: PowerModel) -> Rank:
+    """Return the halves as a trace with shapes tells them: products of 2048 by 2048, copies of 1 GiB."""
+    table = rank.table("spans")
+    is_product = pc.equal(table["kind"], "kernel")
+    columns = {
+        "flops": pc.if_else(is_product, 2.0 * 2048**3, 0.0),
+        "moved_bytes": pc.if_else(is_product, 3 * 2.0 * 2048**2, 2.0 * (1 << 30)),
+        "numbers": pc.if_else(is_product, "bfloat16", "float32").dictionary_encode(),
+    }
+    for name, column in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    tables = {"spans": table, "names": rank.table("names"), "modules": rank.table("modules")}
+    return KeptRank(rank.number, rank.directory, {**rank.manifest, MODEL_KEY: model_to_json(model)}, tables=tables)
+
+
+@pytest.mark.parametrize("half", ["products", "copies"])
+def test_each_half_has_the_joules_that_it_had_alone_by_its_flops_and_bytes_too(half: str) -> None:
+    model = find_power_model("NVIDIA H200")
+    assert model is not None
+    found = break_down_energy(with_work(rank_of("halves"), model))
+    assert found is not None
+    (mine,) = [one for one in found.accounts if one.module == half]
+    alone = json.loads(MEASURED.read_text())["halves"]["compared"][half]["alone_j"]
+    assert found.method.endswith(f"FLOPs and bytes of its operators ({model.source})")
+    assert mine.energy_j == pytest.approx(alone, rel=0.07)
+    assert abs(mine.energy_j - alone) < mine.uncertainty_j
+    before = sum(one.uncertainty_j for one in joules_of("halves").accounts)
+    assert sum(one.uncertainty_j for one in found.accounts) < before
+    assert math.fsum(one.energy_j for one in found.accounts) == pytest.approx(found.step_energy_j)
+
+
+def test_what_the_model_does_not_know_stays_as_it_was() -> None:
+    model = find_power_model("NVIDIA H200")
+    assert model is not None
+    found, before = (
+        break_down_energy(with_facts(rank_of("halves"), {MODEL_KEY: model_to_json(model)})),
+        joules_of("halves"),
+    )
+    assert found is not None
+    assert found.method == before.method
+    assert [one.energy_j for one in found.accounts] == pytest.approx([one.energy_j for one in before.accounts])
 
 
 def test_what_recording_cost_is_told() -> None:

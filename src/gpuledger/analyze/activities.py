@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.kernels_alone import find_likes
 from gpuledger.analyze.lane_scopes import NONE, LaneScopes, Mark, read_mark
+from gpuledger.analyze.launched_work import SpanWork, span_work
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Journal
 
@@ -48,6 +49,7 @@ class OwnedSpans:
     operator_id: I64
     scope_id: I64
     launched_ns: I64
+    work: SpanWork
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,16 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Owners:
-    """Whose each activity is, of the host's; ``outermost`` tells operators that are inside no other."""
+    """Whose each activity is, of the host's; ``outermost`` tells operators that are inside no other.
+
+    ``parent`` is the row of the event around it; -1 outside all.
+    """
 
     module: I64
     phase: I64
     scope: I64
     outermost: NDArray[np.bool_]
+    parent: I64
 
 
 class _Event(NamedTuple):
@@ -97,6 +103,7 @@ class _Around:
     in_node: bool
     is_operator: bool
     is_node: bool = False
+    row: int = -1
 
 
 def own_spans(journal: Journal) -> OwnedSpans | None:
@@ -141,6 +148,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         operator_id=np.where(placed & ~names.is_ours[table["name_id"][at]], table["name_id"][at], -1).astype(np.int64),
         scope_id=np.where(placed, owners.scope[at], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
+        work=span_work(table, journal.facts, chosen, launch, owners.parent, steps_later),
     )
 
 
@@ -176,6 +184,7 @@ class _Walk:
             phase=np.full(count, int(Phase.BETWEEN), dtype=np.int64),
             scope=np.full(count, NONE, dtype=np.int64),
             outermost=np.zeros(count, dtype=bool),
+            parent=np.full(count, -1, dtype=np.int64),
         )
 
     def owners(self) -> _Owners:
@@ -205,7 +214,7 @@ class _Walk:
 
     def _place(self, event: _Event, around: _Around) -> None:
         names, name_id, found = self._names, event.name_id, self._found
-        now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, True)
+        now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, True, row=event.row)
         if names.is_node[name_id]:
             self._begin_node(event, now)
             found.outermost[event.row] = not around.is_operator
@@ -228,6 +237,7 @@ class _Walk:
                 now.phase = int(Phase.FORWARD)
         self._note_made(event, now)
         found.module[event.row], found.phase[event.row] = now.module_id, now.phase
+        found.parent[event.row] = around.row
         found.scope[event.row] = self._scopes.at_work(event.lane)
         self._stacks[event.lane].append(now)
 

@@ -2,7 +2,8 @@
 
 The energy of the step is the card's counter's. A share of it is an apportionment: the base power runs all the time and
 goes by time, what is left goes in proportion to time and to how hard the work drives the card: by the watts measured of
-its type of operator where the run keeps some, else by its kind. How the two compare is fitted to the step's joules.
+its type of operator where the run keeps some, else by its FLOPs and bytes where these are known, else by its kind. How
+what was measured compares with the others is fitted to the step's joules.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.breakdown import fold_path, fold_scope
 from gpuledger.analyze.instant import module_paths
-from gpuledger.analyze.measured_watts import WattTable, table_of
+from gpuledger.analyze.measured_watts import WattTable, numbers_of, table_of
+from gpuledger.analyze.power_model import LEVELS, TF32, PowerModel, model_of
 from gpuledger.analyze.work import Work, names_of, read_work
 from gpuledger.analyze.work_class import CLASSES, class_of
 
@@ -25,21 +27,25 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 Key = tuple[str, ...]
 
 IDLE = "idle"
 METHOD = "base power by time, the rest by time and "
 METHOD_WITHOUT_BASE = "the base power is not known, all by time and "
+MEASURED = "measured watts"
+MODELLED = "FLOPs and bytes"
 ASSUMED = "kind of work (assumed weights)"
 METHOD_WITHOUT_TIMES = "not apportioned: the run has no time pass"
 
-_POWERS, _LOWS, _HIGHS = (
-    np.array([getattr(one, name) for one in CLASSES], dtype=np.float64) for name in ("power", "low", "high")
-)
+_ASSUMED = np.array([(one.power, one.low, one.high) for one in CLASSES], dtype=np.float64)
 
+_ALL = 0.995
+"""From what share of the time on it goes without saying that it is not all."""
 _SCALES = (0.5, 1.5)
-"""Between what times the highest watts measured a weight of 1 lies. An H200's products of bfloat16 took 1.4 times those
-of float32 (bench/halves.py, bench/results/h200)."""
+"""Between what times what is expected the watts of work lie that was not measured: modelled ones their own, and a
+weight of 1 those of a product that uses all of the card. An H200's products of bfloat16 took 1.4 times those of float32
+(bench/halves.py, bench/results/h200)."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +116,17 @@ class Shared:
 
 @dataclass(frozen=True)
 class Weights:
-    """What drives the card how hard: watts, and between what bounds, of each of CLASSES and of each measured type.
+    """What drives the card how hard: watts, and between what bounds, of each column of work.
 
-    ``measured_frac`` is the share of the time whose watts were measured, ``scale_w`` what a weight of 1 stands for.
+    Columns are CLASSES, then each measured type, then the model's levels. ``measured_frac`` and ``modelled_frac`` are
+    shares of the time, ``scale_w`` is what a weight of 1 stands for.
     """
 
     watts: F64
     low_w: F64
     high_w: F64
     measured_frac: float
+    modelled_frac: float
     scale_w: float
 
 
@@ -197,7 +205,7 @@ def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | N
         return (Shared(("",) * len(by), step.energy_j, step.uncertainty_j),)
     keys, durations_s = work_by_class(rank, work, by, depth)
     busy_s = work.busy_ns / 1e9
-    weights = weigh(durations_s, busy_s, step, table_of(rank))
+    weights = weigh(durations_s, busy_s, step, table_of(rank), model_of(rank))
     energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, busy_s, step, weights)
     found = [Shared(*row) for row in zip(keys, energies_j.tolist(), off_j.tolist(), strict=True)]
     if idle_j:
@@ -211,7 +219,7 @@ def _idle_key(by: Sequence[str]) -> Key:
 
 
 def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
-    """Return keys of ``by``, and the seconds of one step that each of CLASSES and each measured type took in each."""
+    """Return keys of ``by``, and the seconds of one step that each column of :class:`Weights` took in each."""
     names, paths = names_of(rank), module_paths(rank)
     texts = {
         "module": lambda row: fold_path(paths.get(int(work.module_id[row]), ""), depth),
@@ -221,55 +229,78 @@ def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None =
         "kind": lambda row: str(work.kind[row]),
         "scope": lambda row: fold_scope(names.get(int(work.scope_id[row]), ""), depth),
     }
-    table = table_of(rank)
+    columns = _columns(work, names, table_of(rank), model_of(rank))
     places: dict[Key, int] = {}
-    classes: dict[tuple[int, int, str], int] = {}
-    rows: list[tuple[int, int, float]] = []
-    duration_s = work.duration_ns / 1e9 / work.steps
-    for row, seconds in enumerate(duration_s.tolist()):
-        key = tuple(texts[word](row) for word in by)
-        kind = int(work.name_id[row]), int(work.operator_id[row]), str(work.kind[row])
-        if kind not in classes:
-            name, operator = (names.get(number, "") for number in kind[:2])
-            measured = None if table is None or kind[2] != "kernel" else table.place_of(operator, name)
-            classes[kind] = class_of(name, kind[2]) if measured is None else len(CLASSES) + measured
-        rows.append((places.setdefault(key, len(places)), classes[kind], seconds))
-    sums = np.zeros((len(places), len(CLASSES) + (0 if table is None else len(table.types))), dtype=np.float64)
-    for place, number, seconds in rows:
-        sums[place, number] += seconds
+    rows = [places.setdefault(tuple(texts[word](row) for word in by), len(places)) for row in range(columns.size)]
+    sums = np.zeros((len(places), _column_count(table_of(rank), model_of(rank))), dtype=np.float64)
+    np.add.at(sums, (np.array(rows, dtype=np.int64), columns), work.duration_ns / 1e9 / work.steps)
     return list(places), sums
 
 
-def weigh(durations_s: F64, busy_s: float, step: StepEnergy, table: WattTable | None) -> Weights:
+def _column_count(table: WattTable | None, model: PowerModel | None) -> int:
+    return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else LEVELS)
+
+
+def _columns(work: Work, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
+    """Return for each span the column of its watts: those measured, else the model's, else its class's."""
+    modelled_from = _column_count(table, None)
+    kinds: dict[tuple[int, int, str, str], tuple[int, bool]] = {}
+    found = np.zeros(work.name_id.size, dtype=np.int64)
+    for row in range(found.size):
+        numbers = str(work.numbers[row] or "")
+        kind = int(work.name_id[row]), int(work.operator_id[row]), str(work.kind[row]), numbers
+        if kind not in kinds:
+            name, operator = (names.get(number, "") for number in kind[:2])
+            kinds[kind] = (
+                _column_of(name, operator, kind[2], numbers, table),
+                CLASSES[class_of(operator, "host")].name == "matrix",
+            )
+        found[row], is_product = kinds[kind]
+        if model is None or found[row] >= len(CLASSES) or np.isnan(work.flops[row]):
+            continue
+        seconds = float(work.end_ns[row] - work.start_ns[row]) / 1e9
+        level = model.level_of(work.flops[row], work.moved_bytes[row], seconds, numbers, product=is_product)
+        found[row] = found[row] if level is None else modelled_from + level
+    return found
+
+
+def _column_of(name: str, operator: str, kind: str, numbers: str, table: WattTable | None) -> int:
+    """Return the column of what was measured of an operator, else of the class of its kernel."""
+    of_type = "float32" if numbers == TF32 else numbers or numbers_of(name)
+    measured = None if table is None or kind != "kernel" else table.place_of(operator, of_type)
+    return class_of(name, kind) if measured is None else len(CLASSES) + measured
+
+
+def weigh(
+    durations_s: F64, busy_s: float, step: StepEnergy, table: WattTable | None, model: PowerModel | None = None
+) -> Weights:
     """Return what each column of ``durations_s`` counts.
 
-    What was measured counts its watts. A weight of 1 of the others is what the step's dynamic joules leave for it,
-    within bounds around the highest watts measured; where nothing was measured it cancels out.
+    What was measured counts its watts. All else is scaled to what the step's dynamic joules leave for it, within
+    bounds; where nothing was measured the scale cancels out.
 
     Args:
-        durations_s: Seconds of one step by key, and by CLASSES and the table's types.
+        durations_s: Seconds of one step by key, and by CLASSES, the table's types and the model's levels.
         busy_s: Seconds of one step with something under way, overlaps once.
         step: What is divided.
         table: What was measured on this card.
+        model: What FLOPs and bytes tell of it.
     """
     by_kind = durations_s.sum(axis=0)
-    assumed, measured = by_kind[: len(CLASSES)], by_kind[len(CLASSES) :]
-    if table is None or not measured.any():
-        blank = np.zeros(measured.size, dtype=np.float64)
-        watts, low_w, high_w = (np.append(one, blank) for one in (_POWERS, _LOWS, _HIGHS))
-        return Weights(watts, low_w, high_w, 0.0, 1.0)
-    watts, low_w, high_w = (
-        np.array([getattr(one, name) for one in table.types], dtype=np.float64) for name in ("watts", "low_w", "high_w")
-    )
-    left_j = step.energy_j - (step.base_w or 0.0) * max(step.duration_s, busy_s) - float(measured @ watts)
-    least_w, most_w = (frac * float(watts.max()) for frac in _SCALES)
-    scale_w = min(max(left_j / max(float(assumed @ _POWERS), 1e-300), least_w), most_w)
+    types = () if table is None else table.types
+    assumed, measured, modelled = np.split(by_kind, [len(CLASSES), len(CLASSES) + len(types)])
+    known_w = np.array([(one.watts, one.low_w, one.high_w) for one in types], dtype=np.float64).reshape(-1, 3)
+    told_w = np.zeros((0, 3)) if model is None else model.levels_w[:, None] * [1, *model.bounds]
+    unit_w = model.product_w if model is not None else float(known_w[:, 0].max(initial=0)) or 1.0
+    scale = 1.0
+    if measured.any():
+        left_j = step.energy_j - (step.base_w or 0.0) * max(step.duration_s, busy_s) - float(measured @ known_w[:, 0])
+        expected_j = float(assumed @ _ASSUMED[:, 0]) * unit_w + float(modelled @ told_w[:, 0])
+        scale = min(max(left_j / max(expected_j, 1e-300), _SCALES[0]), _SCALES[1])
+    watts, low_w, high_w = np.concatenate([_ASSUMED * unit_w * scale, known_w, told_w * scale]).T
+    total_s = float(by_kind.sum()) or 1.0
     return Weights(
-        np.append(_POWERS * scale_w, watts),
-        np.append(_LOWS * scale_w, low_w),
-        np.append(_HIGHS * scale_w, high_w),
-        float(measured.sum() / by_kind.sum()),
-        scale_w,
+        watts, low_w, high_w, float(measured.sum()) / total_s, float(modelled.sum()) / total_s, unit_w * scale
     )
 
 
@@ -313,15 +344,20 @@ def _half_range(durations_s: F64, weights: Weights) -> F64:
 
 
 def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
-    """Return how the joules are shared, with the share of the time whose watts were measured, and by whom."""
-    how, table = METHOD if step.base_w is not None else METHOD_WITHOUT_BASE, table_of(rank)
-    durations_s = work_by_class(rank, work, ("kind",))[1]
-    measured_frac = weigh(durations_s, work.busy_ns / 1e9, step, table).measured_frac
-    if table is None or not measured_frac:
-        return how + ASSUMED
-    if measured_frac > 0.995:
-        return f"{how}measured watts of its operators ({table.source})"
-    return f"{how}measured watts of {measured_frac:.0%} of it ({table.source}), {ASSUMED} for the rest"
+    """Return how the joules are shared: which share of the time was measured, and which modelled, and by whom."""
+    how, table, model = METHOD if step.base_w is not None else METHOD_WITHOUT_BASE, table_of(rank), model_of(rank)
+    weights = weigh(work_by_class(rank, work, ("kind",))[1], work.busy_ns / 1e9, step, table, model)
+    told = []
+    if table is not None and weights.measured_frac:
+        told.append((weights.measured_frac, MEASURED, table.source))
+    if model is not None and weights.modelled_frac:
+        told.append((weights.modelled_frac, MODELLED, model.source))
+    is_rest = sum(frac for frac, *_ in told) < _ALL
+    if len(told) == 1 and not is_rest:
+        return f"{how}{told[0][1]} of its operators ({told[0][2]})"
+    parts = [f"{what} of {frac:.0%} of it ({source})" for frac, what, source in told]
+    rest = [f"{ASSUMED} for the rest" if told else ASSUMED] if is_rest else []
+    return how + ", ".join([*parts, *rest])
 
 
 def _notes(step: StepEnergy, work: Work | None) -> list[str]:

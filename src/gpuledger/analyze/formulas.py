@@ -97,6 +97,16 @@ def work_of(key: OperatorKey) -> Work:
     return replace(found or _by_elements(key, family), launches=launches_of(key))
 
 
+def known_work_of(key: OperatorKey) -> Work | None:
+    """Return the work of one call; None where no formula is for its operator, or for the way it is called."""
+    family = family_of(key)
+    formula = _FORMULAS.get(family)
+    try:
+        return None if family == "other" or (formula is not None and formula(key) is None) else work_of(key)
+    except (KeyError, IndexError, TypeError, ValueError):  # arguments that are not those of the schema known here
+        return None
+
+
 def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value["shape"]) if is_tensor(value) else None
 

@@ -1,6 +1,7 @@
 """Dynamic watts of operators that were measured on a card, by type and kind of number; a run keeps those of its card.
 
-What a span is made of is told by the operator that launched it and by the name of its kernel: a trace has no dtypes.
+What a span is made of is told by the operator that launched it and by its inputs' kind of number; where a trace does
+not tell that, by the name of the kernel.
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ class WattTable:
     source: str
     types: tuple[MeasuredType, ...]
 
-    def place_of(self, operator: str, kernel: str) -> int | None:
-        """Return the position in ``types`` of what launched a kernel; None where it was not measured."""
-        numbers = numbers_of(kernel)
+    def place_of(self, operator: str, numbers: str) -> int | None:
+        """Return the position in ``types`` of an operator on a kind of number; None where it was not measured."""
         for place, one in enumerate(self.types):
             if one.operator == operator and one.numbers == numbers:
                 return place

@@ -113,7 +113,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
     recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
     notes = [*dict.fromkeys(journal.notes), *_notes_on_compiled(journal)]
     closed = facts.pop("closed", None)
-    for inner in ("called_roots", "workspace_bytes", "steps_asked", "activity_names"):
+    for inner in ("called_roots", "workspace_bytes", "steps_asked", "activity_names", "operator_inputs"):
         facts.pop(inner, None)
     if closed is None:
         notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")

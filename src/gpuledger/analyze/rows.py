@@ -37,6 +37,14 @@ def _label(codes: NDArray[Any], labels: tuple[str, ...]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(labels, pa.string()))
 
 
+def _words(values: NDArray[np.object_]) -> pa.Array:
+    import pyarrow as pa
+
+    labels, codes = np.unique(values.astype(str), return_inverse=True)
+    codes = pa.array(codes.astype(np.int8), mask=values == "")
+    return pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
+
+
 def _maybe(values: NDArray[Any], missing: NDArray[np.bool_], kind: str = "int64") -> pa.Array:
     import pyarrow as pa
 
@@ -255,6 +263,9 @@ def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
         "stream": owned.stream,
         "operator_id": _id(np.where(owned.operator_id >= 0, owned.operator_id + first_name, -1)),
         "scope_id": _id(owned.scope_id),
+        "flops": _maybe(owned.work.flops, np.isnan(owned.work.flops), "float64"),
+        "moved_bytes": _maybe(owned.work.moved_bytes, np.isnan(owned.work.moved_bytes), "float64"),
+        "numbers": _words(owned.work.numbers),
     }
 
 
@@ -279,6 +290,9 @@ def _phase_rows(book: DeviceBook) -> dict[str, Any]:
         "stream": _maybe(np.zeros(count, dtype=np.int64), missing),
         "operator_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
         "scope_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "flops": _maybe(np.zeros(count), missing, "float64"),
+        "moved_bytes": _maybe(np.zeros(count), missing, "float64"),
+        "numbers": _words(np.full(count, "", dtype=object)),
     }
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuledger.model.run import Rank
 
+F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Words = NDArray[np.object_]
 
@@ -30,6 +31,9 @@ COLUMNS = (
     "stream",
     "operator_id",
     "scope_id",
+    "flops",
+    "moved_bytes",
+    "numbers",
 )
 
 
@@ -37,7 +41,8 @@ COLUMNS = (
 class Work:
     """One entry per kernel, copy, collective or host operator; ``steps`` is how many steps they are from.
 
-    ``name_id``, ``operator_id`` and ``scope_id`` are numbers of the table ``names``; -1 stands for none.
+    ``name_id``, ``operator_id`` and ``scope_id`` are numbers of the table ``names``; -1 stands for none. ``flops`` and
+    ``moved_bytes`` are NaN where they are not known, and ``numbers`` None.
     """
 
     device_idx: int
@@ -51,6 +56,9 @@ class Work:
     scope_id: I64
     start_ns: I64
     end_ns: I64
+    flops: F64
+    moved_bytes: F64
+    numbers: Words
 
     @property
     def duration_ns(self) -> I64:
@@ -93,11 +101,19 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
         **ids,
         start_ns=start[mine],
         end_ns=end[mine],
+        flops=_floats(table, "flops")[mine],
+        moved_bytes=_floats(table, "moved_bytes")[mine],
+        numbers=_words(table, "numbers")[mine],
     )
 
 
 def _words(table: pa.Table, name: str) -> Words:
     return np.array(table[name].to_pylist(), dtype=object)
+
+
+def _floats(table: pa.Table, name: str) -> F64:
+    found: F64 = table[name].cast("float64").to_numpy(zero_copy_only=False)
+    return found
 
 
 def _busiest(device: I64, duration: I64) -> int:

@@ -7,6 +7,7 @@ afterwards.
 from __future__ import annotations
 
 import functools
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
+from gpuledger.model.operator_key import SPEAKERS
 
 CALLS = 20_000
 """Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
@@ -37,6 +39,31 @@ def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
     if graph is not None and (on_device or event is graph):
         return -int(graph.correlation_id())
     return int(event.linked_correlation_id() if on_device else event.correlation_id())
+
+
+class _Inputs:
+    """Numbers the distinct inputs of the operators that launched something, and of those that speak for these.
+
+    ``distinct`` are the inputs by number. No other's are asked for: reading them takes the program's time.
+    """
+
+    def __init__(self, events: list[Any]) -> None:
+        self.distinct: list[Any] = []
+        self._numbers: dict[str, int] = {}
+        self._launched = {event.linked_correlation_id() for event in events} - {0}
+
+    def number_of(self, event: Any) -> int:
+        """Return the number of an operator's inputs; -1 where they are not wanted, or not told."""
+        if not (self._launched and (event.correlation_id() in self._launched or event.name() in SPEAKERS)):
+            return -1
+        found = torch_private.inputs_of(event)
+        if found is None:
+            return -1
+        text = json.dumps(found)
+        if text not in self._numbers:
+            self._numbers[text] = len(self.distinct)
+            self.distinct.append(found)
+        return self._numbers[text]
 
 
 class TimePass:
@@ -194,6 +221,7 @@ class TimePass:
         rows = []
         until_ns = ALL_TIMES if self._alone is None else self._alone["from_ns"]
         graphs = torch_private.graph_launches(events, until_ns)
+        inputs = _Inputs(events)
         for event in events:
             launch = graphs.get(event.correlation_id())
             kind = torch_private.kind_of_event(event)
@@ -214,12 +242,13 @@ class TimePass:
                     _launch_id(event, launch, on_device=on_device),
                     event.sequence_nr(),
                     event.fwd_thread_id(),
+                    -1 if on_device else inputs.number_of(event),
                 )
             )
         on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
         if on_card and all(row[0] == ActivityKind.HOST for row in rows):
             self._journal.note("The time pass was told of no kernels: its times are of operators on the host.")
-        self._journal.fact(activity_names=list(numbers))
+        self._journal.fact(activity_names=list(numbers), operator_inputs=inputs.distinct)
         if rows:
             columns = (
                 "kind",
@@ -231,5 +260,6 @@ class TimePass:
                 "launch_id",
                 "sequence",
                 "forward_lane",
+                "inputs_id",
             )
             self._journal.part.add("activities", **dict(zip(columns, zip(*rows, strict=True), strict=True)))

@@ -7,6 +7,7 @@ Seen to work with torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -248,6 +249,32 @@ def kind_of_event(event: Any) -> ActivityKind | None:
     return ActivityKind.COPY if name.startswith(("Memcpy", "Memset")) else ActivityKind.KERNEL
 
 
+_LONGEST = 16
+"""Numbers of a list that is an argument, at most; longer ones are a step's of all parameters."""
+
+
+def inputs_of(event: Any) -> list[Any] | None:
+    """Return ``[shapes, strides, dtypes, values]`` of an operator's inputs, as JSON holds them; None where not told.
+
+    ``shapes`` has a list of shapes for a list of tensors, where this torch tells them; ``strides`` is None where it
+    does not. ``values`` are those of numbers and lists of numbers, None for all else.
+    """
+    dtypes = event.dtypes() if hasattr(event, "concrete_inputs") else []
+    if not dtypes:
+        return None
+    shapes = getattr(event, "structured_input_shapes", event.shapes)()
+    strides = getattr(event, "structured_input_strides", lambda: None)()
+    values = [_number(value) for value in event.concrete_inputs()]
+    return [list(shapes), strides, list(dtypes), values or [None] * len(dtypes)]
+
+
+def _number(value: Any) -> Any:
+    """Return a bool, a finite number or a short list of them; None for all else."""
+    if isinstance(value, (list, tuple)):
+        return [_number(one) for one in value] if len(value) <= _LONGEST else None
+    return value if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)) else None
+
+
 def graph_launches(events: list[Any], until_ns: int) -> dict[int, Any]:
     """Return the calls that launched CUDA graphs before a moment, by what the driver's records are joined by.
 
@@ -322,6 +349,7 @@ def _see_cupti_off() -> None:
 class Profiler:
     """Kineto, recording from construction to :meth:`stop`: host operators, and kernels where there is a card.
 
+    Where there is one, operators tell the shapes of their inputs as well; Kineto copies these, and keeps no tensor.
     CUPTI is torn down at the end, or it would go on slowing every launch; not where there are CUDA graphs, which can
     crash then (torch.profiler leaves it in place for the same reason). Kineto's own lines are silenced until the end:
     it reads the variable once, which would silence the program's own profiler, too.
@@ -333,7 +361,9 @@ class Profiler:
         self._level = _kineto_level()
         before = self._level.value
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-        self._profile = torch.autograd.profiler.profile(use_kineto=True, use_device=device)
+        self._profile = torch.autograd.profiler.profile(
+            use_kineto=True, use_device=device, record_shapes=device is not None
+        )
         with _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)}):
             self._profile._prepare_trace()
             chosen = self._level.value if LOG_LEVEL in os.environ else ERRORS

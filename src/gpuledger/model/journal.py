@@ -180,6 +180,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "launch_id": "i8",
         "sequence": "i8",
         "forward_lane": "i8",
+        "inputs_id": "i4",
     },
     "ticks": {"t_ns": "i8", "device_idx": "i4", "energy_mj": "i8", "reading_ns": "i8", "throttled_ns": "i8"},
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},

@@ -19,6 +19,18 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes of one element by the dtype's name."""
 
+SPEAKERS = (
+    "aten::convolution",
+    "aten::convolution_backward",
+    *(
+        f"aten::_scaled_dot_product_{kind}_attention{backward}"
+        for kind in ("flash", "efficient", "cudnn")
+        for backward in ("", "_backward")
+    ),
+)
+"""Operators, as a trace calls them, whose inputs say what the kernels below them do: what launches those, further in,
+is a library's way to do it, with its arguments in another order."""
+
 KEYWORDS = "kwargs"
 """Where an operator's keyword arguments are: in a dictionary of this one name, after the positional ones."""
 

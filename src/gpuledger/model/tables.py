@@ -59,6 +59,7 @@ _HISTORY = "caching allocator's history, exact"
 _REPLAY = "address replay of the history, exact, checked against the closing snapshot"
 _CLOCK = "host clock (Unix time); ties are possible, order is by index"
 _TAG = "tag of the thread that allocated, set when a module is entered, left or run backward"
+_SHAPES = "formulas of the shapes that Kineto tells"
 _DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 is the CPU", "torch")
 
 SAMPLES = Table(
@@ -263,6 +264,9 @@ SPANS = Table(
         Column("stream", "int64", "", "stream it ran on", "CUPTI", True),
         Column("operator_id", "int32", "", "name of the operator that launched it, or that it is", "Kineto", True),
         Column("scope_id", "int32", "", "gpuledger.scope it belongs to, in backward its forward's", "Kineto", True),
+        Column("flops", "float64", "", "its share, by time, of its operator's FLOPs", _SHAPES, True),
+        Column("moved_bytes", "float64", "bytes", "and of the bytes it moves at least", _SHAPES, True),
+        Column("numbers", "label", "", "kind of number that its operator computes with", "Kineto, kernel's name", True),
     ),
 )
 

@@ -65,11 +65,11 @@ def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple
     for record in contents.records:
         if contents.environments[record.environment_digest].card != card:
             continue
-        watts = _dynamic_w(record)
+        watts = dynamic_w(record)
         key = contents.keys[record.key_digest]
-        numbers = _numbers_of_key(key)
+        numbers = numbers_of_key(key)
         if watts is not None and numbers is not None and record.time_median_ns is not None:
-            groups.setdefault((_launcher(key), numbers), []).append((watts, record.time_median_ns))
+            groups.setdefault((launcher_of(key), numbers), []).append((watts, record.time_median_ns))
     return {name: found for name, found in groups.items() if len(found) >= LEAST}
 
 
@@ -98,13 +98,21 @@ def shipped(card: str) -> WattTable | None:
     return None
 
 
-def _dynamic_w(record: Record) -> float | None:
+def dynamic_w(record: Record, *, slowed: bool = False) -> float | None:
+    """Return watts above the base power; None where they are not known, of a short call, or of one that was slowed.
+
+    Args:
+        record: One measurement.
+        slowed: Tell those as well whose joules were taken at less of the clock. A call's joules fall with the clock, in
+            proportion about: the voltage goes with it.
+    """
     time_ns, energy_j, base_w = record.time_median_ns, record.energy_median_j, record.base_w
     if record.status != "ok" or not time_ns or energy_j is None or base_w is None or time_ns < LONG_NS:
         return None
-    if _clock_frac(record) < SAME_CLOCK:
+    clock_frac = _clock_frac(record)
+    if clock_frac < SAME_CLOCK and not slowed:
         return None
-    return max(energy_j / time_ns * 1e9 - base_w, 0.0)
+    return max(energy_j / time_ns * 1e9 - base_w, 0.0) / (clock_frac if clock_frac < SAME_CLOCK else 1.0)
 
 
 def _clock_frac(record: Record) -> float:
@@ -115,12 +123,14 @@ def _clock_frac(record: Record) -> float:
     return float(np.median(held)) / float(burst) if held and burst else 1.0
 
 
-def _launcher(key: OperatorKey) -> str:
+def launcher_of(key: OperatorKey) -> str:
+    """Return the operator that launches a key's kernels, as a trace calls it."""
     called = f"{key.operator.partition('.')[0]}::{key.name}"
     return LAUNCHED_BY.get(called, called)
 
 
-def _numbers_of_key(key: OperatorKey) -> str | None:
+def numbers_of_key(key: OperatorKey) -> str | None:
+    """Return the kind of the first floating tensor among a key's inputs; None where there is none."""
     return next((str(one["dtype"]) for one in key.tensors() if "float" in one["dtype"]), None)
 
 

@@ -1,0 +1,139 @@
+"""Watts of an operator that was not measured, by its FLOPs and bytes: how much of a card's peaks it uses, and of which.
+
+The coefficients are shares, of peaks and of the card's power limit, so that they go with a card that was not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+F64 = NDArray[np.float64]
+
+MANIFEST_KEY = "power_model"
+"""Where a rank's manifest keeps a :class:`PowerModel`."""
+
+TF32 = "tf32"
+LEVELS = 100
+"""Watts are told apart to so many parts of the most that the model can tell."""
+
+NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What the watts of work are made of, as shares of the card's power limit.
+
+    A floor by the class of work; a gain that saturates with the peaks used, each ``_use`` being the share of a peak at
+    which 63 % of it is reached; and what products of 16 bits and less add, in proportion to the share of their peak.
+    ``low_frac`` and ``high_frac`` are between what times it four fifths of the watts lie, by time, of operators whose
+    type a fit has not seen; ``off_by`` is how far it is from these in the mean.
+    """
+
+    product_floor_frac: float
+    other_floor_frac: float
+    gain_frac: float
+    plain_use: float
+    tf32_use: float
+    bytes_use: float
+    narrow_gain_frac: float
+    low_frac: float
+    high_frac: float
+    off_by: float
+
+
+@dataclass(frozen=True)
+class PowerModel:
+    """The model on one card; its peaks are the datasheet's. ``source`` says in words what it was fitted on."""
+
+    card: str
+    source: str
+    limit_w: float
+    flop_per_s: Mapping[str, float]
+    byte_per_s: float
+    coefficients: Coefficients
+
+    @property
+    def most_w(self) -> float:
+        """Return the most watts above the base power that it tells."""
+        found = self.coefficients
+        return self.limit_w * (found.product_floor_frac + found.gain_frac + found.narrow_gain_frac)
+
+    @property
+    def product_w(self) -> float:
+        """Return the watts of a product on float32 that uses all of the card: what a weight of 1 stands for."""
+        return self.limit_w * (self.coefficients.product_floor_frac + self.coefficients.gain_frac)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Return between what times the watts that it tells four fifths of the true ones lie."""
+        return self.coefficients.low_frac, self.coefficients.high_frac
+
+    @property
+    def levels_w(self) -> F64:
+        """Return the watts that are told apart."""
+        return (np.arange(LEVELS) + 0.5) / LEVELS * self.most_w
+
+    def level_of(self, flops: float, moved_bytes: float, seconds: float, numbers: str, *, product: bool) -> int | None:
+        """Return which of ``levels_w`` work takes that lasts so long; None where the card has no such peak."""
+        watts = self.watts_of(flops, moved_bytes, seconds, numbers, product=product)
+        return None if watts is None else min(int(watts / self.most_w * LEVELS), LEVELS - 1)
+
+    def watts_of(
+        self, flops: float, moved_bytes: float, seconds: float, numbers: str, *, product: bool
+    ) -> float | None:
+        """Return the watts above the base power of work that lasts so long; None where the card has no such peak.
+
+        Args:
+            flops: Of all of it.
+            moved_bytes: Read and written at least.
+            seconds: How long it takes; more than 0.
+            numbers: The kind it computes with.
+            product: Whether its class of work is a matrix product: else common cores do it, whatever its numbers.
+        """
+        cores = numbers if product and numbers in (*NARROW, TF32) else "float32"
+        if (product and numbers == "float64") or cores not in self.flop_per_s or seconds <= 0:
+            return None
+        used, moved = flops / seconds / self.flop_per_s[cores], moved_bytes / seconds / self.byte_per_s
+        return self.limit_w * share_of_limit(self.coefficients, used, moved, cores, product=product)
+
+
+def share_of_limit(found: Coefficients, used: float, moved: float, cores: str, *, product: bool) -> float:
+    """Return watts as a share of the power limit, by the shares of the peaks that are used."""
+    floor = found.product_floor_frac if product else found.other_floor_frac
+    full = found.tf32_use if cores == TF32 else found.plain_use
+    filled = moved / found.bytes_use + (0.0 if cores in NARROW else used / full)
+    narrow = min(used, 1.0) * found.narrow_gain_frac if cores in NARROW else 0.0
+    return floor + found.gain_frac * -math.expm1(-filled) + narrow
+
+
+def model_from(value: dict[str, Any]) -> PowerModel:
+    """Return the model that :func:`model_to_json` wrote."""
+    names = [field.name for field in fields(Coefficients)]
+    return PowerModel(
+        str(value["card"]),
+        str(value["source"]),
+        float(value["limit_w"]),
+        {str(name): float(peak) for name, peak in value["flop_per_s"].items()},
+        float(value["byte_per_s"]),
+        Coefficients(**{name: float(value["coefficients"][name]) for name in names}),
+    )
+
+
+def model_to_json(model: PowerModel) -> dict[str, Any]:
+    """Return a JSON value that :func:`model_from` reads."""
+    return asdict(model)
+
+
+def model_of(rank: Rank) -> PowerModel | None:
+    """Return the model that a run keeps of its card; None where the catalogue has no such card."""
+    value = rank.manifest.get(MANIFEST_KEY)
+    return None if value is None else model_from(value)
