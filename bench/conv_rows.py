@@ -12,7 +12,7 @@ from gpuledger.virtual.convolution_rows import COLUMNS, DTYPES, LAST, OTHER, PLA
 def arguments_of(row: Any, device: str) -> tuple[list[Any], tuple[Any, ...]]:
     """Return the tensors data, weight and bias of a row, and the other arguments of ``aten.convolution``."""
     got = dict(zip(COLUMNS, map(int, row), strict=True))
-    dims, dtype = got["dims"], DTYPES[got["dtype"]]
+    dims, dtype = got["dims"], getattr(torch, DTYPES[got["dtype"]])
     lists = [[got[f"{name}{axis}"] for axis in range(dims)] for name in ("stride", "padding", "dilation", "more")]
     shape = [got["batch"], got["channels"], *(got[f"size{i}"] for i in range(dims))]
     data = _empty(shape, dtype, got["data_format"], device)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gpuledger.analyze.formulas import FAMILIES, Work, convolution_of, family_of, work_of
 from gpuledger.analyze.traffic import dense_bytes
 from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey, is_tensor
+from gpuledger.operators import workspaces
 from gpuledger.operators.roof import Roof, uses_cores
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +53,7 @@ _PLANES = (
     "log_channels", "log_plane", "log_images", "even_plane", "channel_fill", "channel_waves", "log_channel",
     "is_training", "pool_window", "log_reduced", "log_results",
 )  # fmt: skip
-NAMES = (*_WORK, *_GEMM, *_WINDOW, *_LAYOUT, *_PLANES, *(f"is_{family}" for family in FAMILIES))
+NAMES = (*_WORK, *_GEMM, *_WINDOW, *_LAYOUT, *_PLANES, *workspaces.NAMES, *(f"is_{family}" for family in FAMILIES))
 """The features in their order, which is part of a fitted model."""
 
 
@@ -82,7 +83,10 @@ def features_of(
 ) -> Features:
     """Return the features of each operator on a card; ``works`` are the operators' where they are known already."""
     works = works or [work_of(key) for key in keys]
-    rows = [_row(key, work, is_hot, roof) for key, work, is_hot in zip(keys, works, hot, strict=True)]
+    beside = workspaces.workspace_features(keys, works)
+    rows = [
+        _row(key, work, is_hot, roof) | more for key, work, is_hot, more in zip(keys, works, hot, beside, strict=True)
+    ]
     values = [[row.get(name, _NOTHING) for name in NAMES] for row in rows]
     return Features(
         np.asarray(values, dtype=np.float64).reshape(len(rows), len(NAMES)),

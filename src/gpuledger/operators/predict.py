@@ -21,7 +21,7 @@ from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
 from gpuledger.operators.trees import Forest, Levels
 
-VERSION = 2
+VERSION = 3
 """Version of a model's file."""
 GUESS = 4.0
 """How many times more or less an operator may take that is only known by its roof."""

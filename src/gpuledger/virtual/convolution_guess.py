@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -49,14 +50,14 @@ class Forest:
     right: NDArray[np.int32]
     sum_id: NDArray[np.uint8]
 
-    def choose(self, numbers: Any) -> list[str]:
-        """Return the sum each tree is for."""
-        return [self.names[self.sum_id[self._leaf(int(begin), numbers)]] for begin in self.begins]
-
-    def _leaf(self, node: int, numbers: Any) -> int:
-        while (which := self.feature[node]) != LEAF:
-            node += 1 if numbers[which] <= self.threshold[node] else int(self.right[node])
-        return node
+    def choose(self, numbers: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return, for float32[n, features], the places in ``names`` of the sums the trees are for, int64[n, trees]."""
+        nodes = np.tile(self.begins, (len(numbers), 1)).astype(np.int64)
+        rows = np.arange(len(numbers))[:, None]
+        while (going := (which := self.feature[nodes]) != LEAF).any():
+            left = numbers[rows, np.where(going, which, 0)] <= self.threshold[nodes]
+            nodes = np.where(going, nodes + np.where(left, 1, self.right[nodes]), nodes)
+        return self.sum_id[nodes].astype(np.int64)
 
 
 @cache
@@ -99,15 +100,33 @@ def workspace_of(key: Row, operation: int) -> Workspace:
     return Workspace(guess_bytes(key, operation) if twin_bytes is None else twin_bytes, False)
 
 
+def workspaces_of(keys: Sequence[Row], operation: int) -> list[Workspace]:
+    """Return what an operation holds for many keys: those that were not measured are guessed at once."""
+    known = [(measured_bytes(key, operation), measured_bytes(twin_of(key), operation)) for key in keys]
+    unknown = [place for place, (own, twin) in enumerate(known) if own is None and twin is None]
+    guessed = dict(zip(unknown, guess_many([keys[place] for place in unknown], operation), strict=True))
+    return [
+        Workspace(guessed.get(place, twin or 0), False) if own is None else Workspace(own, True)
+        for place, (own, twin) in enumerate(known)
+    ]
+
+
 def guess_bytes(key: Row, operation: int) -> int:
-    """Return what the trees say: of their answers, the one that is least far from all others."""
-    described = describe(key)
-    named = forest_of(operation).choose(features(described)[0])
+    """Return what the trees say."""
+    return guess_many([key], operation)[0]
+
+
+def guess_many(keys: Sequence[Row], operation: int) -> list[int]:
+    """Return what the trees say for each key: of their answers, the one that is least far from all others."""
+    if not keys:
+        return []
+    described, forest = describe(keys), forest_of(operation)
     said = sums(described, operation)
-    answers = np.array([said[name][0] for name in named])
-    scale = float((described["X"] + described["Y"])[0])
-    apart = np.minimum(np.abs(answers[:, None] - answers[None, :]) / scale, _MOST_OFF).sum(axis=1)
-    return int(answers[int(apart.argmin())])
+    table = np.stack([said[name] for name in forest.names], axis=1)
+    answers = np.take_along_axis(table, forest.choose(features(described)), axis=1)
+    scale = (described["X"] + described["Y"])[:, None, None]
+    apart = np.minimum(np.abs(answers[:, :, None] - answers[:, None, :]) / scale, _MOST_OFF).sum(axis=2)
+    return [int(row[place]) for row, place in zip(answers, apart.argmin(axis=1), strict=True)]
 
 
 def catalogue_size() -> int:

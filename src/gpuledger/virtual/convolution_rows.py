@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
-
-import torch
 
 COLUMNS = (
     "dims", "transposed", "dtype", "batch", "channels", "size0", "size1", "size2", "weight0", "weight1",
@@ -14,7 +14,7 @@ COLUMNS = (
 )  # fmt: skip
 """Sizes of data and weight as torch has them, what follows in torch's order; unused places of a triple are 0."""
 PLACE = {name: index for index, name in enumerate(COLUMNS)}
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = ("float32", "float16", "bfloat16")
 FIRST, LAST, OTHER = 0, 1, 2
 """Formats of a tensor: channels first, channels last, or neither, which torch copies."""
 Row = tuple[int, ...]
@@ -37,10 +37,26 @@ def _is_last(shape: Any, strides: Any) -> bool:
 
 def format_of(tensor: Any) -> int:
     """Return a tensor's format; where it is both, its strides say which, as they do to torch."""
-    wide = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    if wide is not None and _is_last(tensor.shape, tensor.stride()):
-        return LAST if tensor.is_contiguous(memory_format=wide) else OTHER
-    return FIRST if tensor.is_contiguous() else OTHER
+    shape, strides = tensor.shape, tensor.stride()
+    inner = range(tensor.dim() - 1, 1, -1)
+    if tensor.dim() > 3 and _is_last(shape, strides):
+        return LAST if _is_dense(shape, strides, (1, *inner, 0)) else OTHER
+    return FIRST if _is_dense(shape, strides, (*inner, 1, 0)) else OTHER
+
+
+def _is_dense(shape: Any, strides: Any, axes: Iterable[int]) -> bool:
+    """Return whether elements lie one after the other, the first of ``axes`` fastest; a size of 1 has any stride."""
+    due = 1
+    for axis in axes:
+        if shape[axis] != 1 and strides[axis] != due and math.prod(shape):
+            return False
+        due *= shape[axis]
+    return True
+
+
+def dtype_name(tensor: Any) -> str:
+    """Return a tensor's dtype as it is written in :data:`DTYPES`."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _triple(values: Any) -> tuple[int, ...]:
@@ -54,13 +70,13 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 def forward_row(args: Any) -> Row | None:
     """Return the row of ``aten.convolution``'s arguments up to its bias; None for a type that was not measured."""
     data, weight, bias, stride, padding, dilation, transposed, more, groups = args[:9]
-    if data.dtype not in DTYPES or not 3 <= data.dim() <= 5:
+    if dtype_name(data) not in DTYPES or not 3 <= data.dim() <= 5:
         return None
     dims = data.dim() - 2
     lists = (_triple((list(values) * dims)[:dims]) for values in (stride, padding, dilation, more))
     listed = (number for one in lists for number in one)
     return (
-        dims, int(transposed), DTYPES.index(data.dtype), *_shape(data), *_shape(weight), *listed,
+        dims, int(transposed), DTYPES.index(dtype_name(data)), *_shape(data), *_shape(weight), *listed,
         int(groups), format_of(data), format_of(weight), int(bias is not None),
     )  # fmt: skip
 
