@@ -69,6 +69,7 @@ def record(script: list[str], name: str, directory: Path) -> dict[str, Any]:
         "step_energy_j": None if found is None else found.step_energy_j,
         "step_uncertainty_j": None if found is None else found.step_uncertainty_j,
         "base_w": None if found is None else found.base_w,
+        "method": None if found is None else found.method,
         "sums_to_the_counter_within": None if found is None else _off(found),
         "halves_j": None if found is None else _halves(found),
         "sample_energy_j": None if rates is None else rates.sample_energy_j,

@@ -1,19 +1,23 @@
 """Measures what a step takes under each way to record kernels: the time pass, what it is made of, and lighter ways.
 
-One process per case (model-mode-batch); there, rounds in which ways take their turn, the order turning with the
-rounds, the less telling ways in every fourth round. A turn begins the way, takes three steps, each from idle card to
-idle card, and ends it; three bare steps, and one that is not counted, stand before every turn, and a round's ratios are
-against the median of its own. Batches are small, so that the host is the limit.
+One process per case (model-mode-batch, batch 0 being the model's own); there, rounds in which ways take their turn, the
+order turning with the rounds, the less telling ways in every fourth round. A turn begins the way, takes three steps,
+each from idle card to idle card, and ends it; three bare steps, and one that is not counted, stand before every turn,
+and a round's ratios are against the median of its own. By default batches are small, so that the host is the limit;
+``--cases spine`` is the eight models of the spine's bench with their own batches, training and inference.
 
 Usage: python bench/time_pass_cost.py --out FILE.json [--seconds 100] [--small] [--keep DIRECTORY]
+       python bench/time_pass_cost.py --out FILE.json --cases spine --ways time_pass,time_pass_without_calls
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import gzip
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -27,7 +31,7 @@ from unittest import mock
 import torch
 from environment import describe_environment, write_results
 from infer_one import ARGUMENTS
-from models import MODELS
+from models import EIGHT, MODELS
 from torch import nn
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
@@ -36,13 +40,20 @@ from gpuledger.collect import torch_private
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.time_pass import TimePass
+from gpuledger.model.journal import ActivityKind
 
 CASES = "neumf-training-4096,llama-training-1,vit-training-2,resnet50-inference-1"
+SPINE = ",".join(f"{model}-{mode}-0" for mode in ("training", "inference") for model in EIGHT)
 STEPS, BARE_STEPS = 3, 4
 START_S = 8.0
 """What a case takes besides its rounds: imports, the model, the steps before."""
 Step = Callable[[], None]
-Way = Callable[[], AbstractContextManager[None]]
+Way = Callable[[], AbstractContextManager[Step | None]]
+"""A way to record; what it gives is called after its first step."""
+DRIVER_CALLS, RUNTIME_CALLS = 4, 5
+"""CUPTI's numbers of these kinds of activities (cupti_activity.h)."""
+PER_THREAD = "none\nCUPTI_PER_THREAD_BUFFER_ENABLED=true"
+"""A line of Kineto's configuration, behind one that it takes no notice of: buffers of CUPTI's for each thread alone."""
 LOGGED: list[tuple[int, int, int, int, int]] = []
 """Module calls of the last turn that logged them: begin, end, module, sequence numbers at both."""
 RESULTS: list[Any] = []
@@ -63,9 +74,11 @@ def kineto(
     correlate: bool = True,
     shapes: bool = False,
     flops: bool = False,
+    configuration: str = "",
 ) -> Iterator[None]:
     """Record with Kineto, and take CUPTI out again at the end."""
-    own = _ExperimentalConfig(disable_external_correlation=not correlate)
+    more = {"custom_profiler_config": configuration} if configuration else {}
+    own = _ExperimentalConfig(disable_external_correlation=not correlate, **more)
     config = ProfilerConfig(ProfilerState.KINETO, shapes, False, False, flops, False, own)
     with torch_private._variables(TEARDOWN_CUPTI="1", KINETO_LOG_LEVEL="99"):
         _prepare_profiler(config, asked)
@@ -108,9 +121,42 @@ def warmed() -> Iterator[None]:
     yield
 
 
+def leave_out_calls() -> None:
+    """Have the CUPTI that Kineto loaded record no calls of the driver and the runtime from here on.
+
+    Raises:
+        OSError: there is none, or it refuses.
+    """
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    place = next((line.split()[-1] for line in lines if "libcupti.so" in line), None)
+    if place is None:
+        raise OSError("no libcupti is loaded")
+    library = ctypes.CDLL(place)
+    for kind in (DRIVER_CALLS, RUNTIME_CALLS):
+        if status := library.cuptiActivityDisable(kind):
+            raise OSError(f"cuptiActivityDisable({kind}): {status}")
+
+
 @contextlib.contextmanager
-def time_pass(**replaced: Any) -> Iterator[None]:
-    """Record with our time pass, with functions of torch_private replaced."""
+def without_calls(way: AbstractContextManager[Step | None]) -> Iterator[Step | None]:
+    """Enter a way, and record no calls of the driver and the runtime: from its second step on where it has a say."""
+    with way as after_first:
+        if after_first is None:
+            leave_out_calls()
+            yield None
+        else:
+            first = after_first
+
+            def leave_out() -> None:
+                first()
+                leave_out_calls()
+
+            yield leave_out
+
+
+@contextlib.contextmanager
+def time_pass(*, operators: bool = False, **replaced: Any) -> Iterator[Step | None]:
+    """Record with our time pass, operators in the first step or in all, with functions of torch_private replaced."""
     from tempfile import gettempdir
 
     recorded = TimePass(RankJournal(lambda: Path(gettempdir()), []), Roster(), lambda: None)
@@ -118,7 +164,7 @@ def time_pass(**replaced: Any) -> Iterator[None]:
         recorded.begin()
         profiler = recorded._profiler
         try:
-            yield
+            yield None if operators else lambda: recorded.leave_out_operators(2)
         finally:
             recorded.end(keep=False)
             RESULTS[:] = [getattr(getattr(profiler, "_profile", None), "kineto_results", None)]
@@ -127,13 +173,17 @@ def time_pass(**replaced: Any) -> Iterator[None]:
 class NoProfiler:
     """Stands in for Kineto."""
 
+    def leave_out_operators(self) -> bool:
+        """Go on as before."""
+        return False
+
     def stop(self, *, wait: bool) -> list[Any]:
         """Return nothing."""
         return []
 
 
 @contextlib.contextmanager
-def both(*ways: AbstractContextManager[None]) -> Iterator[None]:
+def both(*ways: AbstractContextManager[Any]) -> Iterator[None]:
     """Enter several."""
     with contextlib.ExitStack() as stack:
         for way in ways:
@@ -145,22 +195,27 @@ NODES = {RecordScope.BACKWARD_FUNCTION}
 TELLING: dict[str, Way] = {
     "torch_profiler": lambda: kineto(activities(), set()),
     "time_pass": time_pass,
+    "time_pass_without_calls": lambda: without_calls(time_pass()),
     "cuda_only": lambda: kineto(activities(False), set()),
+    "cuda_only_without_calls": lambda: without_calls(kineto(activities(False), set())),
+    "cuda_only_per_thread": lambda: kineto(activities(False), set(), configuration=PER_THREAD),
+}
+"""Compared with bare steps in every round."""
+
+FURTHER: dict[str, Way] = {
+    "time_pass_with_operators": lambda: time_pass(operators=True),
     "uncorrelated": lambda: kineto(activities(), set(), correlate=False),
     "nodes": lambda: both(kineto(activities(), NODES), module_log()),
     "nodes_warmed": lambda: both(kineto(activities(), NODES), warmed(), module_log()),
     "nodes_uncorrelated": lambda: both(kineto(activities(), NODES, correlate=False), module_log()),
-}
-"""Compared with bare steps in every round. ``nodes`` leaves out operators' records and keeps those of graph nodes."""
-
-FURTHER: dict[str, Way] = {
     "host_only": lambda: kineto({ProfilerActivity.CPU}, set()),
-    "ranges_alone": lambda: time_pass(Profiler=NoProfiler),
+    "ranges_alone": lambda: time_pass(operators=True, Profiler=NoProfiler),
     "log_alone": module_log,
-    "time_pass_warmed": lambda: both(time_pass(), warmed()),
+    "time_pass_warmed": lambda: both(time_pass(operators=True), warmed()),
     "flops": lambda: kineto(activities(), set(), flops=True),
     "shapes": lambda: kineto(activities(), set(), shapes=True),
 }
+"""``nodes`` leaves out operators' records and keeps those of graph nodes."""
 WAYS = TELLING | FURTHER
 
 COLUMNS = (
@@ -198,28 +253,38 @@ def build(model: str, mode: str, batch_size: int, device: str, small: bool) -> S
     return train if mode == "training" else infer
 
 
-def timed(step: Step, count: int) -> list[float]:
+def timed(step: Step, count: int, after_first: Step | None = None) -> list[float]:
     """Return the seconds of each of some steps."""
     found = []
-    for _ in range(count):
+    for number in range(count):
         started_s = time.perf_counter()
         step()
         found.append(time.perf_counter() - started_s)
+        if after_first is not None and number == 0:
+            after_first()
     return found
 
 
 def turn(way: Way, step: Step) -> dict[str, Any]:
-    """Return one turn: seconds to begin and to end, and of each step."""
+    """Return one turn: seconds to begin and to end, and of each step, and how many kernels and copies were told of."""
     started_s = time.perf_counter()
     context = way()
-    context.__enter__()
+    after_first = context.__enter__()
     begun_s = time.perf_counter()
     try:
-        steps_s = timed(step, STEPS)
+        steps_s = timed(step, STEPS, after_first)
     finally:
         ending_s = time.perf_counter()
         context.__exit__(None, None, None)
-    return {"steps_s": steps_s, "begin_s": begun_s - started_s, "end_s": time.perf_counter() - ending_s}
+    end_s = time.perf_counter() - ending_s
+    return {"steps_s": steps_s, "begin_s": begun_s - started_s, "end_s": end_s, "on_device": count_on_device()}
+
+
+def count_on_device() -> int:
+    """Return how many kernels and copies Kineto told of in the last turn."""
+    events = RESULTS[0].events() if RESULTS and RESULTS[0] is not None else []
+    kinds = [torch_private.kind_of_event(event) for event in events]
+    return sum(kind in (ActivityKind.KERNEL, ActivityKind.COPY) for kind in kinds)
 
 
 def dump(place: Path) -> None:
@@ -244,6 +309,8 @@ def summarize(turns: dict[str, list[dict[str, Any]]], operators: int) -> dict[st
         found[name] = {
             "rounds": len(rounds),
             "ratio_by_step": [statistics.median(column) for column in zip(*ratios, strict=True)],
+            "ratio_by_step_of_first_round": ratios[0],
+            "on_device": statistics.median(entry["on_device"] for entry in rounds),
             "ratio_of_first_two": statistics.median(statistics.mean(row[:2]) for row in ratios),
             "host_us_per_operator": statistics.median(extra_s) * 1e6 / operators if operators else None,
             "begin_ms": statistics.median(entry["begin_s"] for entry in rounds) * 1e3,
@@ -288,11 +355,12 @@ def measure(arguments: argparse.Namespace) -> None:
         dump(arguments.keep / f"{arguments.case}-{name}.json.gz")
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
     failed: dict[str, str] = {}
-    telling, rounds = list(TELLING), 0
-    while time.monotonic() < deadline_s:
+    telling, rounds = arguments.ways.split(",") if arguments.ways else list(TELLING), 0
+    while not rounds or time.monotonic() < deadline_s:
+        until_s = deadline_s if rounds else math.inf
+        ways = [*telling, *(FURTHER if rounds % 4 == 0 and not arguments.ways else ())]
         telling = telling[1:] + telling[:1]
-        ways = [*telling, *(FURTHER if rounds % 4 == 0 else ())]
-        for name, entry in one_round([name for name in ways if name not in failed], step, failed, deadline_s).items():
+        for name, entry in one_round([name for name in ways if name not in failed], step, failed, until_s).items():
             turns[name].append(entry)
         rounds += 1
         if not any(turns.values()):
@@ -320,12 +388,13 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--keep", type=Path, help="write one turn's events of some ways there")
     parser.add_argument("--cases", default=CASES)
+    parser.add_argument("--ways", default="", help="only these, all in every round")
     parser.add_argument("--case", help="only this one, here; --seconds is for its rounds then")
     arguments = parser.parse_args()
     if arguments.case:
         measure(arguments)
         return
-    cases = arguments.cases.split(",")
+    cases = (SPINE if arguments.cases == "spine" else arguments.cases).split(",")
     results: dict[str, Any] = {"environment": describe_environment(arguments.device), "cases": {}}
     each_s = arguments.seconds / len(cases)
     for case in cases:
@@ -342,6 +411,7 @@ def main() -> None:
         ]
         command += ["--device", arguments.device, *(["--small"] if arguments.small else [])]
         command += ["--keep", str(arguments.keep)] if arguments.keep else []
+        command += ["--ways", arguments.ways] if arguments.ways else []
         try:
             why = subprocess.run(command, capture_output=True, text=True, check=False, timeout=each_s).stderr[-2000:]
         except subprocess.TimeoutExpired:
