@@ -113,6 +113,12 @@ def coefficients_of(book: Measured) -> Coefficients:
     return Coefficients(**dict(zip(names, values.round(4).tolist() + left, strict=True)))
 
 
+def scaled_weights(book: Measured) -> F64:
+    """Return what the assumed weights tell of each record, scaled to the same joules."""
+    scaled: F64 = book.assumed * (float(book.watts_frac @ book.ns) / float(book.assumed @ book.ns))
+    return scaled
+
+
 def off_by(told: F64, book: Measured) -> float:
     """Return how far what is told is from what was measured: the mean by time, over what was measured."""
     return float(np.abs(told - book.watts_frac) @ book.ns / (book.watts_frac @ book.ns))
@@ -121,13 +127,12 @@ def off_by(told: F64, book: Measured) -> float:
 def render() -> str:
     """Return the coefficients as JSON text."""
     book = measured_in(read_parquet(BOOK), find_card(CARD))
-    scaled = book.assumed * (float(book.watts_frac @ book.ns) / float(book.assumed @ book.ns))
     about = {
         "source": SOURCE,
         "made_of": str(BOOK.relative_to(ROOT)),
         "records": int(book.ns.size),
         "types": len(set(book.operator.tolist())),
-        "assumed_weights_off_by": round(off_by(scaled, book), 3),
+        "assumed_weights_off_by": round(off_by(scaled_weights(book), book), 3),
     }
     return json.dumps({**about, "coefficients": asdict(coefficients_of(book))}, indent=1) + "\n"
 

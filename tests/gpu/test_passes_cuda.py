@@ -20,6 +20,7 @@ from programs import GPULEDGER, environment, write_script  # noqa: E402
 from gpuledger import load  # noqa: E402
 from gpuledger.analyze.energy import break_down_energy  # noqa: E402
 from gpuledger.analyze.times import break_down_time  # noqa: E402
+from gpuledger.analyze.work import names_of, read_work  # noqa: E402
 
 TRAIN = """
     import torch, gpuledger
@@ -81,6 +82,20 @@ def test_a_run_without_options_has_every_currency_and_changes_nothing(tmp_path: 
     assert "backward ms" in header
     assert " J" in header
     assert "–" not in body
+
+
+def test_products_have_the_flops_of_their_shapes(tmp_path: Path) -> None:
+    """Two products forward, three backward: the data needs no gradient."""
+    run(tmp_path, 600)
+    rank = load(tmp_path / "card.ledger").rank()
+    work = read_work(rank)
+    assert work is not None
+    names = names_of(rank)
+    is_product = [names.get(number) in ("aten::mm", "aten::addmm") for number in work.operator_id.tolist()]
+    assert work.flops[is_product].sum() / work.steps == pytest.approx(5 * 2 * 4096 * 2048 * 8192)
+    found = break_down_energy(rank)
+    assert found is not None
+    assert "FLOPs and bytes" in found.method
 
 
 @pytest.mark.parametrize("at", [2, 13, 14])
