@@ -177,6 +177,15 @@ def test_only_some_operators_can_be_added_up():
     )
     assert total.busy_ns == 5.0
     assert total.lines[1].reason == "not asked for"
+    assert total.notes == ("1 operators (1 calls) not asked for",)
+    assert [(kind.time_ns, kind.count) for kind in by_type(total)] == [(5.0, 1)]
+
+
+def test_a_type_of_which_nothing_is_measured_has_no_time_and_is_not_nothing():
+    one, other = key_of_size(1, "known"), key_of_size(2, "lacking")
+    total = sum_up(workload_of(Use(one, 1), Use(other, 3)), [record_of(one, 5.0)], ENVIRONMENT)
+    assert total.notes == ("1 operators (3 calls) not measured",)
+    assert [(kind.time_ns, kind.time_half_ns, kind.unknown) for kind in by_type(total)][1] == (None, None, 1)
 
 
 def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so():

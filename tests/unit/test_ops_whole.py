@@ -69,6 +69,29 @@ def test_what_was_measured_is_not_measured_again_and_is_summed(ask, folder):
     assert summed.stdout.count("100.0 % of the time") == 2
 
 
+def test_a_model_by_name_is_captured_and_summed(ask, folder):
+    ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)
+    name, workload = "op_models:conv_net", next(str(path) for path in (folder / "out").glob("*.workload.json"))
+    done = ask("sum", name, workload, "--book", "own.book", "--json")
+    assert done.exit_code == 0, done.output
+    trained = ask("sum", name, "--train", "--batch", "2", "--book", "own.book", "--json")
+    assert trained.exit_code == 0, trained.output
+    (one, known), (other,) = json.loads(done.stdout), json.loads(trained.stdout)
+    assert (one["workload"], one["attributed"]["calls_frac"]) == ("conv_net-inference-32x3x224x224", 0.0)
+    assert known["attributed"]["calls_frac"] == 1.0
+    assert (other["workload"], other["mode"]) == ("conv_net-training-2x3x224x224", "training")
+    refused = ask("sum", workload, "--train", "--book", "own.book")
+    assert (refused.exit_code, "is a workload of its own batch and mode" in refused.stderr) == (2, True)
+
+
+def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask, folder):
+    (folder / "there.png").write_text("mine")
+    refused = ask("compare", "nothing", "-o", "there.png", "--book", "none.book")
+    assert refused.exit_code == 2
+    assert "give another -o, or --overwrite" in refused.stderr
+    assert not (folder / "none.book").exists()
+
+
 def test_the_least_is_measured_until_a_target_is_met(ask, folder):
     done = ask(
         "capture",

@@ -43,8 +43,8 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
         raise GpuLedgerError(f"{place}: no browser could be started", hint="open the file by hand")
 
 
-def choose_file(output: str | None, default: str, *, force: bool) -> Path:
-    """Return the file to write; nothing is created.
+def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:
+    """Return the file to write; nothing is created. ``option`` is what the command calls ``force``.
 
     Raises:
         UsageError: it exists and ``force`` is not given, or it is a directory.
@@ -53,7 +53,7 @@ def choose_file(output: str | None, default: str, *, force: bool) -> Path:
     if place.is_dir():
         raise UsageError(f"{place}: is a directory", hint=f"-o {place / default}")
     if place.exists() and not force:
-        raise UsageError(f"{place}: exists, will not overwrite", hint="give another -o, or --force")
+        raise UsageError(f"{place}: exists, will not overwrite", hint=f"give another -o, or {option}")
     return place
 
 

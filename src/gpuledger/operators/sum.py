@@ -368,15 +368,18 @@ def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
     notes = []
     failed = [line for line in lines if line.source == FAILED]
     unknown = [line for line in lines if line.source == UNKNOWN]
+    others = [line for line in unknown if line.reason == NOT_ASKED]
+    lacking = [line for line in unknown if line.reason != NOT_ASKED]
     predicted = [line for line in lines if line.source == PREDICTED]
-    for found, text in ((failed, "failed to be measured"), (unknown, "not measured"), (predicted, "predicted")):
-        if found:
-            notes.append(f"{len(found)} operators ({sum(line.use.count for line in found)} calls) {text}")
+    kinds = (failed, "failed to be measured"), (lacking, "not measured"), (others, NOT_ASKED), (predicted, "predicted")
+    notes += [f"{_counted(found)} {text}" for found, text in kinds if found]
     guessed = [line for line in lines if line.source == MEASURED and line.energy_source == PREDICTED]
     if guessed:
-        notes.append(
-            f"of {len(guessed)} operators ({sum(line.use.count for line in guessed)} calls) the energy is predicted"
-        )
+        notes.append(f"of {_counted(guessed)} the energy is predicted")
     if is_capped:
         notes.append("at its operators' own speed the card would be above its power limit: the time is stretched")
     return tuple(notes)
+
+
+def _counted(lines: Sequence[Line]) -> str:
+    return f"{len(lines)} operators ({sum(line.use.count for line in lines)} calls)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,26 @@ def open_workload(text: str) -> Workload:
     """
     from gpuledger.operators.workload import SUFFIX, read_workload
 
-    path = Path(text)
-    with_suffix = path.with_name(path.name + SUFFIX)
-    return read_workload(with_suffix if not path.exists() and with_suffix.exists() else path)
+    return read_workload(Path(text + SUFFIX) if not Path(text).exists() and is_workload(text) else Path(text))
+
+
+def is_workload(text: str) -> bool:
+    """Return whether ``text`` names a file; the suffix of a workload may be left out."""
+    from gpuledger.operators.workload import SUFFIX
+
+    return Path(text).exists() or Path(text + SUFFIX).exists()
+
+
+def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train: bool) -> Workload:
+    """Return a model captured now: on the first of ``cards`` that the catalogue has, as a virtual one, else on the CPU.
+
+    Raises:
+        UsageError: no such model.
+        InputError: the model cannot be made, or does not take the inputs of its own configuration.
+    """
+    from gpuledger.operators.captures import asked_for, capture_model
+    from gpuledger.operators.choose import is_catalogued
+    from gpuledger.operators.wanted import Wanted
+
+    place = next((name for name in cards if name and is_catalogued(name)), "cpu")
+    return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)

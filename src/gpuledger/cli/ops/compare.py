@@ -81,7 +81,7 @@ def compare_command(
 def _picture(output: str, *, force: bool) -> Path:
     from gpuledger.report.plot_style import picture_suffix
 
-    place = choose_file(output, output, force=force)
+    place = choose_file(output, output, force=force, option="--overwrite")
     picture_suffix(place)
     return place
 
@@ -92,8 +92,8 @@ def lines_of(pairs: Sequence[Pair]) -> list[str]:
     from gpuledger.report.terminal import Column, Table, Terminal
 
     titles = (
-        "workload", "sum", "whole", "sum / whole", "sum", "whole", "sum / whole", "busy / graph", "busy / graph J",
-        "calls measured",
+        "workload", "sum", "whole", "sum / whole", "sum J", "whole J", "sum / whole J", "busy / graph",
+        "busy / graph J", "calls measured",
     )  # fmt: skip
     columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
     rows = tuple(

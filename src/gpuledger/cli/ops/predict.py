@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload
 from gpuledger.errors import UsageError
 from gpuledger.units import format_frac, format_joules, format_ns
 
@@ -69,23 +68,11 @@ def _workloads(
     model: str, batches: str | None, gpu: str | None, card: str, *, train: bool
 ) -> list[tuple[int | None, Workload]]:
     """Return the workload in a file, or a model's captured now at each batch, on a card that is not here."""
-    from gpuledger.operators.workload import SUFFIX
-
-    if Path(model).exists() or Path(model + SUFFIX).exists():
+    if is_workload(model):
         if batches is not None:
             raise UsageError(f"--batch {batches}: {model} is a workload of one batch", hint="give a model's name")
         return [(None, open_workload(model))]
-    from gpuledger.operators.captures import asked_for, capture_model
-    from gpuledger.operators.choose import is_catalogued
-    from gpuledger.operators.wanted import Wanted
-
-    place = next((name for name in (gpu, card) if name and is_catalogued(name)), "cpu")
-    mode = "training" if train else "inference"
-    sizes = parse_batches(batches or "32")
-    return [
-        (batch, capture_model(asked_for(Wanted(model, mode, batch=batch)), place))  # type: ignore[arg-type]
-        for batch in sizes
-    ]
+    return [(batch, capture_named(model, batch, (gpu, card), train=train)) for batch in parse_batches(batches or "32")]
 
 
 def parse_batches(text: str) -> list[int]:

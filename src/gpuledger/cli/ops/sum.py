@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, open_workload
-from gpuledger.cli.ops.measure import measuring_options, method_of, progress_bar, workloads_argument
+from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload
+from gpuledger.cli.ops.measure import measuring_options, method_of, progress_bar
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import format_frac, format_joules, format_ns, parse_frac
 
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
 
 NEXT_SHOWN = 10
 ROWS = 20
+BATCH = 32
+
+
+class _Asked:
+    """A workload's file, or a model by name with its batch and mode.
+
+    Raises:
+        UsageError: a batch or a mode for a workload, which has its own.
+    """
+
+    def __init__(self, text: str, batch: int | None, train: bool) -> None:
+        self._text, self._batch, self._train = text, batch, train
+        self._file = open_workload(text) if is_workload(text) or ":" not in text else None
+        if self._file is not None and (batch is not None or train):
+            option = "--train" if batch is None else f"--batch {batch}"
+            raise UsageError(f"{option}: {text} is a workload of its own batch and mode", hint="give a model's name")
+
+    def workload(self, card: str) -> Workload:
+        """Return it, for one kind of card."""
+        if self._file is not None:
+            return self._file
+        return capture_named(self._text, self._batch or BATCH, (card,), train=self._train)
 
 
 @dataclass(frozen=True)
@@ -40,12 +62,14 @@ class Summed:
     short_help="Add up a workload's time and energy from the book.",
     epilog="""\b
 Examples:
-  gpuledger ops sum resnet50-inference-32x3x224x224
+  gpuledger ops sum torchvision:resnet50 --batch 32
   gpuledger ops sum vit_b_16.workload.json --only conv2d,linear --target 90%""",
 )
-@workloads_argument()
+@click.argument("models", metavar="MODEL|WORKLOAD…", nargs=-1, required=True)
 @book_option()
 @click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a model by name.  [default: 32]")
+@click.option("--train", is_flag=True, help="A training step of a model by name: forward, backward, optimizer.")
 @click.option("--only", metavar="TYPE,…", help="Only operators in layers of these types, or of these names.")
 @click.option("--target", metavar="SHARE", help="Exit with 5 where less of time or energy is attributed.")
 @click.option("--until-target", is_flag=True, help="Measure what is expected to add most until --target is met.")
@@ -53,9 +77,11 @@ Examples:
 @measuring_options()
 @json_option()
 def sum_command(
-    workload_paths: tuple[str, ...],
+    models: tuple[str, ...],
     book_url: str,
     card: str | None,
+    batch: int | None,
+    train: bool,
     only: str | None,
     target: str | None,
     until_target: bool,
@@ -66,21 +92,23 @@ def sum_command(
     """Add up a workload's milliseconds and joules, in all and by type of operator, each with its 95 % interval.
 
     What the book lacks is counted and left out. The share that is attributed is told against all operators, with
-    those not measured predicted from the others.
+    those not measured predicted from the others. A model by name, such as torchvision:resnet50, is captured first.
     """
     target_frac = None if target is None else parse_frac(target)
     if until_target and target_frac is None:
         raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
-    workloads = [open_workload(text) for text in workload_paths]
+    asked = [_Asked(text, batch, train) for text in models]
     types = None if only is None else [name for name in only.split(",") if name.strip()]
     from gpuledger.operators.book import open_book
     from gpuledger.operators.choose import open_shelf
 
     book = open_book(book_url)
     if until_target and target_frac is not None:
-        summed = _until_target(workloads, book, types, target_frac, how)
+        summed = _until_target(asked, book, types, target_frac, how)
     else:
-        summed = _summed(workloads, open_shelf(book, card), [_chosen(one, types) for one in workloads])
+        shelf = open_shelf(book, card)
+        workloads = [one.workload(shelf.environment.card) for one in asked]
+        summed = _summed(workloads, shelf, [_chosen(one, types) for one in workloads])
     if as_json:
         print_json([_document(one) for one in summed])
     else:
@@ -111,7 +139,7 @@ def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozen
 
 
 def _until_target(
-    workloads: Sequence[Workload], book: Any, types: Sequence[str] | None, target_frac: float, how: dict[str, Any]
+    asked: Sequence[_Asked], book: Any, types: Sequence[str] | None, target_frac: float, how: dict[str, Any]
 ) -> list[Summed]:
     """Measure the operators that are expected to add most, until every workload meets the target or none is left."""
     from gpuledger.operators.choose import shelf_of
@@ -119,6 +147,7 @@ def _until_target(
     from gpuledger.operators.place import find_place
 
     place, method = find_place(how["device"], force=how["force"]), method_of(how)
+    workloads = [one.workload(place.environment.card) for one in asked]
     chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
     while True:
         with progress_bar() as tell:
@@ -181,8 +210,8 @@ def _lines(one: Summed, rows: int) -> list[str]:
             kind.operator,
             f"{kind.count:,}",
             f"{kind.distinct:,}",
-            format_ns(kind.time_ns),
-            format_ns(kind.time_half_ns),
+            "-" if kind.time_ns is None else format_ns(kind.time_ns),
+            "-" if kind.time_half_ns is None else format_ns(kind.time_half_ns),
             "-" if kind.energy_j is None else format_joules(kind.energy_j),
             "-" if kind.energy_half_j is None else format_joules(kind.energy_half_j),
             f"{kind.unknown:,}" if kind.unknown else "",
