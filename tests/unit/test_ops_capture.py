@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -292,9 +293,14 @@ def test_autocast_is_entered_anew_in_each_step_and_left_before_backward(gpu: str
     assert {tensor["dtype"] for key in backward for tensor in key.tensors()} == {"bfloat16"}
 
 
-def test_inputs_that_do_not_fit_are_said() -> None:
+def test_inputs_that_do_not_fit_are_said_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError, match=r"op_models:conv_net: RuntimeError: .*channels"):
         capture_model(asked_for(Wanted("op_models:conv_net", inputs="4x5x16x16")), CPU)
+    logging.getLogger("torch._subclasses.fake_tensor").addHandler(caplog.handler)  # torch's own let none through
+    with pytest.raises(InputError, match=r"torch.nn:Linear.*: RuntimeError: .*reduction dim"):
+        capture_model(asked_for(Wanted("torch.nn:Linear?in_features=4&out_features=2", inputs="3x5")), "h200")
+    logging.getLogger("torch._subclasses.fake_tensor").removeHandler(caplog.handler)
+    assert caplog.records == []
     with pytest.raises(InputError, match="nothing to train"):
         capture_model(asked_for(Wanted("torch.nn:Identity", "training", inputs="4x3")), CPU)
 

@@ -161,6 +161,9 @@ def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match="timm") as caught:
         build_model(parse_model("timm:anything"))
     assert caught.value.hint == "pip install timm"
+    with pytest.raises(UsageError, match="no_such_library") as caught:
+        build_model(parse_model("no_such_library:anything"))
+    assert "pip install" not in str(caught.value.hint)
 
 
 def test_a_factory_that_fails_is_named() -> None:

@@ -98,7 +98,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> Answer:
         if len(statements) != 1:
             raise UsageError(f"sql: {len(statements)} statements, expected one", hint=_HINT)
         if statements[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(f"sql: {statements[0].type.name} is not allowed, the run is read-only", hint=_HINT)
+            raise UsageError(f"sql: {statements[0].type.name} is not allowed, the tables are read-only", hint=_HINT)
         connection.execute(statements[0])
     except duckdb.Error as error:
         raise _told(error) from error
@@ -149,4 +149,4 @@ def _told(error: Exception) -> UsageError:
     """Return a DuckDB error as one line; what it adds below its first line becomes the hint."""
     first, _, rest = str(error).partition("\n")
     lines = [line.strip() for line in rest.splitlines() if line.strip() and not line.startswith(("LINE", " "))]
-    return UsageError(f"sql: {first}", hint=" ".join(lines) or "tables: SHOW TABLES; columns: DESCRIBE blocks")
+    return UsageError(f"sql: {first}", hint=" ".join(lines) or "tables: SHOW TABLES; columns: DESCRIBE and a table")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked
 
 def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: Asked) -> Tally:
     """Return what the second of two steps did: the first one makes states and reads every weight for the first time."""
+    torch_log = logging.getLogger("torch._subclasses.fake_tensor")  # it writes a traceback of what is told in a line
+    torch_log.addFilter(_no_record)
     try:
         return capture_step(make_step(), place)
     except NotModelledError as error:
@@ -178,6 +181,12 @@ def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: A
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint="is --input right?") from error
+    finally:
+        torch_log.removeFilter(_no_record)
+
+
+def _no_record(_: logging.LogRecord) -> bool:
+    return False
 
 
 def capture_step(step: Callable[[], Any], place: Place) -> Tally:

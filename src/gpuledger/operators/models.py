@@ -72,7 +72,9 @@ def build_model(model: ModelName, weights: str = RANDOM) -> nn.Module:
     except (UsageError, InputError):
         raise
     except ImportError as error:
-        raise UsageError(f"--model {model.text}: {error}", hint=f"pip install {model.library.split('.')[0]}") from error
+        known = model.library in _BUILDERS
+        hint = f"pip install {model.library}" if known else "a model of your own is imported as from this directory"
+        raise UsageError(f"--model {model.text}: {error}", hint=hint) from error
     except Exception as error:  # whatever the model's own code raises
         raise InputError(f"{model.text}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 

@@ -37,9 +37,8 @@ WHOLE, SHARES, TEXTS = Numbers(int), Numbers(float), Numbers(str)
     short_help="Write configurations that no model uses, to be measured.",
     epilog="""\b
 Examples:
-  gpuledger ops sweep conv2d --sizes 14,28,56 --channels 64,128,256 --kernel 1,3,5,7 --stride 1,2 --sample 200
-  gpuledger ops sweep depthwise --channels 96,192,384 --kernel 3,7 --train --hot
-  gpuledger ops sweep linear --channels 768,3072 --dtype float16,bfloat16 --sparsity 0,0.5,0.9""",
+  gpuledger ops sweep conv2d --sizes 14,28,56 --kernel 1,3,5,7 --sparsity 0,0.5,0.9 --sample 200
+  gpuledger ops sweep depthwise --channels 96,192,384 --kernel 3,7 --train --hot""",
 )
 @click.argument("operator")
 @click.option("--batch", type=WHOLE, default="32", show_default=True, metavar="LIST", help="Samples.")
