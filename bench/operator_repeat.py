@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workload", type=Path, action="append", required=True)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first of the random order")
     parser.add_argument("--device")
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--target", type=float, default=0.01)
@@ -78,7 +79,7 @@ def main() -> None:
     methods = (method, replace(method, **shorter))
     keys = list({use.key: None for path in options.workload for use in read_workload(path).uses})
     random.Random(0).shuffle(keys)
-    keys = keys[: options.count]
+    keys = keys[options.skip :][: options.count]
     campaigns: list[list[Record]] = []
     seconds = []
     for number, how in enumerate(methods):
@@ -99,19 +100,16 @@ def main() -> None:
         "energy": apart(*campaigns, "energy_median_j"),
         "energies_j": [[record.energy_median_j for record in one] for one in campaigns],
         "failed": sum(record.status == "failed" for record in campaigns[0]),
-        "ancestor": [
-            {
-                "operator": key.text,
-                "ours_ns": record.time_median_ns,
-                "ours_j": record.energy_median_j,
-                **{f"ancestor_{name}": value for name, value in ancestors_way(key, place, options.seconds).items()},
-            }
-            for key, record in list(zip(keys, campaigns[0], strict=True))[: options.ancestor]
-            if record.status == "ok"
-        ],
+        "ancestor": [],
     }
     write_results(options.out, results)
-    print(results["time"], results["time_by_3_sigma_mean"], results["energy"], seconds)
+    print(results["time"], results["time_by_3_sigma_mean"], results["energy"], seconds, flush=True)
+    for key, record in list(zip(keys, campaigns[0], strict=True))[: options.ancestor]:
+        if record.status == "ok":
+            way = ancestors_way(key, place, options.seconds)
+            beside = {"operator": key.text, "ours_ns": record.time_median_ns, "ours_j": record.energy_median_j}
+            results["ancestor"].append({**beside, **{f"ancestor_{name}": value for name, value in way.items()}})
+            write_results(options.out, results)
 
 
 def apart_by_mean(first: list[Record], second: list[Record]) -> dict[str, float] | None:
