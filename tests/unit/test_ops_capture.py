@@ -192,7 +192,7 @@ def test_what_cannot_be_made_again_is_said(operator: str, inputs: tuple[object, 
 def test_a_workload_survives_its_file(workloads: dict[tuple[str, str], Workload], tmp_path: Path) -> None:
     for number, workload in enumerate(workloads.values()):
         workload.write(tmp_path / f"{number}.json")
-        assert read_workload(tmp_path / f"{number}.json") == workload
+        assert read_workload(tmp_path / f"{number}.json") == workload == ops.read_workload(f"{tmp_path}/{number}.json")
         assert from_json(to_json(workload)) == workload
 
 

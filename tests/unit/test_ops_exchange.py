@@ -116,11 +116,20 @@ def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytes
         read_parquet(tmp_path / "z.parquet")
 
 
-def test_a_book_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["query select", "sum relu:relu", "predict relu:relu", "fit", "card"])
+def test_a_book_that_is_not_there_is_not_made(words: str, tmp_path: Path) -> None:
     place = tmp_path / "none.book"
-    result = ops("query", "select 1", "--book", str(place))
+    result = ops(*words.split(), "--book", str(place))
     assert (result.exit_code, place.exists()) == (3, False)
     assert "no such book" in result.stderr
+
+
+def test_an_export_is_not_written_to_and_the_way_to_a_book_is_told(book: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "out.parquet")
+    ops("export", "--book", book, "--to", "parquet", "-o", place)
+    result = ops("fit", "--book", place)
+    assert result.exit_code == 3
+    assert f"hint: gpuledger ops merge {place} --book FILE makes it one" in result.stderr
 
 
 # -- questions --------------------------------------------------------------------------------------------------------

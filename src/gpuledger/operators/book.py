@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.operator_key import OperatorKey
+from gpuledger.operators.contents import PARQUET
 from gpuledger.operators.records import Environment, Record
 
 try:
@@ -48,6 +49,8 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
         UsageError: no such kind of URL, or its driver is not installed.
     """
     parsed = parse_url(str(url))
+    if str(url).endswith(PARQUET):
+        raise InputError(f"{url}: an export, not a book", hint=f"gpuledger ops merge {url} --book FILE makes it one")
     shown = parsed.set(drivername=parsed.get_backend_name()).render_as_string(hide_password=True)
     book = Book(_engine(parsed), shown, retry_s)
     try:

@@ -107,14 +107,14 @@ def _layer_to_json(layer: Layer) -> dict[str, Any]:
     }
 
 
-def read_workload(path: Path) -> Workload:
+def read_workload(path: str | Path) -> Workload:
     """Return the workload in a file.
 
     Raises:
         InputError: there is no such file, it is no workload, damaged, or of a newer version.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"no JSON text: {error}"
         raise InputError(f"{path}: {reason}", hint="gpuledger ops capture writes workloads") from error

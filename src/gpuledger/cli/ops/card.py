@@ -34,11 +34,11 @@ def card_command(book_url: str, card: str | None, models: tuple[str, ...], as_js
     Operators are held out by families of shapes: the same layer at another batch is never on both sides.
     """
     workloads = [open_workload(text) for text in models]
-    from gpuledger.operators.book import open_book
+    from gpuledger.operators.book import open_existing
     from gpuledger.operators.card import validate
     from gpuledger.operators.choose import open_shelf, roof_of_shelf
 
-    shelf = open_shelf(open_book(book_url), card)
+    shelf = open_shelf(open_existing(book_url), card)
     found = validate(shelf.examples, roof_of_shelf(shelf), workloads)
     if as_json:
         print_json(asdict(found))

@@ -32,11 +32,11 @@ def fit_command(book_url: str, card: str | None, output: str | None, force: bool
     """
     if output is not None and Path(output).exists() and not force:
         raise UsageError(f"{output}: exists", hint="--force replaces it")
-    from gpuledger.operators.book import open_book
+    from gpuledger.operators.book import open_existing
     from gpuledger.operators.choose import cache_folder, model_of, open_shelf
     from gpuledger.operators.predict import save_model
 
-    shelf = open_shelf(open_book(book_url), card)
+    shelf = open_shelf(open_existing(book_url), card)
     model = model_of(shelf, cache_folder())
     if output is not None:
         save_model(model, Path(output))

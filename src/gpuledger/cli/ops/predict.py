@@ -43,11 +43,11 @@ def predict_command(
     What the book has measured on that card is taken from it. A card it has not measured is predicted from another's
     records and the datasheets of both, and is marked so.
     """
-    from gpuledger.operators.book import open_book
+    from gpuledger.operators.book import open_existing
     from gpuledger.operators.choose import cache_folder, predictor_for, roof_of_shelf
     from gpuledger.operators.forecast import forecast
 
-    predictor, shelf, notes = predictor_for(open_book(book_url), gpu, cache_folder())
+    predictor, shelf, notes = predictor_for(open_existing(book_url), gpu, cache_folder())
     roof = predictor.roof if notes else roof_of_shelf(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))

@@ -99,14 +99,13 @@ def sum_command(
         raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
     asked = [_Asked(text, batch, train) for text in models]
     types = None if only is None else [name for name in only.split(",") if name.strip()]
-    from gpuledger.operators.book import open_book
+    from gpuledger.operators.book import open_book, open_existing
     from gpuledger.operators.choose import open_shelf
 
-    book = open_book(book_url)
     if until_target and target_frac is not None:
-        summed = _until_target(asked, book, types, target_frac, how)
+        summed = _until_target(asked, open_book(book_url), types, target_frac, how)
     else:
-        shelf = open_shelf(book, card)
+        shelf = open_shelf(open_existing(book_url), card)
         workloads = [one.workload(shelf.environment.card) for one in asked]
         summed = _summed(workloads, shelf, [_chosen(one, types) for one in workloads])
     if as_json:
