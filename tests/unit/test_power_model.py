@@ -63,21 +63,16 @@ def test_more_work_in_the_same_time_never_takes_fewer_watts(
     flops: float, moved_bytes: float, more: float, seconds: float, numbers: str, product: bool
 ) -> None:
     of = model()
-    once = of.watts_of(flops, moved_bytes, seconds, numbers, product=product)
-    assert once is not None
-    assert 0 <= once <= of.most_w * (1 + 1e-9)
-    for flops_then, bytes_then in ((flops * more, moved_bytes), (flops, moved_bytes * more)):
-        then = of.watts_of(flops_then, bytes_then, seconds, numbers, product=product)
-        assert then is not None
-        assert then >= once
-        low, high = (
-            of.level_of(*work, seconds, numbers, product=product)
-            for work in ((flops, moved_bytes), (flops_then, bytes_then))
-        )
-        assert low is not None
-        assert high is not None
-        assert low <= high
-        assert abs(of.levels_w[low] - once) <= of.most_w / 100
+    works = np.array([(flops, moved_bytes), (flops * more, moved_bytes), (flops, moved_bytes * more)]).T
+    watts = of.watts_of(*works, np.full(3, seconds), numbers, product=product)
+    levels = of.levels_of(*works, np.full(3, seconds), numbers, product=product)
+    assert watts is not None
+    assert levels is not None
+    assert (watts >= 0).all()
+    assert (watts <= of.most_w * (1 + 1e-9)).all()
+    assert (watts[1:] >= watts[0]).all()
+    assert (levels[1:] >= levels[0]).all()
+    assert (np.abs(of.levels_w[levels] - watts) <= of.most_w / 100).all()
 
 
 def test_every_card_of_the_catalogue_is_told_by_its_own_peaks_and_others_not_at_all() -> None:
@@ -88,8 +83,9 @@ def test_every_card_of_the_catalogue_is_told_by_its_own_peaks_and_others_not_at_
         assert 0 < found.product_w < 1.2 * found.limit_w
         assert model_from(json.loads(json.dumps(model_to_json(found)))) == found
     assert find_power_model("NVIDIA Other") is None
-    assert model().watts_of(1e9, 1e9, 1e-3, "float64", product=True) is None
-    assert replace(model(), flop_per_s={"float32": 1e12}).watts_of(1, 1, 1, "bfloat16", product=True) is None
+    one = np.ones(1)
+    assert model().watts_of(one, one, one, "float64", product=True) is None
+    assert replace(model(), flop_per_s={"float32": 1e12}).watts_of(one, one, one, "bfloat16", product=True) is None
 
 
 def test_what_ships_is_nearer_than_the_weights_and_tells_what_the_fit_did(maker: ModuleType) -> None:
@@ -100,12 +96,11 @@ def test_what_ships_is_nearer_than_the_weights_and_tells_what_the_fit_did(maker:
     book = maker.measured_in(maker.read_parquet(maker.BOOK), find_card(maker.CARD))
     told = maker.told_by(np.array(list(asdict(of).values()))[:7], book)
     assert maker.off_by(told, book) < of.off_by
-    for row in range(0, book.ns.size, 7):
-        cores, used = max(
-            ("float32", book.plain[row]), (TF32, book.tf32[row]), ("bfloat16", book.narrow[row]), key=lambda one: one[1]
-        )
-        by_run = share_of_limit(of, used, book.moved[row], cores, product=bool(book.is_product[row]))
-        assert by_run == pytest.approx(told[row], abs=1e-6)
+    for cores, used in (("float32", book.plain), (TF32, book.tf32), ("bfloat16", book.narrow)):
+        for product in (False, True):
+            rows = (used > 0) & (book.is_product == product)
+            by_run = share_of_limit(of, used[rows], book.moved[rows], cores, product=product)
+            assert by_run == pytest.approx(told[rows], abs=1e-6)
 
 
 def a_profile(call: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ what was measured compares with the others is fitted to the step's joules.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.breakdown import fold_path, fold_scope
 from gpuledger.analyze.instant import module_paths
-from gpuledger.analyze.measured_watts import WattTable, numbers_of, table_of
-from gpuledger.analyze.power_model import LEVELS, TF32, PowerModel, model_of
+from gpuledger.analyze.measured_watts import WattTable, table_of
+from gpuledger.analyze.power_columns import alike, column_count, columns_of
+from gpuledger.analyze.power_model import PowerModel, model_of
 from gpuledger.analyze.work import Work, names_of, read_work
-from gpuledger.analyze.work_class import CLASSES, class_of
+from gpuledger.analyze.work_class import CLASSES
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Key = tuple[str, ...]
 
 IDLE = "idle"
@@ -221,54 +221,22 @@ def _idle_key(by: Sequence[str]) -> Key:
 def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
     """Return keys of ``by``, and the seconds of one step that each column of :class:`Weights` took in each."""
     names, paths = names_of(rank), module_paths(rank)
-    texts = {
-        "module": lambda row: fold_path(paths.get(int(work.module_id[row]), ""), depth),
-        "phase": lambda row: str(work.phase[row]),
-        "kernel": lambda row: names.get(int(work.name_id[row]), ""),
-        "operator": lambda row: names.get(int(work.operator_id[row]), ""),
-        "kind": lambda row: str(work.kind[row]),
-        "scope": lambda row: fold_scope(names.get(int(work.scope_id[row]), ""), depth),
+    words: dict[str, tuple[NDArray[Any], Callable[[Any], str]]] = {
+        "module": (work.module_id, lambda one: fold_path(paths.get(one, ""), depth)),
+        "phase": (work.phase, str),
+        "kernel": (work.name_id, lambda one: names.get(one, "")),
+        "operator": (work.operator_id, lambda one: names.get(one, "")),
+        "kind": (work.kind, str),
+        "scope": (work.scope_id, lambda one: fold_scope(names.get(one, ""), depth)),
     }
-    columns = _columns(work, names, table_of(rank), model_of(rank))
+    first, which = alike(*(words[word][0] for word in by))
+    texts = [[words[word][1](one) for one in words[word][0][first].tolist()] for word in by]
     places: dict[Key, int] = {}
-    rows = [places.setdefault(tuple(texts[word](row) for word in by), len(places)) for row in range(columns.size)]
-    sums = np.zeros((len(places), _column_count(table_of(rank), model_of(rank))), dtype=np.float64)
-    np.add.at(sums, (np.array(rows, dtype=np.int64), columns), work.duration_ns / 1e9 / work.steps)
+    place = np.array([places.setdefault(key, len(places)) for key in zip(*texts, strict=True)], dtype=np.int64)
+    table, model = table_of(rank), model_of(rank)
+    sums = np.zeros((len(places), column_count(table, model)), dtype=np.float64)
+    np.add.at(sums, (place[which], columns_of(work, names, table, model)), work.duration_ns / 1e9 / work.steps)
     return list(places), sums
-
-
-def _column_count(table: WattTable | None, model: PowerModel | None) -> int:
-    return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else LEVELS)
-
-
-def _columns(work: Work, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
-    """Return for each span the column of its watts: those measured, else the model's, else its class's."""
-    modelled_from = _column_count(table, None)
-    kinds: dict[tuple[int, int, str, str], tuple[int, bool]] = {}
-    found = np.zeros(work.name_id.size, dtype=np.int64)
-    for row in range(found.size):
-        numbers = str(work.numbers[row] or "")
-        kind = int(work.name_id[row]), int(work.operator_id[row]), str(work.kind[row]), numbers
-        if kind not in kinds:
-            name, operator = (names.get(number, "") for number in kind[:2])
-            kinds[kind] = (
-                _column_of(name, operator, kind[2], numbers, table),
-                CLASSES[class_of(operator, "host")].name == "matrix",
-            )
-        found[row], is_product = kinds[kind]
-        if model is None or found[row] >= len(CLASSES) or np.isnan(work.flops[row]):
-            continue
-        seconds = float(work.end_ns[row] - work.start_ns[row]) / 1e9
-        level = model.level_of(work.flops[row], work.moved_bytes[row], seconds, numbers, product=is_product)
-        found[row] = found[row] if level is None else modelled_from + level
-    return found
-
-
-def _column_of(name: str, operator: str, kind: str, numbers: str, table: WattTable | None) -> int:
-    """Return the column of what was measured of an operator, else of the class of its kernel."""
-    of_type = "float32" if numbers == TF32 else numbers or numbers_of(name)
-    measured = None if table is None or kind != "kernel" else table.place_of(operator, of_type)
-    return class_of(name, kind) if measured is None else len(CLASSES) + measured
 
 
 def weigh(

@@ -5,7 +5,6 @@ The coefficients are shares, of peaks and of the card's power limit, so that the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ MANIFEST_KEY = "power_model"
 """Where a rank's manifest keeps a :class:`PowerModel`."""
 
 TF32 = "tf32"
+SHORTEST_S = 1e-9
+"""What work takes at least: the clock's tick."""
 LEVELS = 100
 """Watts are told apart to so many parts of the most that the model can tell."""
 
@@ -82,37 +83,39 @@ class PowerModel:
         """Return the watts that are told apart."""
         return (np.arange(LEVELS) + 0.5) / LEVELS * self.most_w
 
-    def level_of(self, flops: float, moved_bytes: float, seconds: float, numbers: str, *, product: bool) -> int | None:
-        """Return which of ``levels_w`` work takes that lasts so long; None where the card has no such peak."""
+    def levels_of(
+        self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool
+    ) -> NDArray[np.int64] | None:
+        """Return which of ``levels_w`` each work takes; None where the card has no such peak."""
         watts = self.watts_of(flops, moved_bytes, seconds, numbers, product=product)
-        return None if watts is None else min(int(watts / self.most_w * LEVELS), LEVELS - 1)
+        return None if watts is None else np.minimum(watts / self.most_w * LEVELS, LEVELS - 1).astype(np.int64)
 
-    def watts_of(
-        self, flops: float, moved_bytes: float, seconds: float, numbers: str, *, product: bool
-    ) -> float | None:
+    def watts_of(self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool) -> F64 | None:
         """Return the watts above the base power of work that lasts so long; None where the card has no such peak.
 
         Args:
-            flops: Of all of it.
-            moved_bytes: Read and written at least.
-            seconds: How long it takes; more than 0.
+            flops: float64[n] of all of it.
+            moved_bytes: float64[n], read and written at least.
+            seconds: float64[n], how long it takes.
             numbers: The kind it computes with.
             product: Whether its class of work is a matrix product: else common cores do it, whatever its numbers.
         """
         cores = numbers if product and numbers in (*NARROW, TF32) else "float32"
-        if (product and numbers == "float64") or cores not in self.flop_per_s or seconds <= 0:
+        if (product and numbers == "float64") or cores not in self.flop_per_s:
             return None
-        used, moved = flops / seconds / self.flop_per_s[cores], moved_bytes / seconds / self.byte_per_s
+        lasts_s = np.maximum(seconds, SHORTEST_S)
+        used, moved = flops / lasts_s / self.flop_per_s[cores], moved_bytes / lasts_s / self.byte_per_s
         return self.limit_w * share_of_limit(self.coefficients, used, moved, cores, product=product)
 
 
-def share_of_limit(found: Coefficients, used: float, moved: float, cores: str, *, product: bool) -> float:
-    """Return watts as a share of the power limit, by the shares of the peaks that are used."""
+def share_of_limit(found: Coefficients, used: F64, moved: F64, cores: str, *, product: bool) -> F64:
+    """Return watts as shares of the power limit, by the shares of the peaks that are used."""
     floor = found.product_floor_frac if product else found.other_floor_frac
     full = found.tf32_use if cores == TF32 else found.plain_use
-    filled = moved / found.bytes_use + (0.0 if cores in NARROW else used / full)
-    narrow = min(used, 1.0) * found.narrow_gain_frac if cores in NARROW else 0.0
-    return floor + found.gain_frac * -math.expm1(-filled) + narrow
+    is_narrow = cores in NARROW
+    filled = moved / found.bytes_use + (0.0 if is_narrow else used / full)
+    narrow = np.minimum(used, 1.0) * found.narrow_gain_frac if is_narrow else 0.0
+    return np.asarray(floor - found.gain_frac * np.expm1(-filled) + narrow, dtype=np.float64)
 
 
 def model_from(value: dict[str, Any]) -> PowerModel:

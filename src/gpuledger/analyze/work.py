@@ -108,7 +108,15 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
 
 
 def _words(table: pa.Table, name: str) -> Words:
-    return np.array(table[name].to_pylist(), dtype=object)
+    import pyarrow as pa
+
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    coded = column.unify_dictionaries().combine_chunks()
+    labels = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    found: Words = labels[coded.indices.fill_null(labels.size - 1).to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _floats(table: pa.Table, name: str) -> F64:

@@ -1,0 +1,65 @@
+"""Which watts each span of the time pass counts: those measured of its operator, the model's, or its class's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.measured_watts import WattTable, numbers_of
+from gpuledger.analyze.power_model import LEVELS, TF32, PowerModel
+from gpuledger.analyze.work import Work
+from gpuledger.analyze.work_class import CLASSES, class_of
+
+I64 = NDArray[np.int64]
+
+
+def column_count(table: WattTable | None, model: PowerModel | None) -> int:
+    """Return how many columns there are: CLASSES, then the measured types, then the model's levels."""
+    return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else LEVELS)
+
+
+def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
+    """Return for each span the column of its watts.
+
+    Args:
+        work: What ran.
+        names: By their numbers.
+        table: What was measured on the card.
+        model: What FLOPs and bytes tell of it.
+    """
+    first, which = alike(work.name_id, work.operator_id, work.kind, work.numbers)
+    operators = [names.get(number, "") for number in work.operator_id[first].tolist()]
+    kernels = [names.get(number, "") for number in work.name_id[first].tolist()]
+    numbers = [str(one or "") for one in work.numbers[first].tolist()]
+    kinds = zip(kernels, operators, work.kind[first].tolist(), numbers, strict=True)
+    found = np.array([_column_of(*kind, table) for kind in kinds], dtype=np.int64)[which]
+    if model is None:
+        return found
+    is_product = np.array([CLASSES[class_of(one, "host")].name == "matrix" for one in operators], dtype=bool)[which]
+    told = (found < len(CLASSES)) & ~np.isnan(work.flops)
+    for number in sorted(set(numbers)):
+        is_of = told & np.array([one == number for one in numbers], dtype=bool)[which]
+        for product in (False, True):
+            rows = np.flatnonzero(is_of & (is_product == product))
+            work_of_rows = work.flops[rows], work.moved_bytes[rows], work.duration_ns[rows] / 1e9
+            levels = model.levels_of(*work_of_rows, number, product=product)
+            if levels is not None:
+                found[rows] = column_count(table, None) + levels
+    return found
+
+
+def alike(*columns: NDArray[Any]) -> tuple[I64, I64]:
+    """Return the first row of each distinct combination of values, and which of these each row is."""
+    plain = [column.astype(str) if column.dtype == object else column for column in columns]
+    codes = np.stack([np.unique(one, return_inverse=True)[1].reshape(-1) for one in plain], axis=1)
+    _, first, which = np.unique(codes, axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), which.reshape(-1).astype(np.int64)
+
+
+def _column_of(name: str, operator: str, kind: str, numbers: str, table: WattTable | None) -> int:
+    """Return the column of what was measured of an operator, else of the class of its kernel."""
+    of_type = "float32" if numbers == TF32 else numbers or numbers_of(name)
+    measured = None if table is None or kind != "kernel" else table.place_of(operator, of_type)
+    return class_of(name, kind) if measured is None else len(CLASSES) + measured
