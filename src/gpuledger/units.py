@@ -9,7 +9,7 @@ from gpuledger.errors import UsageError
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9}
-_JOULE_UNITS_J = {"mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3.6e3, "kWh": 3.6e6}
+_JOULE_UNITS_J = {"µJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3.6e3, "kWh": 3.6e6}
 _PARSED_BYTES = {
     "": 1, "B": 1,
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "PIB": 1 << 50,
@@ -56,7 +56,7 @@ def format_joules(value_j: float | None) -> str:
     if value_j is None:
         return MISSING
     size, sign = abs(float(value_j)), "-" if value_j < 0 else ""
-    for unit in ("mJ", "J", "kJ"):
+    for unit in ("µJ", "mJ", "J", "kJ"):
         if round(size / _JOULE_UNITS_J[unit], 2) < 1_000:
             return f"{sign}{size / _JOULE_UNITS_J[unit]:.2f} {unit}"
     return f"{sign}{size / _JOULE_UNITS_J['MJ']:.2f} MJ"
@@ -109,7 +109,7 @@ def parse_joules(text: str) -> float:
     factor = _JOULE_UNITS_J.get(unit)
     if factor is None:
         named = f"unknown unit {unit}" if unit else "a unit is missing"
-        raise UsageError(f"{text}: {named}", hint="use mJ, J, kJ, MJ, Wh or kWh, such as 251J")
+        raise UsageError(f"{text}: {named}", hint="use µJ, mJ, J, kJ, MJ, Wh or kWh, such as 251J")
     return number * factor
 
 

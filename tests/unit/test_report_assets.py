@@ -98,7 +98,7 @@ def test_units_read_the_same_in_the_terminal_and_on_the_page(node: str) -> None:
     sizes = edges([1024**power for power in range(6)])
     times = edges([10**power for power in range(14)])
     numbers = [*sizes, *(-size for size in sizes if size)]
-    joules = [0, 0.0004, 0.25, 0.99999, 1, 251.3, 999.994, 1000, 3200, 999_999, 1_000_000, 5e9, -3.5]
+    joules = [0, 2.4e-5, 0.0004, 0.0009999951, 0.99999, 1, 251.3, 999.994, 1000, 3200, 999_999, 1_000_000, 5e9, -3.5]
     script = f"""{asset("js/format.js")}
     const sizes = {json.dumps(numbers)}, times = {json.dumps(times)}, joules = {json.dumps(joules)};
     console.log(JSON.stringify([sizes.map(formatBytes), times.map(formatNs), sizes.map((one) => formatShare(one, 4096)),

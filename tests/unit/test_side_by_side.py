@@ -70,6 +70,15 @@ def test_a_sample_has_its_share_of_times_and_joules_and_all_of_the_bytes() -> No
     assert rows[1].split()[1:] == ["1,024", "100.0", "%", "500.000", "–", "500.000", "250.000", "62.500"]
 
 
+def test_a_sample_that_takes_little_is_shown_in_smaller_units() -> None:
+    units = units_of_samples(65_536, 3e6, 1.6)
+    rows = ledger_table([line("a", 1024, 3e6, 1.6)], "module", 5, units).lines(Terminal())
+    assert "ns/sample" in rows[0]
+    assert "µJ/sample" in rows[0]
+    assert "45.776" in rows[1]
+    assert "24.414" in rows[1]
+
+
 def test_backward_sorts_by_itself() -> None:
     lines = [Line(label, 1, 9.0 - back, 1.0, back, None, None) for label, back in (("a", 1.0), ("b", 2.0))]
     assert sort_lines(lines, "backward")[0].label == "b"

@@ -94,6 +94,7 @@ def test_nonsense_durations_are_refused(text: str) -> None:
     ("value", "text"),
     [
         (0.0123, "12.30 mJ"),
+        (2.442e-5, "24.42 µJ"),
         (251, "251.00 J"),
         (3_200, "3.20 kJ"),
         (-0.5, "-500.00 mJ"),
@@ -105,7 +106,9 @@ def test_joules_are_printed_in_the_unit_below_them(value: float | None, text: st
     assert format_joules(value) == text
 
 
-@pytest.mark.parametrize(("text", "value"), [("251 J", 251), ("3.2kJ", 3200), ("80mJ", 0.08), ("2 Wh", 7200)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("251 J", 251), ("3.2kJ", 3200), ("80mJ", 0.08), ("3 µJ", 3e-6), ("2 Wh", 7200)]
+)
 def test_joules_are_read(text: str, value: float) -> None:
     assert parse_joules(text) == pytest.approx(value)
 

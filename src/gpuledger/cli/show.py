@@ -213,7 +213,10 @@ def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[
     from gpuledger.report.tables import group_table, tensor_table
 
     lines = head_lines(view, terminal)
-    units = units_of_samples(_batch_of(view)) if asked.per_sample else OF_A_STEP
+    units = OF_A_STEP
+    if asked.per_sample:
+        step_ns = view.times.work_ns if view.times else 0.0
+        units = units_of_samples(_batch_of(view), step_ns, view.energy.step_energy_j if view.energy else 0.0)
     if asked.by == "tensor":
         return [*lines, "", *tensor_table(view.breakdown, asked.rows or ROWS).lines(terminal)]
     for word in (asked.by,) if asked.by else ("category", "module"):

@@ -33,9 +33,14 @@ class Units:
 OF_A_STEP = Units()
 
 
-def units_of_samples(batch: int) -> Units:
-    """Return the units in which a step of so many samples is shown for one of them."""
-    return Units("µs/sample", 1e3 * batch, "mJ/sample", 1e-3 * batch)
+def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> Units:
+    """Return the units in which a step of so many samples is shown for one: smaller ones where a sample takes little.
+
+    ``step_ns`` and ``step_j`` are what the step takes, 0 where that is not known.
+    """
+    time = ("ns/sample", 1.0) if 0 < step_ns < 1e3 * batch else ("µs/sample", 1e3)
+    energy = ("µJ/sample", 1e-6) if 0 < step_j < 1e-3 * batch else ("mJ/sample", 1e-3)
+    return Units(time[0], time[1] * batch, energy[0], energy[1] * batch)
 
 
 def ledger_table(lines: Sequence[Line], word: str, rows: int, units: Units = OF_A_STEP) -> Table:

@@ -58,7 +58,7 @@ function formatNs(ns) {
   return `${sign}${fixed(size / unitNs, unit === "ns" ? 0 : 2)} ${unit}`;
 }
 
-const JOULE_UNITS = [["mJ", 1e-3], ["J", 1], ["kJ", 1e3], ["MJ", 1e6]];
+const JOULE_UNITS = [["µJ", 1e-6], ["mJ", 1e-3], ["J", 1], ["kJ", 1e3], ["MJ", 1e6]];
 
 /** Return joules as "251.30 J". */
 function formatJoules(joules) {
