@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.work_class import CLASSES, class_of
 from gpuledger.operators.contents import Contents, read_parquet
-from gpuledger.operators.watts import groups_of, watts_of
+from gpuledger.operators.watts import groups_of, ratios_of, told_by_others, watts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"
@@ -35,7 +35,15 @@ def errors(contents: Contents) -> dict[str, float]:
     return {
         "assumed_weights": round(float(np.abs(assumed - measured) @ times) / total_j, 3),
         "other_records_of_the_type": round(float(np.abs(others - measured) @ times) / total_j, 3),
+        "others_by_flops_and_bytes": round(_off_by_flops(contents), 3),
     }
+
+
+def _off_by_flops(contents: Contents) -> float:
+    """Return how far a record's watts are from those told by its FLOPs and bytes and by its type's others."""
+    groups = ratios_of(contents, CARD).values()
+    off = np.concatenate([np.abs(told_by_others(found) - found[:, 0]) * found[:, 2] for found in groups])
+    return float(off.sum() / sum(float(found[:, 0] @ found[:, 2]) for found in groups))
 
 
 def _others(found: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,11 +7,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpuledger.analyze.measured_watts import numbers_of, table_from
+from gpuledger.analyze.power_columns import columns_of
+from gpuledger.analyze.power_model import LEVELS
+from gpuledger.analyze.work import Work
+from gpuledger.analyze.work_class import CLASSES
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import Contents, write_parquet
+from gpuledger.operators.power import find_power_model
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.watts import find_watts, shipped, watts_of
 
@@ -46,6 +52,7 @@ def test_the_table_that_ships_is_that_of_the_book() -> None:
     assert maker.TABLE.read_text(encoding="utf-8") == maker.render(), "run tools/make_measured_watts.py"
     off_by = json.loads(maker.TABLE.read_text(encoding="utf-8"))["off_by"]
     assert off_by["other_records_of_the_type"] < 0.75 * off_by["assumed_weights"]
+    assert off_by["others_by_flops_and_bytes"] < 0.75 * off_by["other_records_of_the_type"]
 
 
 @pytest.mark.parametrize(("held_mhz", "there"), [((1980, 1950), True), ((1660, 1650, 1980), False), ((), True)])
@@ -70,6 +77,42 @@ def test_watts_are_those_above_the_base_power_and_few_or_short_records_make_no_t
     assert table_from(json.loads(json.dumps(table.to_json()))) == table
     assert watts_of(measured("aten.mm.default", [300.0, 400.0]), "NVIDIA H200", "a book") is None
     assert watts_of(measured("aten.mm.default", [300.0] * 3, time_ns=5e3), "NVIDIA H200", "a book") is None
+
+
+def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
+    """Of three products of one length the second has four times the FLOPs of the first, and more watts."""
+    shapes = [[512, 512], [1024, 512], [2048, 1024]]
+    keys = [
+        OperatorKey("aten.mm.default", ({"shape": [m, k], "dtype": "float32"}, {"shape": [k, 512], "dtype": "float32"}))
+        for m, k in shapes
+    ]
+    model = find_power_model("NVIDIA H200")
+    assert model is not None
+    works = np.array([(2.0 * m * k * 512, 4.0 * (m * k + k * 512 + m * 512)) for m, k in shapes]).T
+    told_w = model.watts_of(*works, np.full(3, 1e-4), "float32", product=True)
+    assert told_w is not None
+    records = [
+        Record(key.digest, CARD.digest, {}, 1e5, energy_median_j=(100 + 1.2 * watts) * 1e-4, base_w=100)
+        for key, watts in zip(keys, told_w.tolist(), strict=True)
+    ]
+    book = Contents({key.digest: key for key in keys}, {CARD.digest: CARD}, tuple(records))
+    table = watts_of(book, "NVIDIA H200", "a book")
+    assert table is not None
+    assert table.types[0].of_model == pytest.approx(1.2)
+    assert (table.low_frac, table.high_frac) == (1.0, 1.0)
+    assert table_from(json.loads(json.dumps(table.to_json()))) == table
+    ids = np.zeros(4, dtype=np.int64)
+    words = {name: np.array([name] * 4, dtype=object) for name in ("kernel", "forward", "float32")}
+    work = Work(
+        0, 1, False, words["kernel"], words["forward"], ids, ids, ids + 1, ids, ids, ids + 100_000,
+        np.append(works[0], np.nan), np.append(works[1], np.nan), words["float32"],
+    )  # fmt: skip
+    columns = columns_of(work, {0: "a gemm", 1: "aten::mm"}, table, model)
+    assert columns[3] == len(CLASSES), "no FLOPs, the type's mean"
+    levels = columns[:3] - len(CLASSES) - 1
+    assert (levels < LEVELS).all(), "measured, not told by the model alone"
+    assert model.levels_w[levels] == pytest.approx(1.2 * told_w, abs=model.most_w / LEVELS)
+    assert (columns_of(work, {0: "a gemm", 1: "aten::bmm"}, table, model)[:3] >= len(CLASSES) + 1 + LEVELS).all()
 
 
 def test_the_operator_is_the_one_that_launches_the_kernel() -> None:

@@ -118,7 +118,7 @@ class Shared:
 class Weights:
     """What drives the card how hard: watts, and between what bounds, of each column of work.
 
-    Columns are CLASSES, then each measured type, then the model's levels. ``measured_frac`` and ``modelled_frac`` are
+    Columns are those of :func:`power_columns.columns_of`. ``measured_frac`` and ``modelled_frac`` are
     shares of the time, ``scale_w`` is what a weight of 1 stands for.
     """
 
@@ -248,17 +248,15 @@ def weigh(
     bounds; where nothing was measured the scale cancels out.
 
     Args:
-        durations_s: Seconds of one step by key, and by CLASSES, the table's types and the model's levels.
+        durations_s: Seconds of one step by key, and by the columns of :func:`power_columns.columns_of`.
         busy_s: Seconds of one step with something under way, overlaps once.
         step: What is divided.
         table: What was measured on this card.
         model: What FLOPs and bytes tell of it.
     """
     by_kind = durations_s.sum(axis=0)
-    types = () if table is None else table.types
-    assumed, measured, modelled = np.split(by_kind, [len(CLASSES), len(CLASSES) + len(types)])
-    known_w = np.array([(one.watts, one.low_w, one.high_w) for one in types], dtype=np.float64).reshape(-1, 3)
-    told_w = np.zeros((0, 3)) if model is None else model.levels_w[:, None] * [1, *model.bounds]
+    known_w, told_w = _known_watts(table, model)
+    assumed, measured, modelled = np.split(by_kind, [len(CLASSES), len(CLASSES) + len(known_w)])
     unit_w = model.product_w if model is not None else float(known_w[:, 0].max(initial=0)) or 1.0
     scale = 1.0
     if measured.any():
@@ -270,6 +268,17 @@ def weigh(
     return Weights(
         watts, low_w, high_w, float(measured.sum()) / total_s, float(modelled.sum()) / total_s, unit_w * scale
     )
+
+
+def _known_watts(table: WattTable | None, model: PowerModel | None) -> tuple[F64, F64]:
+    """Return watts and their bounds of the columns that were measured, and of those that the model tells alone."""
+    types = () if table is None else table.types
+    known_w = np.array([(one.watts, one.low_w, one.high_w) for one in types], dtype=np.float64).reshape(-1, 3)
+    if model is None:
+        return known_w, np.zeros((0, 3), dtype=np.float64)
+    levels_w = model.levels_w[:, None]
+    by_type = levels_w * ([1, 1, 1] if table is None else [1, table.low_frac, table.high_frac])
+    return np.concatenate([known_w, by_type]), levels_w * [1, *model.bounds]
 
 
 def apportion(durations_s: F64, busy_s: float, step: StepEnergy, weights: Weights) -> tuple[F64, F64, float, float]:

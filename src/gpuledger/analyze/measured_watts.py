@@ -30,7 +30,8 @@ ones come last. ``tst``, ``hsh`` and ``sss`` are cuBLAS's letters for the kinds 
 class MeasuredType:
     """One type of operator on one kind of number. ``watts`` is the mean over its records, weighted by their time.
 
-    ``low_w`` and ``high_w`` hold four fifths of the records; base power is taken off everywhere.
+    ``low_w`` and ``high_w`` hold four fifths of the records; base power is taken off everywhere. ``of_model`` is how
+    many times what a :class:`PowerModel` tells by FLOPs and bytes the watts are; None where it tells none.
     """
 
     operator: str
@@ -39,15 +40,22 @@ class MeasuredType:
     low_w: float
     high_w: float
     records: int
+    of_model: float | None = None
 
 
 @dataclass(frozen=True)
 class WattTable:
-    """What was measured on one card, and by whom: ``source`` in words."""
+    """What was measured on one card, and by whom: ``source`` in words.
+
+    ``low_frac`` and ``high_frac`` are between what times the watts that ``of_model`` makes of a call's FLOPs and bytes
+    those of four fifths of the records lie, by time, each told by the others of its type.
+    """
 
     card: str
     source: str
     types: tuple[MeasuredType, ...]
+    low_frac: float = 1.0
+    high_frac: float = 1.0
 
     def place_of(self, operator: str, numbers: str) -> int | None:
         """Return the position in ``types`` of an operator on a kind of number; None where it was not measured."""
@@ -58,7 +66,7 @@ class WattTable:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON value that :func:`table_from` reads."""
-        return {"card": self.card, "source": self.source, "types": [asdict(one) for one in self.types]}
+        return asdict(self)
 
 
 def numbers_of(kernel: str) -> str:
@@ -69,8 +77,9 @@ def numbers_of(kernel: str) -> str:
 def table_from(value: dict[str, Any]) -> WattTable:
     """Return the table that :meth:`WattTable.to_json` wrote."""
     names = [field.name for field in fields(MeasuredType)]
-    types = tuple(MeasuredType(**{name: one[name] for name in names}) for one in value["types"])
-    return WattTable(str(value["card"]), str(value["source"]), types)
+    types = tuple(MeasuredType(**{name: one[name] for name in names if name in one}) for one in value["types"])
+    bounds = {name: float(value[name]) for name in ("low_frac", "high_frac") if name in value}
+    return WattTable(str(value["card"]), str(value["source"]), types, **bounds)
 
 
 def table_of(rank: Rank) -> WattTable | None:

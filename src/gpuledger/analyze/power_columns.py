@@ -16,8 +16,11 @@ I64 = NDArray[np.int64]
 
 
 def column_count(table: WattTable | None, model: PowerModel | None) -> int:
-    """Return how many columns there are: CLASSES, then the measured types, then the model's levels."""
-    return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else LEVELS)
+    """Return how many columns there are: CLASSES, then measured types, then the model's levels, twice.
+
+    The first of these are for calls of measured types, whose watts are the model's by what was measured.
+    """
+    return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else 2 * LEVELS)
 
 
 def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
@@ -34,20 +37,31 @@ def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model
     kernels = [names.get(number, "") for number in work.name_id[first].tolist()]
     numbers = [str(one or "") for one in work.numbers[first].tolist()]
     kinds = zip(kernels, operators, work.kind[first].tolist(), numbers, strict=True)
-    found = np.array([_column_of(*kind, table) for kind in kinds], dtype=np.int64)[which]
+    column = np.array([_column_of(*kind, table) for kind in kinds], dtype=np.int64)
+    found = column[which]
     if model is None:
         return found
-    is_product = np.array([CLASSES[class_of(one, "host")].name == "matrix" for one in operators], dtype=bool)[which]
-    told = (found < len(CLASSES)) & ~np.isnan(work.flops)
-    for number in sorted(set(numbers)):
-        is_of = told & np.array([one == number for one in numbers], dtype=bool)[which]
-        for product in (False, True):
-            rows = np.flatnonzero(is_of & (is_product == product))
-            work_of_rows = work.flops[rows], work.moved_bytes[rows], work.duration_ns[rows] / 1e9
-            levels = model.levels_of(*work_of_rows, number, product=product)
-            if levels is not None:
-                found[rows] = column_count(table, None) + levels
+    of_model = np.array([_of_model(one, table) for one in column.tolist()], dtype=np.float64)
+    is_product = np.array([CLASSES[class_of(one, "host")].name == "matrix" for one in operators], dtype=bool)
+    is_told = ~np.isnan(work.flops) & ~np.isnan(of_model)[which]
+    for numbers_of_kind, product in sorted(set(zip(numbers, is_product.tolist(), strict=True))):
+        is_kind = np.array([one == numbers_of_kind for one in numbers], dtype=bool) & (is_product == product)
+        rows = np.flatnonzero(is_told & is_kind[which])
+        work_of_rows = work.flops[rows], work.moved_bytes[rows], work.duration_ns[rows] / 1e9
+        watts = model.watts_of(*work_of_rows, numbers_of_kind, product=product)
+        if watts is not None:
+            levels = model.levels_of(watts * of_model[which[rows]])
+            unmeasured = np.where(found[rows] < len(CLASSES), LEVELS, 0)
+            found[rows] = column_count(table, None) + unmeasured + levels
     return found
+
+
+def _of_model(column: int, table: WattTable | None) -> float:
+    """Return how many times the model's the watts are of what has a column; NaN where they are not told by it."""
+    if table is None or column < len(CLASSES):
+        return 1.0
+    measured = table.types[column - len(CLASSES)].of_model
+    return np.nan if measured is None else measured
 
 
 def alike(*columns: NDArray[Any]) -> tuple[I64, I64]:

@@ -83,12 +83,9 @@ class PowerModel:
         """Return the watts that are told apart."""
         return (np.arange(LEVELS) + 0.5) / LEVELS * self.most_w
 
-    def levels_of(
-        self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool
-    ) -> NDArray[np.int64] | None:
-        """Return which of ``levels_w`` each work takes; None where the card has no such peak."""
-        watts = self.watts_of(flops, moved_bytes, seconds, numbers, product=product)
-        return None if watts is None else np.minimum(watts / self.most_w * LEVELS, LEVELS - 1).astype(np.int64)
+    def levels_of(self, watts: F64) -> NDArray[np.int64]:
+        """Return which of ``levels_w`` watts are."""
+        return np.minimum(watts / self.most_w * LEVELS, LEVELS - 1).astype(np.int64)
 
     def watts_of(self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool) -> F64 | None:
         """Return the watts above the base power of work that lasts so long; None where the card has no such peak.

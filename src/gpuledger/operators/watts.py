@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gpuledger.analyze.launched_work import is_tf32, telling_work_of
 from gpuledger.analyze.measured_watts import MeasuredType, WattTable, table_from
+from gpuledger.analyze.power_model import TF32, PowerModel
+from gpuledger.analyze.work_class import CLASSES, class_of
 from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import Contents, contents_of
+from gpuledger.operators.power import find_power_model
 from gpuledger.operators.records import Record
+
+F64 = NDArray[np.float64]
 
 LAUNCHED_BY = {
     "aten::convolution": "aten::cudnn_convolution",
@@ -52,8 +60,68 @@ def watts_of(contents: Contents, card: str, source: str) -> WattTable | None:
 
     Source: energy and time of one call over many, less the card's base power; by tick of the NVML counter.
     """
-    types = tuple(_type(*name, found) for name, found in sorted(groups_of(contents, card).items()))
-    return WattTable(card, source, types) if types else None
+    ratios = ratios_of(contents, card)
+    types = tuple(
+        replace(_type(*name, found), of_model=_of_all(ratios.get(name)))
+        for name, found in sorted(groups_of(contents, card).items())
+    )
+    return WattTable(card, source, types, *_bounds(list(ratios.values()))) if types else None
+
+
+def ratios_of(contents: Contents, card: str) -> dict[tuple[str, str], F64]:
+    """Return watts measured, watts told by FLOPs and bytes, and nanoseconds of records, by operator and kind of number.
+
+    float64[n, 3]; none where the catalogue lacks the card; types with fewer than LEAST records are left out.
+    """
+    model = find_power_model(card)
+    groups: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    for record in contents.records if model is not None else ():
+        if contents.environments[record.environment_digest].card != card:
+            continue
+        key, watts, time_ns = contents.keys[record.key_digest], dynamic_w(record), record.time_median_ns
+        numbers = numbers_of_key(key)
+        told_w = None if watts is None or numbers is None or model is None else _told_w(key, record, numbers, model)
+        if watts is not None and numbers is not None and told_w and time_ns is not None:
+            groups.setdefault((launcher_of(key), numbers), []).append((watts, told_w, time_ns))
+    return {name: np.array(found, dtype=np.float64) for name, found in groups.items() if len(found) >= LEAST}
+
+
+def _told_w(key: OperatorKey, record: Record, numbers: str, model: PowerModel) -> float | None:
+    """Return the watts that FLOPs and bytes tell of one record; None where they tell none."""
+    work = telling_work_of(key)
+    if work is None:
+        return None
+    cores = TF32 if numbers == "float32" and is_tf32(" ".join(record.kernels or ())) else numbers
+    product = CLASSES[class_of(launcher_of(key), "host")].name == "matrix"
+    flops, moved_bytes, time_ns = (
+        np.array([one], dtype=np.float64) for one in (work.flops, work.bytes, record.time_median_ns)
+    )
+    watts = model.watts_of(flops, moved_bytes, time_ns / 1e9, cores, product=product)
+    return None if watts is None else float(watts[0])
+
+
+def _of_all(found: F64 | None) -> float | None:
+    """Return how many times the joules told those measured of a type are."""
+    return None if found is None else round(float(found[:, 0] @ found[:, 2] / (found[:, 1] @ found[:, 2])), 3)
+
+
+def _bounds(groups: list[F64]) -> tuple[float, float]:
+    """Return between what times what its type's others tell four fifths of the records lie."""
+    if not groups:
+        return 1.0, 1.0
+    ratio = np.concatenate([one[:, 0] / told_by_others(one) for one in groups])
+    time_ns = np.concatenate([one[:, 2] for one in groups])
+    order = np.argsort(ratio)
+    by_time = np.cumsum(time_ns[order]) / time_ns.sum()
+    low, high = (float(ratio[order][np.searchsorted(by_time, part)]) for part in (LOW, HIGH))
+    return round(min(low, 1.0), 3), round(max(high, 1.0), 3)
+
+
+def told_by_others(found: F64) -> F64:
+    """Return the watts of each record by its FLOPs and bytes, and by how the others of its type compare with theirs."""
+    joules, told_j = found[:, 0] * found[:, 2], found[:, 1] * found[:, 2]
+    told: F64 = found[:, 1] * (joules.sum() - joules) / (told_j.sum() - told_j)
+    return told
 
 
 def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
