@@ -1,0 +1,70 @@
+"""A card that the book does not hold: predicted by datasheets and marked so, or refused with the cards there are."""
+
+import json
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("sklearn")
+
+from click.testing import CliRunner
+
+from gpuledger.cli.main import main
+from gpuledger.model.operator_key import OperatorKey
+from gpuledger.operators.book import Environment, Record, open_book
+from gpuledger.operators.workload import Use, Workload
+
+
+def product(edge):
+    tensor = {"shape": [edge, edge], "dtype": "float32", "stride": [edge, 1]}
+    return OperatorKey("aten.mm.default", (tensor, tensor), {"autocast": None, "tf32": False, "grad": False})
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    place = tmp_path_factory.mktemp("unmeasured")
+    for name, card in (("h200", "NVIDIA H200"), ("here", "A processor")):
+        environment = Environment(card, "580", "2.11.0", "13.0", {"cache_bytes": 50 << 20})
+        with open_book(place / f"{name}.book") as book:
+            for number in range(40):
+                key, time_ns = product(64 + 48 * number), 2e3 * (1 + (number / 4) ** 3)
+                book.put_key(key)
+                times = (time_ns, 0.99 * time_ns, 1.01 * time_ns)
+                how = {"mode": "rotating"}
+                book.put_environment(environment)
+                book.put_records([Record(key.digest, environment.digest, how, *times, measured_ns=number + 1)])
+    Workload("two", "inference", (Use(product(512), 3), Use(product(777), 1)), (), {}).write(place / "w.workload.json")
+    return place
+
+
+@pytest.fixture
+def predict(desk, monkeypatch):
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
+    return lambda *words: CliRunner().invoke(main, ["ops", "predict", "w", *words])
+
+
+def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict):
+    there = predict("--book", "h200.book", "--gpu", "b200")
+    assert there.exit_code == 0, there.output
+    assert "on NVIDIA B200" in there.stdout
+    assert "unmeasured card; from NVIDIA H200's records" in there.stderr
+    (elsewhere,), (here,) = (
+        json.loads(predict("--book", "h200.book", "--gpu", card, "--json").stdout) for card in ("b200", "h200")
+    )
+    assert elsewhere["time_ns"] < here["time_ns"]
+    assert ["unmeasured card" in note for note in elsewhere["notes"]] == [True]
+    assert not any("unmeasured card" in note for note in here["notes"])
+
+
+@pytest.mark.parametrize(
+    ("book", "card", "words"),
+    [
+        ("h200", "gtx9999", "neither measured nor in the catalogue\n  hint: the book holds NVIDIA H200"),
+        ("here", "b200", "unmeasured card, and the book has none of the catalogue to start from\n  hint: it holds A pro"),
+    ],
+)
+def test_it_is_refused_with_the_cards_there_are(predict, book, card, words):
+    refused = predict("--book", f"{book}.book", "--gpu", card)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert words in refused.stderr
