@@ -98,6 +98,35 @@ def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     assert (times.steps, times.undisturbed.count) == (4, 12)
 
 
+@pytest.mark.parametrize(("at", "timed"), [(2, False), (8, False), (15, False), (18, True)])
+def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
+    at: int, timed: bool, tmp_path: Path
+) -> None:
+    """In the window, among undisturbed steps, inside the time pass, after it."""
+    model, seen = torch.nn.Linear(4, 4), []
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    def profiled() -> list[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+            step()
+        return sorted({event.key for event in theirs.key_averages()} - {"PythonDispatchMode"})  # how CPU tensors are seen
+
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
+        for number in range(1, 20):
+            if number == at:
+                seen += profiled()
+            else:
+                step()
+    assert seen == profiled()
+    rank = recording.run().rank()
+    assert (break_down_time(rank) is not None) == timed
+    assert ["profiler of its own, which goes first" in note for note in rank.manifest["notes"]] == [True] * (not timed)
+
+
 @pytest.mark.parametrize(("long_steps", "timed"), [((14,), [15, 16]), ((14, 15), None)])
 def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
     long_steps: tuple[int, ...], timed: list[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
