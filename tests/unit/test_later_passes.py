@@ -113,7 +113,7 @@ def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
     def profiled() -> list[str]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
             step()
-        return sorted({event.key for event in theirs.key_averages()} - {"PythonDispatchMode"})  # how CPU tensors are seen
+        return sorted({event.key for event in theirs.key_averages()} - {"PythonDispatchMode"})  # our recorder
 
     with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
         for number in range(1, 20):
