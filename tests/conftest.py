@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Two workers have two cores: threads that wait for each other in operators of a few numbers only burn them. Read when
+# torch and NumPy are loaded, here and in every program that a test starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_finish() -> None:

@@ -104,7 +104,7 @@ SAME = {
     ),
     "what is set before torch, torch's spec, and what we stand in for: keywords, signatures, names": """
     import inspect, os, pickle, sys
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "2"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import importlib.util
     spec = importlib.util.find_spec("torch")
