@@ -70,6 +70,22 @@ def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(book, place
     assert reasons[huge.digest].startswith("out of memory: its inputs need")
 
 
+def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_rest_goes_on(book, place, monkeypatch):
+    import gpuledger.operators.one as module
+
+    def full(blank, key, *words):
+        if key == relu(1):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …")
+        return measured(blank, key, *words)
+
+    measured = module._measured
+    monkeypatch.setattr(module, "_measured", full)
+    outcome = measure(tasks_of_keys([relu(1), relu(2)]), book, place, QUICK)
+    assert (outcome.measured, outcome.failed) == (1, 1)
+    (failed,) = (record for record in book.records() if record.status == "failed")
+    assert failed.reason == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
 def test_an_operator_whose_output_depends_on_its_data_is_measured(book, place):
     key = key_for(aten.nonzero.default, torch.ones(64))
     assert measure(tasks_of_keys([key]), book, place, QUICK).measured == 1
