@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 HISTORY = "caching allocator's history"
+DISPATCH = "operators at the dispatcher"
 NVML_MEMORY = "NVML memory info v2"
 NVML_PROCESSES = "NVML process list"
 
@@ -189,6 +190,12 @@ def _torch_lines(rank: Rank, books: Breakdown) -> list[Line]:
     free_segments = _free_segment_bytes(rank, books.instant)
     awaiting = books.active_bytes - books.allocated_bytes
     fragmented = books.reserved_bytes - free_segments - books.active_bytes
+    if books.instant.device_idx < 0:
+        beyond = zip(
+            ("free_segments", "fragmented", "awaiting_free"), (free_segments, fragmented, awaiting), strict=True
+        )
+        none = [Line(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond]
+        return [*none, Line("allocated", books.allocated_bytes, 1, DISPATCH, "")]
     return [
         Line("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
         Line("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
@@ -200,7 +207,8 @@ def _torch_lines(rank: Rank, books: Breakdown) -> list[Line]:
 def _category_lines(books: Breakdown) -> list[Line]:
     sizes = {account.category: account.bytes for account in books.accounts}
     order = [*CATEGORIES, *sorted(set(sizes) - {*CATEGORIES, ROUNDING}), ROUNDING]
-    return [Line(name, sizes[name], 2, HISTORY, "") for name in order if name in sizes]
+    source = HISTORY if books.instant.device_idx >= 0 else DISPATCH
+    return [Line(name, sizes[name], 2, source, "") for name in order if name in sizes]
 
 
 def _free_segment_bytes(rank: Rank, instant: Instant) -> int:

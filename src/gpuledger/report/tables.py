@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.balance import HISTORY, NVML_MEMORY, NVML_PROCESSES, Line
+from gpuledger.analyze.balance import DISPATCH, HISTORY, NVML_MEMORY, NVML_PROCESSES, Line
 from gpuledger.analyze.groups import UNNAMED, Group, group_accounts, label_of
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.colors import category_color
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 Row = tuple[str | Cell | Bar, ...]
 CLOSED_LINES = ("card", "memory", "used", "allocated", "remainder", "total")
 """Lines of the balance that are sums or differences of others, set in bold."""
-SHORT_SOURCES = {HISTORY: "allocator history", NVML_MEMORY: "NVML memory", NVML_PROCESSES: "NVML processes"}
+SHORT_SOURCES = {
+    HISTORY: "allocator history",
+    DISPATCH: "dispatcher",
+    NVML_MEMORY: "NVML memory",
+    NVML_PROCESSES: "NVML processes",
+}
 
 
 @dataclass(frozen=True)
