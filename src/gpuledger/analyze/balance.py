@@ -191,10 +191,8 @@ def _torch_lines(rank: Rank, books: Breakdown) -> list[Line]:
     awaiting = books.active_bytes - books.allocated_bytes
     fragmented = books.reserved_bytes - free_segments - books.active_bytes
     if books.instant.device_idx < 0:
-        beyond = zip(
-            ("free_segments", "fragmented", "awaiting_free"), (free_segments, fragmented, awaiting), strict=True
-        )
-        none = [Line(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond]
+        beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
+        none = [Line(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
         return [*none, Line("allocated", books.allocated_bytes, 1, DISPATCH, "")]
     return [
         Line("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
