@@ -17,7 +17,7 @@ from gpuledger.analyze.formulas import work_of
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import read_parquet
 from gpuledger.operators.rebuild import rebuild
-from gpuledger.operators.workspaces import NAMES, _row, workspace_features
+from gpuledger.operators.workspaces import NAMES, _row, held_by, workspace_features
 from gpuledger.virtual.convolution_guess import OPERATIONS, guess_bytes, guess_many, workspace_of, workspaces_of
 from gpuledger.virtual.convolution_rows import backward_row, forward_row
 from gpuledger.virtual.convolution_terms import key_of
@@ -51,9 +51,10 @@ def test_other_operators_and_transposed_convolutions_have_none(keys: list[Operat
     turned = OperatorKey(forward.operator, (*forward.inputs[:6], True, *forward.inputs[7:]), forward.flags)
     odd = OperatorKey(forward.operator, forward.inputs[:2], forward.flags)
     relu = OperatorKey("aten.relu.default", forward.inputs[:1])
-    found = workspace_features([turned, odd, relu, forward], [work_of(relu)] * 3 + [work_of(forward)])
-    assert found[:3] == [{}, {}, {}]
-    assert set(found[3]) == {"with_workspace", "workspace", "has_workspace"} <= set(NAMES)
+    assert held_by([turned, odd, relu]) == [(), (), ()]
+    assert workspace_features((), work_of(relu)) == {}
+    found = workspace_features(held_by([forward])[0], work_of(forward))
+    assert set(found) == {"with_workspace", "workspace", "has_workspace"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("wide", [torch.contiguous_format, torch.channels_last])

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from gpuledger.analyze.formulas import FAMILIES, Work, convolution_of, family_of, work_of
 from gpuledger.analyze.traffic import dense_bytes
 from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey, is_tensor
-from gpuledger.operators import workspaces
 from gpuledger.operators.roof import Roof, uses_cores
+from gpuledger.operators.workspaces import NAMES as _HELD
+from gpuledger.operators.workspaces import Held, held_by, workspace_features
 
 Floats = npt.NDArray[np.float64]
 Row = dict[str, float]
@@ -53,7 +54,7 @@ _PLANES = (
     "log_channels", "log_plane", "log_images", "even_plane", "channel_fill", "channel_waves", "log_channel",
     "is_training", "pool_window", "log_reduced", "log_results",
 )  # fmt: skip
-NAMES = (*_WORK, *_GEMM, *_WINDOW, *_LAYOUT, *_PLANES, *workspaces.NAMES, *(f"is_{family}" for family in FAMILIES))
+NAMES = (*_WORK, *_GEMM, *_WINDOW, *_LAYOUT, *_PLANES, *_HELD, *(f"is_{family}" for family in FAMILIES))
 """The features in their order, which is part of a fitted model."""
 
 
@@ -79,13 +80,25 @@ class Features:
 
 
 def features_of(
-    keys: Sequence[OperatorKey], hot: Sequence[bool], roof: Roof, works: Sequence[Work] | None = None
+    keys: Sequence[OperatorKey],
+    hot: Sequence[bool],
+    roof: Roof,
+    works: Sequence[Work] | None = None,
+    held: Sequence[Held] | None = None,
 ) -> Features:
-    """Return the features of each operator on a card; ``works`` are the operators' where they are known already."""
-    works = works or [work_of(key) for key in keys]
-    beside = workspaces.workspace_features(keys, works)
+    """Return the features of each operator on a card.
+
+    Args:
+        keys: The operators.
+        hot: Whether the cache holds their inputs.
+        roof: The card's.
+        works: The operators', where they are known already.
+        held: What each works in, where that is known already.
+    """
+    works, held = works or [work_of(key) for key in keys], held or held_by(keys)
     rows = [
-        _row(key, work, is_hot, roof) | more for key, work, is_hot, more in zip(keys, works, hot, beside, strict=True)
+        _row(key, work, is_hot, roof) | workspace_features(beside, work)
+        for key, work, is_hot, beside in zip(keys, works, hot, held, strict=True)
     ]
     values = [[row.get(name, _NOTHING) for name in NAMES] for row in rows]
     return Features(

@@ -13,11 +13,13 @@ from gpuledger.errors import EmptyRunError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import is_operator
 from gpuledger.operators.features import Features, Floats, features_of, shape_family
+from gpuledger.operators.law import Laws, Task, learn_laws, times_ns
 from gpuledger.operators.method import Mode
 from gpuledger.operators.process import Process, learn_process
 from gpuledger.operators.records import Record
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.trees import Forest, Levels, learn, learn_levels
+from gpuledger.operators.workspaces import held_by
 
 LEAST_NS = 100.0
 LEAST_EXAMPLES = 20
@@ -86,9 +88,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Model:
-    """What was learned on one card. ``power`` is None where the book holds no energy."""
+    """What was learned on one card. ``power`` is None where the book holds no energy.
+
+    ``time`` is log2 of how many times what its law says an operator takes.
+    """
 
     roof: Roof
+    laws: Laws
     time: Quantity
     power: Quantity | None
     ranges: Mapping[str, Range]
@@ -135,20 +141,36 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
     powers = [example.power_w for example in examples if example.power_w]
     if roof.power_limit_w is None and powers:
         roof = replace(roof, power_limit_w=max(powers))
-    features = features_of([one.key for one in examples], [one.is_hot for one in examples], roof)
+    tasks = tasks_of([one.key for one in examples])
+    laws = learn_laws(tasks, np.array([one.time_ns for one in examples]), roof)
+    features = features_of(
+        [task.key for task in tasks],
+        [one.is_hot for one in examples],
+        roof,
+        [task.work for task in tasks],
+        [task.held for task in tasks],
+    )
     groups = group_numbers(examples)
     powered = np.array([bool(one.power_w) for one in examples])
     power = None
     if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
         target = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
         power = _quantity(features[powered], target, groups[powered])
-    time = _quantity(features, time_target(examples, roof), groups)
-    return Model(roof, time, power, _ranges(examples), len(examples), book_digest)
+    time = _quantity(features, time_target(examples, roof, laws, tasks), groups)
+    return Model(roof, laws, time, power, _ranges(examples), len(examples), book_digest)
 
 
-def time_target(examples: Sequence[Example], roof: Roof) -> Floats:
-    """Return log2 of how many times the roof's time each example takes."""
-    return np.log2([one.time_ns / roof.time_ns(one.key, work_of(one.key)) for one in examples])
+def tasks_of(keys: Sequence[OperatorKey]) -> list[Task]:
+    """Return operators as laws see them."""
+    return [Task(key, work_of(key), held) for key, held in zip(keys, held_by(keys), strict=True)]
+
+
+def time_target(
+    examples: Sequence[Example], roof: Roof, laws: Laws | None = None, tasks: Sequence[Task] | None = None
+) -> Floats:
+    """Return log2 of how many times what its law says each example takes; without laws, the roof."""
+    tasks = tasks or tasks_of([one.key for one in examples])
+    return np.log2(np.array([one.time_ns for one in examples]) / times_ns(tasks, roof, laws or {}))
 
 
 def group_numbers(examples: Sequence[Example]) -> npt.NDArray[np.int64]:

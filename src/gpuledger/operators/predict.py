@@ -15,7 +15,17 @@ from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import InputError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.features import NAMES, features_of
-from gpuledger.operators.fit import Example, Model, Quantity, Range, doublings_beyond, out_of_range, time_target
+from gpuledger.operators.fit import (
+    Example,
+    Model,
+    Quantity,
+    Range,
+    doublings_beyond,
+    out_of_range,
+    tasks_of,
+    time_target,
+)
+from gpuledger.operators.law import times_ns
 from gpuledger.operators.process import Process
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
@@ -51,13 +61,14 @@ class FittedPredictor:
         """Return the cost of one call of each operator, and what is to be said of it."""
         if not keys:
             return []
-        works = [work_of(key) for key in keys]
-        features = features_of(keys, hot, self.roof, works)
-        roofs_ns = np.array([self.roof.time_ns(key, work) for key, work in zip(keys, works, strict=True)])
+        tasks = tasks_of(keys)
+        works = [task.work for task in tasks]
+        features = features_of(keys, hot, self.roof, works, [task.held for task in tasks])
+        laws_ns = times_ns(tasks, self.roof, self._model.laws)
         beyond = np.array(
             [doublings_beyond(key, self._model.ranges, work) for key, work in zip(keys, works, strict=True)]
         )
-        times = [roofs_ns * np.exp2(share) for share in self._model.time.predict(features, beyond)]
+        times = [laws_ns * np.exp2(share) for share in self._model.time.predict(features, beyond)]
         powers = None
         limit_w = self.roof.power_limit_w
         if self._model.power is not None and limit_w:
@@ -119,6 +130,7 @@ def save_model(model: Model, place: Path) -> None:
         "version": VERSION,
         "features": NAMES,
         "roof": asdict(model.roof),
+        "laws": model.laws,
         "ranges": {name: asdict(one) for name, one in model.ranges.items()},
         "widen": {"time": model.time.widen, "power": None if model.power is None else model.power.widen},
         "examples": model.examples,
@@ -157,7 +169,10 @@ def load_model(place: Path) -> Model:
     time = quantities["time"]
     if time is None:
         raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")
-    return Model(Roof(**facts["roof"]), time, quantities["power"], ranges, facts["examples"], facts["book_digest"])
+    laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
+    return Model(
+        Roof(**facts["roof"]), laws, time, quantities["power"], ranges, facts["examples"], facts["book_digest"]
+    )
 
 
 def _quantity(name: str, widen: float | None, arrays: Any) -> Quantity | None:

@@ -23,6 +23,8 @@ NAMES = ("workspace", "has_workspace", "weight_workspace", "has_weight_workspace
 written; workspaces as log2 of their share of that."""
 LEAST_SHARE = 1e-3
 Values = dict[str, float]
+Held = tuple[int, ...]
+"""Bytes worked in, operation by operation; empty for what is no convolution that cuDNN was asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,15 @@ class _Tensor:
         return self.strides
 
 
-def workspace_features(keys: Sequence[OperatorKey], works: Sequence[Work]) -> list[Values]:
-    """Return, for each operator, the features of :data:`NAMES`; none for what is no convolution cuDNN was asked for."""
+def held_by(keys: Sequence[OperatorKey]) -> list[Held]:
+    """Return what each operator works in."""
     rows = {place: key_of(row) for place, key in enumerate(keys) if (row := _row(key)) is not None}
     held: dict[int, list[int]] = {place: [] for place in rows}
     for name, operation in _OPERATIONS:
         some = [place for place in rows if keys[place].name == name]
         for place, found in zip(some, workspaces_of([rows[place] for place in some], operation), strict=True):
             held[place].append(found.size_bytes)
-    return [_values(held[place], work) if place in held else {} for place, work in enumerate(works)]
+    return [tuple(held.get(place, ())) for place in range(len(keys))]
 
 
 _OPERATIONS = (
@@ -58,7 +60,10 @@ _OPERATIONS = (
 )
 
 
-def _values(held: Sequence[int], work: Work) -> Values:
+def workspace_features(held: Held, work: Work) -> Values:
+    """Return the features of :data:`NAMES` of an operator; none where nothing is known to be held."""
+    if not held:
+        return {}
     moved = max(work.bytes, 1)
     values = {"with_workspace": math.log2(1 + sum(held) / moved)}
     for name, size_bytes in zip(("workspace", "weight_workspace"), held, strict=False):
