@@ -42,7 +42,9 @@ Examples:
 )
 @run_argument()
 @keyword_options()
-@click.option("--top", type=click.IntRange(min=0), default=TOP, show_default=True, help="Entries to show per group.")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=TOP, show_default=True, metavar="N", help="Entries to show per group."
+)
 @click.option("--write-keywords", "proposal", metavar="FILE", help="Propose a keyword file for RUN; - is stdout.")
 @click.option("--force", is_flag=True, help="Overwrite the file of --write-keywords.")
 @at_option()

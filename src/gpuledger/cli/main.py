@@ -29,7 +29,7 @@ class Entry:
 
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry("gpuledger.cli.run:run_command", "Record", "Run a program and record where its memory goes."),
+    "run": Entry("gpuledger.cli.run:run_command", "Record", "Record where a program's bytes, time and joules go."),
     "estimate": Entry(
         "gpuledger.cli.estimate:estimate_command", "Predict", "Tell whether a program fits a card that is not here."
     ),
@@ -169,4 +169,4 @@ Examples:
     help="Show the traceback of an error.",
 )
 def main() -> None:
-    """Every byte of a GPU training run on the account of the layer that spent it, closed against the card."""
+    """Every byte, millisecond and joule of a GPU run, on the account of the layer that spent it."""

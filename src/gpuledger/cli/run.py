@@ -93,7 +93,7 @@ Examples:
 @click.option("-q", "--quiet", is_flag=True, default=None, help="Say nothing.")
 @click.pass_context
 def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool, **flags: Any) -> None:
-    """Run a program and record where its memory goes.
+    """Run a program and record where its bytes, milliseconds and joules go.
 
     The program is not changed and notices nothing: its output, signals and exit status are its own. Without --steps
     memory is recorded from the process's begin to the end of its third step; undisturbed steps follow, for the step
