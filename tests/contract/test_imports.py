@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+DATA = Path(__file__).parents[1] / "data"
 ON_DEMAND = ("torch", "numpy", "pyarrow", "duckdb", "rich", "click", "pynvml", "psutil")
 READING = ("pyarrow", "duckdb", "rich", "click", "gpuledger.analyze", "gpuledger.report", "gpuledger.cli")
 IMPORT_LIMIT_S = 0.1
@@ -36,3 +38,22 @@ def test_recording_loads_no_library_for_reading() -> None:
 def test_help_loads_no_library_for_reading_or_recording() -> None:
     loaded = loaded_by("import gpuledger.cli.main")
     assert loaded.isdisjoint({"torch", "pyarrow", "duckdb", "numpy"})
+
+
+@pytest.mark.parametrize("words", [["show"], ["export", "--to", "json", "-o", "dump.json"]], ids=lambda words: words[0])
+def test_a_command_loads_no_pandas_though_it_is_there(words: list[str], tmp_path: Path) -> None:
+    place = next((DATA / "memory_csv").glob("*.csv"))
+    code = f"""
+import sys
+from gpuledger.__main__ import start
+sys.argv = {["gpuledger", words[0], str(place), *words[1:]]}
+try:
+    start()
+except SystemExit as end:
+    assert not end.code
+assert "pyarrow" in sys.modules
+assert "pandas" not in sys.modules
+import pandas
+assert pandas.DataFrame({{"a": [1]}}).shape == (1, 1)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
