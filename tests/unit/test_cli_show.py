@@ -116,6 +116,13 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     assert [int(line.split()[0]) for line in text.splitlines()[1:5]] == [0, 1, 2, 3]
     ratio = peaks[highest] / (sum(peaks.values()) / 4)
     assert f"imbalance {ratio:.2f}: rank {highest} (cuda:0)" in text
+    assert "by module" not in text
+    with_table = ask("show", runs / "four", "--by", "module", "--depth", 1, "-n", 3).stdout
+    assert f"rank {highest} · cuda:0, whose peak is highest" in with_table
+    _, own_table = ask("show", runs / "four", "--by", "module", "--depth", 1, "-n", 3, "--rank", highest).stdout.split(
+        "by module"
+    )
+    assert with_table.endswith(own_table)
     found = document("show", runs / "four")
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
     assert found["rank"] == found["imbalance"]["rank"] == highest

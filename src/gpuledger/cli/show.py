@@ -95,7 +95,8 @@ def show_command(
     """Show where the bytes are at one instant, and where a step's time and energy go.
 
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
-    `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side.
+    `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side; with
+    --by the table below is of the one whose peak is highest.
     """
     if by in BYTES_ALONE and (sort not in (None, "bytes") or fold or per_sample):
         refused = f"--sort {sort}" if sort not in (None, "bytes") else "--fold" if fold else "--per-sample"
@@ -117,11 +118,7 @@ def show_command(
     if as_json:
         print_json(show_document(views, WORDS[by or "category"]))
         return
-    terminal = Terminal.of(sys.stdout)
-    if len(views) > 1:
-        print_lines(_side_by_side(views, terminal))
-    else:
-        print_lines(_one_view(views[0], places[0][0], asked, terminal))
+    print_lines(_lines(views, [rank for rank, _ in places], asked, Terminal.of(sys.stdout)))
     print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
 
 
@@ -249,6 +246,20 @@ def _side_by_side(views: list[View], terminal: Terminal) -> list[str]:
     lines = rank_table(views).lines(terminal)
     imbalance = find_imbalance([view.summary for view in views])
     return lines if imbalance is None else [*lines, "", *terminal.paragraph(imbalance_line(imbalance))]
+
+
+def _lines(views: list[View], ranks: list[Rank], asked: Asked, terminal: Terminal) -> list[str]:
+    """Return the only view; of several their ranks and, where one word was asked for, the one with the highest peak."""
+    from gpuledger.report.phrases import device_label
+
+    if len(views) == 1:
+        return _one_view(views[0], ranks[0], asked, terminal)
+    lines = _side_by_side(views, terminal)
+    if asked.by is None:
+        return lines
+    view, rank = max(zip(views, ranks, strict=True), key=lambda one: one[0].summary.peak_allocated_bytes)
+    where = f"rank {view.summary.rank} · {device_label(view.summary.device_idx)}, whose peak is highest"
+    return [*lines, "", where, *_one_view(view, rank, asked, terminal)]
 
 
 def _closing_lines(views: list[View], path: str, by: str | None, terminal: Terminal) -> list[str]:
