@@ -22,11 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traced import Trace
 
+from gpuledger.analyze.activities import SPAN_KINDS, own_spans
 from gpuledger.analyze.launched_work import work_of_call
 from gpuledger.analyze.power_model import NARROW, TF32, PowerModel, model_from, model_to_json, share_of_limit
 from gpuledger.collect.time_pass import _Inputs
 from gpuledger.collect.torch_private import inputs_of
-from gpuledger.model.journal import journal_of
+from gpuledger.model.journal import journal_of, read_journal
 from gpuledger.operators.power import find_power_model
 from gpuledger.virtual.cards import catalogue, find_card
 
@@ -217,11 +218,30 @@ def test_steps_of_kernels_alone_have_the_work_of_their_likes_and_old_journals_no
     assert work.flops.tolist() == [128, 128]
     journal = journal_of([trace.part])
     journal.tables["activities"]["inputs_id"] = np.zeros(0, dtype=np.int32)
-    from gpuledger.analyze.activities import own_spans
-
     spans = own_spans(journal)
     assert spans is not None
     assert np.isnan(spans.work.flops).all()
+
+
+def test_a_resnets_training_has_the_flops_of_its_layers() -> None:
+    """ResNet-50, 32 images on an H200 (bench/time_energy.py, torch 2.11): two steps, the second of kernels alone."""
+    journal = read_journal(ROOT / "tests" / "recordings" / "shapes" / "resnet50-training")
+    spans = own_spans(journal)
+    assert spans is not None
+    names = journal.facts["activity_names"]
+    operators = np.array([names[number] if number >= 0 else "" for number in spans.operator_id.tolist()])
+    is_product = np.isin(
+        operators, ["aten::cudnn_convolution", "aten::convolution_backward", "aten::addmm", "aten::mm"]
+    )
+    forward, first_layer = 32 * 2 * 4_089_184_256, 32 * 2 * 112 * 112 * 64 * 3 * 7 * 7
+    step_flops = 3 * forward - first_layer  # images need no gradient
+    for of_step in (spans.launched_ns >= 0, spans.launched_ns < 0):
+        assert np.nansum(spans.work.flops[is_product & of_step]) == pytest.approx(step_flops, rel=1e-3)
+    duration_ns = (spans.end_ns - spans.start_ns).astype(float)
+    is_kernel = spans.kind == SPAN_KINDS.index("kernel")
+    known = ~np.isnan(spans.work.flops)
+    assert duration_ns[is_kernel & known].sum() > 0.97 * duration_ns[is_kernel].sum(), "all but lists of tensors"
+    assert set(spans.work.numbers[is_product].tolist()) == {"float32", TF32}
 
 
 def test_narrow_numbers_are_those_whose_products_have_a_peak_of_their_own() -> None:

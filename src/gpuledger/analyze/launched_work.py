@@ -28,6 +28,14 @@ _BY_TENSORS = frozenset(
 )
 """Operators with a list of tensors that a trace tells nothing of."""
 
+_SPELLED = {
+    "clamp_min": "clamp",
+    "clamp_min_": "clamp_",
+    "log_sigmoid_forward": "sigmoid",
+    "log_sigmoid_backward": "sigmoid_backward",
+}
+"""Operators that others launch, and one of like work that the formulas know."""
+
 DTYPES = {
     "bool": "bool",
     "unsigned char": "uint8",
@@ -116,7 +124,8 @@ def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, s
     arguments = arguments_of(inputs, listed) if is_told else None
     if arguments is None:
         return None
-    key = OperatorKey(f"aten.{operator.removeprefix(_OURS)}", tuple(arguments))
+    name = operator.removeprefix(_OURS)
+    key = OperatorKey(f"aten.{_SPELLED.get(name, name)}", tuple(arguments))
     work = telling_work_of(key)
     if work is None:
         return None
