@@ -14,6 +14,15 @@ from typing import Any
 
 GPULEDGER = (sys.executable, "-m", "gpuledger")
 
+SHAPES_ASIDE = """
+import sys, types
+sys.modules["torch._meta_registrations"] = types.ModuleType("torch._meta_registrations")
+"""
+"""Stands in for the shapes of operators on tensors without values, which programs here have none of.
+
+They are a third of what torch's import takes. With them goes ``torch.Generator``, which data loaders make.
+"""
+
 COMPILER_ASIDE = """
 import sys, types
 import torch
@@ -33,7 +42,7 @@ def step():
     optimizer.step()
     return loss
 """
-TRAIN = COMPILER_ASIDE + MODEL
+TRAIN = SHAPES_ASIDE + COMPILER_ASIDE + MODEL
 """Defines a small model and one training step of it."""
 TRAIN_WITH_COMPILER = "import torch\n" + MODEL
 """The same as users write it."""
