@@ -81,21 +81,40 @@ def test_a_step_that_used_less_than_the_idle_card_goes_by_time() -> None:
     assert energies_j == pytest.approx([3.75, 1.25])
 
 
-def test_what_was_measured_takes_its_watts_and_the_others_take_what_is_left() -> None:
-    """Of 60 J above the base power 0.1 s of products at 500 W took 50: the rest had 10 J in as long a time."""
+@pytest.mark.parametrize("dynamic_j", [70.0, 82.5, 95.0])
+def test_measured_watts_give_way_less_than_assumed_ones_and_both_come_to_the_steps_joules(dynamic_j: float) -> None:
+    """0.1 s of products at 500 W take 50 J, 0.1 s of what moves bytes 32.5 J where a weight of 1 stands for 500 W."""
     durations_s = np.zeros((2, len(CLASSES) + 2))
     durations_s[0, len(CLASSES)] = durations_s[1, MEMORY] = 0.1
-    step = a_step(energy_j=80.0)
+    step = a_step(energy_j=20 + dynamic_j)
     weights = weigh(durations_s, 0.2, step, MEASURED)
     assert weights.measured_frac == pytest.approx(0.5)
-    assert weights.scale_w == 250  # 10 J would be 154 W a weight of 1, which is not likely beside 500 W
+    measured_j, assumed_j = durations_s @ weights.watts
+    assert measured_j + assumed_j == pytest.approx(dynamic_j)
+    assert abs(measured_j / 50 - 1) <= abs(assumed_j / 32.5 - 1)
     energies_j, off_j, *_ = shared(durations_s, 0.2, step, MEASURED)
-    assert energies_j[0] - 10 == pytest.approx(60 * 500 / (500 + 250 * 0.65))
-    plenty = a_step(energy_j=20 + 50 + 30.0)
-    assert weigh(durations_s, 0.2, plenty, MEASURED).scale_w == pytest.approx(300 / 0.65)
-    energies_j, *_ = shared(durations_s, 0.2, plenty, MEASURED)
-    assert energies_j == pytest.approx([60, 40])
+    assert energies_j == pytest.approx([10 + measured_j, 10 + assumed_j])
     assert (off_j > 0).all()
+
+
+def test_a_little_that_was_not_measured_does_not_pay_for_what_was() -> None:
+    """Of 100 J expected 98 were measured, and the counter has 95: the other two are hardly fewer."""
+    durations_s = np.zeros((2, len(CLASSES) + 2))
+    durations_s[0, len(CLASSES)], durations_s[1, MEMORY] = 0.196, 2 / (500 * 0.65)
+    busy_s = float(durations_s.sum())
+    weights = weigh(durations_s, busy_s, a_step(energy_j=95 + 100 * max(busy_s, 0.2)), MEASURED)
+    measured_j, assumed_j = durations_s @ weights.watts
+    assert measured_j + assumed_j == pytest.approx(95)
+    assert assumed_j == pytest.approx(2, rel=0.03)
+
+
+@pytest.mark.parametrize("energy_j", [1.0, 21.0, 1e4])
+def test_no_step_makes_watts_that_are_not_likely(energy_j: float) -> None:
+    durations_s = np.zeros((2, len(CLASSES) + 2))
+    durations_s[0, len(CLASSES)] = durations_s[1, MEMORY] = 0.1
+    watts = weigh(durations_s, 0.2, a_step(energy_j=energy_j), MEASURED).watts
+    assert 250 <= watts[len(CLASSES)] <= 750
+    assert 0.5 * 325 <= watts[MEMORY] <= 1.5 * 325
 
 
 def test_a_spread_that_was_measured_is_narrower_than_an_assumed_one() -> None:

@@ -42,9 +42,10 @@ _ASSUMED = np.array([(one.power, one.low, one.high) for one in CLASSES], dtype=n
 
 _ALL = 0.995
 """From what share of the time on it goes without saying that it is not all."""
+_MEASURED_OFF, _TOLD_OFF = 0.1, 0.2
+"""How far watts are off about, as a share: of measured types, and of what FLOPs and bytes or weights tell."""
 _SCALES = (0.5, 1.5)
-"""Between what times what is expected the watts of work lie that was not measured: modelled ones their own, and a
-weight of 1 those of a product that uses all of the card. An H200's products of bfloat16 took 1.4 times those of float32
+"""Between what times what is expected watts lie. An H200's products of bfloat16 took 1.4 times those of float32
 (bench/halves.py, bench/results/h200)."""
 
 
@@ -119,7 +120,7 @@ class Weights:
     """What drives the card how hard: watts, and between what bounds, of each column of work.
 
     Columns are those of :func:`power_columns.columns_of`. ``measured_frac`` and ``modelled_frac`` are
-    shares of the time, ``scale_w`` is what a weight of 1 stands for.
+    shares of the time.
     """
 
     watts: F64
@@ -127,7 +128,6 @@ class Weights:
     high_w: F64
     measured_frac: float
     modelled_frac: float
-    scale_w: float
 
 
 def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
@@ -244,8 +244,8 @@ def weigh(
 ) -> Weights:
     """Return what each column of ``durations_s`` counts.
 
-    What was measured counts its watts. All else is scaled to what the step's dynamic joules leave for it, within
-    bounds; where nothing was measured the scale cancels out.
+    What was measured counts its watts, all else those that FLOPs and bytes or its class tell; both are scaled to the
+    step's dynamic joules, within bounds.
 
     Args:
         durations_s: Seconds of one step by key, and by the columns of :func:`power_columns.columns_of`.
@@ -258,16 +258,27 @@ def weigh(
     known_w, told_w = _known_watts(table, model)
     assumed, measured, modelled = np.split(by_kind, [len(CLASSES), len(CLASSES) + len(known_w)])
     unit_w = model.product_w if model is not None else float(known_w[:, 0].max(initial=0)) or 1.0
-    scale = 1.0
-    if measured.any():
-        left_j = step.energy_j - (step.base_w or 0.0) * max(step.duration_s, busy_s) - float(measured @ known_w[:, 0])
-        expected_j = float(assumed @ _ASSUMED[:, 0]) * unit_w + float(modelled @ told_w[:, 0])
-        scale = min(max(left_j / max(expected_j, 1e-300), _SCALES[0]), _SCALES[1])
-    watts, low_w, high_w = np.concatenate([_ASSUMED * unit_w * scale, known_w, told_w * scale]).T
+    expected_j = float(assumed @ _ASSUMED[:, 0]) * unit_w + float(modelled @ told_w[:, 0])
+    dynamic_j = step.energy_j - (step.base_w or 0.0) * max(step.duration_s, busy_s)
+    measured_scale, scale = _scales(float(measured @ known_w[:, 0]), expected_j, dynamic_j)
+    watts, low_w, high_w = np.concatenate([_ASSUMED * unit_w * scale, known_w * measured_scale, told_w * scale]).T
     total_s = float(by_kind.sum()) or 1.0
-    return Weights(
-        watts, low_w, high_w, float(measured.sum()) / total_s, float(modelled.sum()) / total_s, unit_w * scale
-    )
+    return Weights(watts, low_w, high_w, float(measured.sum()) / total_s, float(modelled.sum()) / total_s)
+
+
+def _scales(measured_j: float, expected_j: float, dynamic_j: float) -> tuple[float, float]:
+    """Return by what measured joules, and by what those expected of all else, are scaled to come to the dynamic ones.
+
+    Of all that do, the pair that is nearest to 1 and 1 by how far each may be off: what was measured gives way less.
+    Where there is but one of the two it cancels out.
+    """
+    if not measured_j or not expected_j:
+        return 1.0, 1.0
+    gives = (_MEASURED_OFF**2 * measured_j, _TOLD_OFF**2 * expected_j)
+    short_j = dynamic_j - measured_j - expected_j
+    force = short_j / (gives[0] * measured_j + gives[1] * expected_j)
+    measured_scale, scale = (min(max(1 + one * force, _SCALES[0]), _SCALES[1]) for one in gives)
+    return measured_scale, scale
 
 
 def _known_watts(table: WattTable | None, model: PowerModel | None) -> tuple[F64, F64]:
