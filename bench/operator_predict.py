@@ -44,7 +44,10 @@ def main() -> None:
         predictor.costs(keys, hot)
         spans_s.append(time.perf_counter() - started_s)
         busy_s.append(time.process_time() - processor_s)
-    card = validate(examples, roof)
+    used = {use.key.digest for path in options.workload for use in read_workload(path).uses}
+    others = {one.key.digest for one in examples} - used
+    parts = {"of the workloads": used, "of none of them": others} if used and others else {}
+    card = validate(examples, roof, parts=parts)
     results: dict[str, Any] = {
         "environment": describe_environment(options.device),
         "book_card": shelf.environment.to_json(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,8 @@ class ValidationCard:
     """What predictions from a book are worth.
 
     Attributes:
-        unseen: Of operators whose shape family was held out; ``by_type`` the same by name of the operator.
+        unseen: Of operators whose shape family was held out; ``by_type`` the same by name of the operator, ``by_part``
+            by the parts that were asked for.
         beyond: Of the largest operators, learned from the smaller ones; None where there are too few.
         models: Of whole workloads.
     """
@@ -61,10 +62,15 @@ class ValidationCard:
     by_type: tuple[Errors, ...]
     beyond: Errors | None
     models: tuple[HeldOut, ...]
+    by_part: tuple[Errors, ...] = ()
 
 
 def validate(
-    examples: Sequence[Example], roof: Roof, workloads: Sequence[Workload] = (), folds: int | None = None
+    examples: Sequence[Example],
+    roof: Roof,
+    workloads: Sequence[Workload] = (),
+    folds: int | None = None,
+    parts: Mapping[str, Collection[str]] | None = None,
 ) -> ValidationCard:
     """Return how well operators are predicted that were not learned from.
 
@@ -73,6 +79,7 @@ def validate(
         roof: The card's.
         workloads: Each is held out in turn, with every shape family that it uses.
         folds: Parts the shape families are split into; None for :data:`FOLDS`.
+        parts: Digests of operators by name, such as those of models, whose errors are told by themselves as well.
 
     Raises:
         EmptyRunError: too few examples.
@@ -99,12 +106,17 @@ def validate(
         tuple(sorted(by_type, key=lambda errors: -errors.count)),
         _beyond(examples, roof),
         tuple(one for workload in workloads if (one := hold_out(workload, examples, roof)) is not None),
+        tuple(_part(name, digests, pairs) for name, digests in (parts or {}).items()),
     )
 
 
 def _costs(inside: Sequence[Example], asked: Sequence[Example], roof: Roof) -> list[Cost]:
     model = fit(inside, roof)
     return FittedPredictor(model).costs([one.key for one in asked], [one.is_hot for one in asked])
+
+
+def _part(name: str, digests: Collection[str], pairs: Sequence[tuple[Example, Cost]]) -> Errors:
+    return _errors(name, [pair for pair in pairs if pair[0].key.digest in digests])
 
 
 def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:

@@ -85,5 +85,5 @@ def sweep_command(
     if path.exists() and not force:
         raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
     workload.write(path)
-    print_lines([f"{path}: {len(workload.uses):,} configurations of {operator}"])
+    print_lines([f"{path}: {len(workload.uses):,} operators, of {operator}"])
     print_notes(["", f"next   gpuledger ops measure {quoted(path)}"])
