@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -132,12 +133,16 @@ def time_parts(times: TimeBreakdown) -> list[str]:
     return [*parts, *(f"{kind} {format_ns(time_ns)}" for kind, time_ns in others.items() if time_ns), source]
 
 
+_AT_COMMAS = re.compile(r", (?![^(]*\))")
+"""Where a sentence may be taken apart: at commas that are not within brackets."""
+
+
 def energy_parts(energy: EnergyBreakdown) -> list[str]:
     """Return a step's joules in parts: ``4.21 J ± 10.00 mJ a step``, ``base power 118 W``, the method of the shares."""
     parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} a step"]
     if energy.base_w is not None:
         parts.append(f"base power {energy.base_w:.0f} W")
-    return [*parts, f"{energy.steps} steps", energy.method]
+    return [*parts, f"{energy.steps} steps", *_AT_COMMAS.split(energy.method)]
 
 
 def rate_parts(rates: Rates) -> list[str]:
