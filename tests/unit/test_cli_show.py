@@ -133,7 +133,9 @@ def test_one_rank_of_several(runs: Path) -> None:
     found = document("show", runs / "four", "--rank", 2)
     assert found["rank"] == 2
     assert "ranks" not in found
-    assert ask("show", runs / "four", "--rank", 2).stdout.startswith("peak ")
+    text = ask("show", runs / "four", "--rank", 2).stdout
+    assert text.startswith("peak ")
+    assert "of pauses" in text  # what recording cost is told of a run of bytes alone, too
 
 
 def test_a_rank_without_blocks_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gpuledger.analyze.breakdown import Account, break_down
 from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.findings import Finding, find_findings
 from gpuledger.analyze.live import device_indices
+from gpuledger.analyze.own_cost import OwnCost, own_cost
 from gpuledger.analyze.rates import Rates, find_rates
 from gpuledger.analyze.series import Line, read_lines
 from gpuledger.analyze.step_parts import StepParts, step_parts
@@ -56,6 +57,7 @@ class View:
     parts: StepParts | None = None
     energy: EnergyBreakdown | None = None
     rates: Rates | None = None
+    cost: OwnCost | None = None
     power: Line | None = None
 
 
@@ -123,6 +125,7 @@ def _view(rank: Rank, device_idx: int, views: int) -> View:
         parts=step_parts(rank, device_idx),
         energy=break_down_energy(rank, device_idx),
         rates=find_rates(rank, device_idx),
+        cost=own_cost(rank, device_idx),
     )
 
 

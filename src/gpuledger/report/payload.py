@@ -122,7 +122,7 @@ def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str
         "windows": window_rows(view.windows, origin_ns),
         "balance": asdict(view.balance) | {"instant": None},
         "findings": [_finding(finding, name) for finding in view.findings],
-        "facts": facts_of_rank(view.manifest, view.device_idx),
+        "facts": facts_of_rank(view.manifest, view.device_idx, view.cost),
         "checks": check_rows(view.manifest, view.device_idx),
         "oom": oom_rows(view.manifest, view.device_idx),
     }

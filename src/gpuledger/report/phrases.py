@@ -112,7 +112,7 @@ def head_lines(view: View, terminal: Terminal) -> list[str]:
         lines += labelled(terminal, "joules", energy_parts(view.energy))
     if view.rates is not None and (view.times is not None or view.energy is not None):
         lines += labelled(terminal, "rate", rate_parts(view.rates))
-    if view.cost is not None and (view.times is not None or view.energy is not None):
+    if view.cost is not None and (view.cost.recorder_bytes or view.cost.paused_ns):
         lines += labelled(terminal, "cost", cost_parts(view.cost))
     return lines
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuledger.units import format_bytes, format_ns
+from gpuledger.report.phrases import cost_parts
+from gpuledger.units import format_ns
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.own_cost import OwnCost
 
 Row = tuple[str, str]
 _FIRST_DATE_NS = 10**17
@@ -30,8 +34,8 @@ def facts_of_run(manifest: dict[str, Any]) -> list[Row]:
     return [row for row in rows if row[1]]
 
 
-def facts_of_rank(manifest: dict[str, Any], device_idx: int) -> list[Row]:
-    """Return name and value of what is known of one process and one of its devices."""
+def facts_of_rank(manifest: dict[str, Any], device_idx: int, cost: OwnCost | None = None) -> list[Row]:
+    """Return name and value of what is known of one process and one of its devices, and of what recording took."""
     device: dict[str, Any] = next(
         (one for one in manifest.get("devices") or [] if one.get("device_idx") == device_idx), {}
     )
@@ -50,10 +54,14 @@ def facts_of_rank(manifest: dict[str, Any], device_idx: int) -> list[Row]:
             ", ".join(f"{k}={v}" for k, v in sorted((manifest.get("allocator_settings") or {}).items())),
         ),
         ("Pauses of the recorder", _pauses(manifest)),
-        ("Recorder's own memory", format_bytes(manifest["recorder_bytes"]) if manifest.get("recorder_bytes") else ""),
+        ("Cost of recording", "" if cost is None else _cost(cost)),
         ("Recording", _text(manifest.get("status"))),
     ]
     return [row for row in rows if row[1]]
+
+
+def _cost(cost: OwnCost) -> str:
+    return " · ".join(cost_parts(cost)) if cost.recorder_bytes or cost.paused_ns else ""
 
 
 def check_rows(manifest: dict[str, Any], device_idx: int) -> list[dict[str, Any]]:

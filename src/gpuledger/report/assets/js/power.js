@@ -46,7 +46,7 @@ class PowerStrip {
     const { power } = this.timeline.view;
     const [min, max] = this.timeline.range();
     const inside = power.watts.filter((_, i) => min <= this.timeline.axisPlace(power.t[i]) && this.timeline.axisPlace(power.t[i]) <= max);
-    const most = inside.length ? `at most ${formatWatts(Math.max(...inside))}` : "no reading in this stretch";
+    const most = inside.length ? `at most ${formatWatts(Math.max(...inside))}` : "no reading in this stretch, see Whole run";
     byId("power-value").textContent = index === null || index === undefined ? most : formatWatts(power.watts[index]);
   }
 
