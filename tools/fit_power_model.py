@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"
 CARD = "NVIDIA H200"
 TABLE = ROOT / "src" / "gpuledger" / "operators" / "power_model.json"
-SOURCE = "model fitted on operators of an NVIDIA H200, shipped with gpuledger"
+SOURCE = "fitted on operators of an NVIDIA H200"
 BEGIN = (0.17, 0.01, 0.63, 0.18, 0.07, 0.22, 0.47)
 FOUR_FIFTHS = (0.1, 0.9)
 
