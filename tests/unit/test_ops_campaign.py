@@ -193,10 +193,10 @@ class _Place:
         self.environment = environment
 
 
-def test_a_ray_that_is_not_there_is_named():
+def test_a_ray_that_is_not_there_is_named(monkeypatch):
     from gpuledger.errors import UsageError
     from gpuledger.operators.ray_crew import connected
 
-    if __import__("importlib").util.find_spec("ray") is None:
-        with pytest.raises(UsageError, match="Ray is not installed"), connected("local"):
-            pass
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match="Ray is not installed"), connected("local"):
+        pass
