@@ -114,7 +114,8 @@ class Campaign:
 
     def __init__(self, options: argparse.Namespace, place: Place, book: Book) -> None:
         self.folder, self.place, self.book = options.folder, place, book
-        self.share_frac, self.again = options.energy_share, options.again
+        self.share_frac, self.again = options.energy_share, options.again or options.energy_again
+        self.energy_again = options.energy_again
         self.method = Method(
             target_frac=options.target,
             energy=not options.time_only,
@@ -164,6 +165,7 @@ class Campaign:
         has_energy = known.get("energy_j") is not None or not self.method.energy or self.place.sensors is None
         if self.left_s <= 0 or (known and has_energy and not self.again):
             return
+        has_energy = has_energy and not self.energy_again
         method = replace(self.method, energy=not has_energy)
         started_s = time.monotonic()
         torch.manual_seed(0)
@@ -254,6 +256,8 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=0.01)
     parser.add_argument("--energy-share", type=float, default=0.9)
     parser.add_argument("--again", action="store_true", help="time whole models again that the folder has")
+    parser.add_argument("--energy-again", action="store_true", help="take whole models' joules again as well")
+    parser.add_argument("--whole-only", action="store_true", help="measure whole models and no operator's energy")
     parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="of load before energy is read")
     parser.add_argument("--window-s", type=float, default=Method.window_s, help="of one reading of energy")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
@@ -266,7 +270,8 @@ def main() -> None:
         campaign = Campaign(options, place, book)
         campaign.capture(wanted_pairs(options.pairs))
         campaign.measure_pairs()
-        campaign.measure_energies()
+        if not options.whole_only:
+            campaign.measure_energies()
         campaign.tell(f"{name_kernels(book, place)} operators' kernels named")
     if "sum" in options.parts:
         results = sum_all(options, book)

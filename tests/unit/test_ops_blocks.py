@@ -137,6 +137,19 @@ def test_a_load_ends_with_its_block_and_counts_its_calls():
     assert 0 < load.calls_at(end_ns) - load.calls_at(start_ns) <= 52
 
 
+def test_a_call_as_long_as_a_window_counts_for_the_part_that_was_done():
+    class Slow(Sleeper):
+        def submit(self, units):
+            time.sleep(0.2 * units)
+            return lambda: None
+
+    with Load(Slow(), 2e8) as load:
+        time.sleep(0.5)
+        now_ns, ended = time.time_ns(), load._done[-1][1]
+        calls = load.calls_at(now_ns)
+    assert ended < calls < ended + 2  # the one under way is waited for, and what was done of it counts
+
+
 def test_without_a_card_calls_run_in_a_loop():
     runner, why = make_runner([Add(torch.zeros(2))], 1e6, on_card=False, needs_host=True)
     assert (runner.how, why) == (How.CPU, "")

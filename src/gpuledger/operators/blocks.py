@@ -20,6 +20,7 @@ Clock = Callable[[], int]
 
 CHUNK_NS = 5_000_000
 """Calls given to the device at once in a sustained window: much shorter than a tick, much longer than a launch."""
+WAIT_S = 0.0005
 THROTTLED_FRAC = 0.01
 """A block that the power cap held down for more than this share of its time is flagged."""
 
@@ -171,7 +172,13 @@ class Load:
             raise self._error
 
     def calls_at(self, at_ns: int) -> float:
-        """Return the calls done at a moment between two chunks' ends, in proportion."""
+        """Return the calls done at a moment between two chunks' ends, in proportion.
+
+        Waits for the end of the chunk that is under way then: a model's step can be as long as a window.
+        """
+        while self._thread.is_alive() and (not self._done or self._done[-1][0] < at_ns):
+            time.sleep(WAIT_S)
+        self.check()
         times, calls = zip(*list(self._done), strict=True)
         return float(np.interp(at_ns, times, calls))
 
