@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class Table:
 
     def arrow_schema(self) -> pa.Schema:
         """Return the Arrow schema; nullability and units are kept in the fields' metadata."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
         import pyarrow as pa
 
         kinds = {
