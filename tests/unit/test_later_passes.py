@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,36 @@ def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
     rank = recording.run().rank()
     assert (break_down_time(rank) is not None) == timed
     assert ["profiler of its own, which goes first" in note for note in rank.manifest["notes"]] == [True] * (not timed)
+
+
+def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only_count(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4).eval()
+
+    def call() -> None:
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+
+    with (
+        ThreadPoolExecutor(1) as others,
+        ThreadPoolExecutor(1) as most,
+        gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording,
+    ):
+        for number in range(1, 20):
+            (others if number in (14, 15) else most).submit(call).result()
+    rank = recording.run().rank()
+    assert rank.manifest["time_steps"] == [14, 16]
+    assert not [note for note in rank.manifest["notes"] if "pass" in note]
+    times = break_down_time(rank)
+    assert times is not None
+    assert times.steps == 1
+
+
+@pytest.mark.usefixtures("roomy_card")
+def test_outside_the_main_thread_there_is_no_time_pass_unasked() -> None:
+    with ThreadPoolExecutor(1) as other:
+        why = other.submit(room.why_no_time_pass, 10).result()
+    assert why is not None
+    assert "other threads" in why
 
 
 @pytest.mark.parametrize(("long_steps", "timed"), [((14,), [15, 16]), ((14, 15), None)])

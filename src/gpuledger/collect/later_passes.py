@@ -64,6 +64,8 @@ class LaterPasses:
         self._step_allocations = 0
         self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
         self._tries_left = TIME_TRIES
+        self._others_step = False
+        """Whether steps of the time pass have ended in other threads than the one it is of."""
         self._left_out: list[str] = []
         self._pid = os.getpid()
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
@@ -94,9 +96,14 @@ class LaterPasses:
     def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""
         if self._time_pass.is_open:
+            if not self._time_pass.is_of_this_thread:
+                self._others_step = True
+                return False
             if self._steps.seen < self._last_step or energy_cards.is_capturing():
                 self._leave_out_operators()
                 return False
+            if self._others_step:
+                self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
             self.finish()
             self._journal.write()  # whatever becomes of the program from here on
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import torch
 
@@ -29,6 +30,8 @@ def why_no_time_pass(step_allocations: int) -> str | None:
 
     Source: the card's free bytes by CUDA; the allocator's pools; the environment.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return "its steps end in other threads than the main one, and torch's profiler complains there"
     if any(os.environ.get(name) for name in OUTER_PROFILERS):
         return "the program runs below another profiler, which goes first"
     if step_allocations > STEP_ALLOCATIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -46,6 +47,8 @@ class StepCounter:
         self._version: int | None = None
         self._first: weakref.ref[Any] | None = None
         self._started_ns = time.time_ns()
+        self._ending = threading.RLock()
+        """Calls of a model can end in several threads at once."""
         self._before = before_optimizer
         self._after = after_optimizer
         self._ended = ended
@@ -115,7 +118,10 @@ class StepCounter:
             self._end("optimizer")
 
     def _end(self, kind: str) -> None:
-        now_ns = time.time_ns()
-        started_ns, self._started_ns = self._started_ns, now_ns
-        self.seen += 1
-        self._ended(kind, started_ns, now_ns)
+        with self._ending:
+            if not self._handles:  # it was the last, while this thread waited
+                return
+            now_ns = time.time_ns()
+            started_ns, self._started_ns = self._started_ns, now_ns
+            self.seen += 1
+            self._ended(kind, started_ns, now_ns)
