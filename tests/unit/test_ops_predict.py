@@ -1,5 +1,6 @@
 """Predictions: they learn a known law, hold outside its range, keep duplicates together, and need no pickle."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -121,6 +122,21 @@ def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
     save_model(model, place)
     monkeypatch.setattr("gpuledger.operators.predict.NAMES", ("other",))
     with pytest.raises(InputError, match="another version"):
+        load_model(place)
+
+
+@pytest.mark.parametrize("lost", ["laws", "ranges", "roof", "examples"])
+def test_a_model_that_lacks_something_is_refused_and_not_a_defect(model, tmp_path, lost):
+    """One of an older gpuledger is kept in the user's cache, and is made anew where it is refused."""
+    place = tmp_path / "x.model"
+    save_model(model, place)
+    with np.load(place) as arrays:
+        kept = {name: arrays[name] for name in arrays.files}
+    facts = json.loads(str(kept["facts"]))
+    del facts[lost]
+    with place.open("wb") as stream:
+        np.savez(stream, **{**kept, "facts": np.array(json.dumps(facts))})
+    with pytest.raises(InputError, match="not a model, or damaged"):
         load_model(place)
 
 

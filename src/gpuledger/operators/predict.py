@@ -31,7 +31,7 @@ from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
 from gpuledger.operators.trees import Forest, Levels
 
-VERSION = 3
+VERSION = 4
 """Version of a model's file."""
 GUESS = 4.0
 """How many times more or less an operator may take that is only known by its roof."""
@@ -161,18 +161,17 @@ def load_model(place: Path) -> Model:
             if facts["version"] != VERSION or tuple(facts["features"]) != NAMES:
                 raise InputError(f"{place}: a model of another version", hint="gpuledger ops fit makes it anew")
             quantities = {name: _quantity(name, facts["widen"][name], arrays) for name in _QUANTITIES}
+        ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
+        laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
+        roof, examples, digest = Roof(**facts["roof"]), facts["examples"], facts["book_digest"]
     except OSError as error:
         raise InputError(f"{place}: {error.strerror or 'not a model'}", hint="gpuledger ops fit -o FILE") from error
     except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise InputError(f"{place}: not a model, or damaged", hint="gpuledger ops fit makes it anew") from error
-    ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
     time = quantities["time"]
     if time is None:
         raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")
-    laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
-    return Model(
-        Roof(**facts["roof"]), laws, time, quantities["power"], ranges, facts["examples"], facts["book_digest"]
-    )
+    return Model(roof, laws, time, quantities["power"], ranges, examples, digest)
 
 
 def _quantity(name: str, widen: float | None, arrays: Any) -> Quantity | None:
