@@ -2,7 +2,8 @@
 
 A snapshot says what is there when it is taken, to the byte, and its trace says what happened before. Undone from the
 end, the trace leaves what was there when it began; what was given back inside it has the bytes it asked for, rounded
-up as the allocator does, and an uncut rest where the next block begins less than one mebibyte behind.
+up as the allocator does, and an uncut rest where what is next begins less than one mebibyte behind: a block, or a free
+range, whose front is where the next allocation went.
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ class _Before:
 
     def __init__(self, trace: Trace, closing: Closing, settings: AllocatorSettings) -> None:
         self._settings = settings
+        self._alloc_address, self._alloc_event = _by_address(trace, Action.ALLOC)
+        self._done_address, self._done_event = _by_address(trace, Action.FREE_COMPLETED)
         self.segments = _segments_before(trace, closing)
         freed = _freed_first(trace)
         kept = _kept_from_before(trace, closing)
@@ -170,18 +173,43 @@ class _Before:
         free, place = [], start
         for row in range(low, high + 1):
             until = int(self.address[row]) if row < high else end
-            gap = until - place
-            if gap > 0 and row > low and not expandable and self._uncut(row - 1, gap):
-                self.bytes[row - 1] += gap
-            elif gap > 0:
-                free.append((place, gap, 0, int(BlockState.INACTIVE)))
+            if place < until and row > low and not expandable:
+                rest = self._uncut_rest(row - 1, place, until)
+                self.bytes[row - 1] += rest
+                place += rest
+            if place < until:
+                free.append((place, until - place, 0, int(BlockState.INACTIVE)))
             if row < high:
                 place = max(place, until + int(self.bytes[row]))
         return free
 
-    def _uncut(self, row: int, gap: int) -> bool:
+    def _uncut_rest(self, row: int, place: int, until: int) -> int:
+        """Return how much of ``[place, until)``, which lies behind a block, was given to it with what it asked for."""
         size = int(self.bytes[row])
-        return not self._exact[row] and size > SMALL_BYTES and not self._settings.splits(size, gap)
+        if self._exact[row] or size <= SMALL_BYTES:
+            return 0
+        rest = self._next_front(row, place, until) - place
+        return 0 if self._settings.splits(size, rest) else rest
+
+    def _next_front(self, row: int, place: int, until: int) -> int:
+        """Return where the first allocation in ``[place, until)`` went beside the living block; ``until`` if none did.
+
+        An allocation takes the front of a free range, and a free range beside a block in use begins at its end.
+        """
+        done = int(np.searchsorted(self._done_address, self.address[row]))
+        is_done = done < self._done_address.size and self._done_address[done] == self.address[row]
+        low, high = np.searchsorted(self._alloc_address, (place, until))
+        events = self._alloc_event[low:high]
+        if not events.size or (is_done and events.min() > self._done_event[done]):
+            return until
+        return int(self._alloc_address[low + int(events.argmin())])
+
+
+def _by_address(trace: Trace, action: Action) -> tuple[I64, I64]:
+    """Return addresses and numbers of the events of one kind, by address, then in order."""
+    events = np.flatnonzero(trace.action == action)
+    order = np.argsort(trace.address[events], kind="stable")
+    return trace.address[events][order], events[order]
 
 
 def _state_before(trace: Trace, freed: I64) -> I64:
