@@ -67,6 +67,11 @@ def format_frac(value_frac: float | None, decimals: int = 1) -> str:
     return MISSING if value_frac is None else f"{value_frac * 100:.{decimals}f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: ``1 operator``, ``1,204 operators``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def share_frac(part: float | None, whole: float | None) -> float | None:
     """Return ``part / whole``; None where either is missing or the whole is nothing."""
     return part / whole if part is not None and whole else None

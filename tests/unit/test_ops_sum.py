@@ -76,7 +76,7 @@ def test_what_the_book_lacks_is_counted_and_not_taken_for_nothing():
     assert total.calls_frac == pytest.approx(0.6)
     assert [line.source for line in total.lines] == [MEASURED, UNKNOWN, FAILED]
     assert total.lines[2].reason == "out of memory"
-    assert total.notes == ("1 operators (1 calls) failed to be measured", "1 operators (3 calls) not measured")
+    assert total.notes == ("1 operator (1 call) failed to be measured", "1 operator (3 calls) not measured")
     assert total.energy_j is None
 
 
@@ -177,14 +177,14 @@ def test_only_some_operators_can_be_added_up():
     )
     assert total.busy_ns == 5.0
     assert total.lines[1].reason == "not asked for"
-    assert total.notes == ("1 operators (1 calls) not asked for",)
+    assert total.notes == ("1 operator (1 call) not asked for",)
     assert [(kind.time_ns, kind.count) for kind in by_type(total)] == [(5.0, 1)]
 
 
 def test_a_type_of_which_nothing_is_measured_has_no_time_and_is_not_nothing():
     one, other = key_of_size(1, "known"), key_of_size(2, "lacking")
     total = sum_up(workload_of(Use(one, 1), Use(other, 3)), [record_of(one, 5.0)], ENVIRONMENT)
-    assert total.notes == ("1 operators (3 calls) not measured",)
+    assert total.notes == ("1 operator (3 calls) not measured",)
     assert [(kind.time_ns, kind.time_half_ns, kind.unknown) for kind in by_type(total)][1] == (None, None, 1)
 
 
@@ -199,7 +199,7 @@ def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so():
     assert whole.energy_j == pytest.approx(1.0 + 3 * 0.25 * 100 / 1_000)
     assert whole.energy_half_j == pytest.approx(3 * 0.05 * 100 / 1_000)  # as sure as the power that is predicted
     assert whole.busy_ns == left_out.busy_ns
-    assert "of 1 operators (3 calls) the energy is predicted" in whole.notes
+    assert "of 1 operator (3 calls) the energy is predicted" in whole.notes
 
 
 def test_calls_launched_one_by_one_are_a_moment_apart():

@@ -12,6 +12,7 @@ import click
 from gpuledger.cli.common import open_run, print_notes, run_argument
 from gpuledger.errors import UsageError
 from gpuledger.model.tables import TABLES
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -63,7 +64,7 @@ def export_command(run_path: str, form: str, table: str | None, output: str | No
     path = Path(output) if output else Path(_default_name(run, form, table))
     _refuse(path, one_file, force)
     rows = _write_file(run, form, table, path) if one_file else _write_directory(run, form, path)
-    print_notes([f"gpuledger: wrote {rows:,} rows to {path}"])
+    print_notes([f"gpuledger: wrote {counted(rows, 'row')} to {path}"])
 
 
 def _export_snapshot(run: Run, table: str | None, output: str | None, force: bool) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuledger.integrations.pytest_marks import DESCRIPTIONS, ENERGY, GROWTH, MEMORY, PEAK, Limits, read_limits
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.api import Recording
@@ -108,7 +109,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     rows = [(report.nodeid, dict(report.user_properties)) for report in reports if report.when == "call"]
     measured = [(name, found[PEAK]) for name, found in rows if PEAK in found]
-    terminalreporter.section(f"gpuledger: {len(measured)} tests by peak bytes")
+    terminalreporter.section(f"gpuledger: {counted(len(measured), 'test')} by peak bytes")
     for line in table_lines(measured):
         terminalreporter.write_line(line)
 

@@ -13,6 +13,7 @@ from gpuledger.operators.around import Around, around_of
 from gpuledger.operators.method import Mode, mode_weights
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.workload import Use, Workload
+from gpuledger.units import counted
 
 MEASURED, PREDICTED, UNKNOWN, FAILED = "measured", "predicted", "unknown", "failed"
 NOT_ASKED = "not asked for"
@@ -382,4 +383,5 @@ def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
 
 
 def _counted(lines: Sequence[Line]) -> str:
-    return f"{len(lines)} operators ({sum(line.use.count for line in lines)} calls)"
+    calls = counted(sum(line.use.count for line in lines), "call")
+    return f"{counted(len(lines), 'operator')} ({calls})"

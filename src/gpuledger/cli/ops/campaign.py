@@ -16,7 +16,7 @@ from gpuledger.cli.ops.compare import document_of, draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import filled_lines, measuring_options, method_of, parse_budget_ns, progress_bar
 from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
-from gpuledger.units import parse_frac
+from gpuledger.units import counted, parse_frac
 
 if TYPE_CHECKING:
     from gpuledger.operators.book import Book
@@ -182,9 +182,9 @@ def _measure_with_ray(
             tell=tell,
             clock_ns=time.time_ns,
         )
-    died = f", {done.deaths} workers died and came back" if done.deaths else ""
+    died = f", {counted(done.deaths, 'worker')} died and came back" if done.deaths else ""
     again = f", {done.repeated} measured again where the card drifted" if done.repeated else ""
-    print_notes([f"gpuledger: {done.measured} operators measured, {done.failed} failed{died}{again}"])
+    print_notes([f"gpuledger: {counted(done.measured, 'operator')} measured, {done.failed} failed{died}{again}"])
 
 
 def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: Method, windows: _Windows) -> list[Pair]:

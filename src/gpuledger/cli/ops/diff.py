@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.operators.book_diff import BookDiff, Change
@@ -52,8 +53,9 @@ def _lines(found: BookDiff, rows: int) -> list[str]:
     head = [
         *(f"A  {text}" for text in found.before),
         *(f"B  {text}" for text in found.after),
-        f"{len(found.changes):,} operators in both, {found.only_before:,} only in A, {found.only_after:,} only in B; "
-        f"median time B/A {found.median_time_ratio:.3f}, {certain:,} with intervals apart",
+        f"{counted(len(found.changes), 'operator')} in both, {found.only_before:,} only in A, "
+        f"{found.only_after:,} only in B; median time B/A {found.median_time_ratio:.3f}, "
+        f"{certain:,} with intervals apart",
         "",
     ]
     titles = ("time A", "time B", "B/A", "energy B/A", "")

@@ -9,6 +9,7 @@ import click
 from gpuledger.cli.common import print_notes
 from gpuledger.cli.ops.common import book_option
 from gpuledger.errors import UsageError
+from gpuledger.units import counted
 
 
 @click.command(
@@ -43,4 +44,5 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
         from gpuledger.report.book_page import render_book
 
         path.write_text(render_book(contents.rows(), book_url), encoding="utf-8")
-    print_notes([f"gpuledger: {len(contents.records):,} records of {len(contents.keys):,} operators in {path}"])
+    held = f"{counted(len(contents.records), 'record')} of {counted(len(contents.keys), 'operator')}"
+    print_notes([f"gpuledger: {held} in {path}"])

@@ -9,6 +9,7 @@ import click
 from gpuledger.cli.common import print_lines, print_notes, unread_lines
 from gpuledger.cli.ops.common import book_option
 from gpuledger.errors import InputError, UsageError
+from gpuledger.units import counted
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
 
@@ -71,7 +72,7 @@ def _import_rows(paths: list[Path], card: str, book_url: str) -> None:
         book.put_keys(found.keys)
         book.put_environment(found.environment)
         book.put_records(found.records)
-    print_lines([f"{len(found.records):,} records of {len(found.keys):,} operators on {card}"])
+    print_lines([f"{counted(len(found.records), 'record')} of {counted(len(found.keys), 'operator')} on {card}"])
     print_notes(unread_lines(found.unread))
     if found.unread:
         click.get_current_context().find_root().ensure_object(dict)["exit_code"] = InputError.exit_code

@@ -13,7 +13,7 @@ import click
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.common import Decorator, book_option, open_workload
 from gpuledger.errors import UsageError
-from gpuledger.units import format_frac, format_ns, parse_duration_ns, parse_frac
+from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, parse_frac
 
 if TYPE_CHECKING:
     from gpuledger.operators.fill import Filled
@@ -154,7 +154,7 @@ def filled_lines(filled: Filled) -> list[str]:
 
 
 def _outcome_line(what: str, outcome: Outcome) -> str:
-    words = [f"{what}: {outcome.measured} operators measured"]
+    words = [f"{what}: {counted(outcome.measured, 'operator')} measured"]
     words += [f"{outcome.failed} failed"] if outcome.failed else []
     words += [f"{outcome.left} left"] if outcome.left else []
     words += [f"{outcome.repeated} measured again"] if outcome.repeated else []
