@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuledger.integrations.pytest_marks import DESCRIPTIONS, ENERGY, GROWTH, MEMORY, PEAK, Limits, read_limits
-from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.api import Recording
@@ -105,6 +104,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not config.getoption("--gpuledger"):
         return
     from gpuledger.integrations.pytest_measure import table_lines
+    from gpuledger.units import counted
 
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     rows = [(report.nodeid, dict(report.user_properties)) for report in reports if report.when == "call"]
