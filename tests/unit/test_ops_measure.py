@@ -165,6 +165,14 @@ def test_where_the_reference_drifted_operators_are_measured_again(book, place, m
     assert len(book.records()) == 45
 
 
+def test_what_failed_is_not_tried_again_where_the_reference_drifted(book, place, monkeypatch):
+    let_reference_take(monkeypatch, [100.0, 120.0])
+    bad = OperatorKey("aten.no_such_thing.default", ())
+    outcome = measure(tasks_of_keys([*keys_of(3), bad]), book, place, QUICK)
+    assert (outcome.measured, outcome.failed, outcome.repeated) == (3, 1, 3)
+    assert [record.key_digest for record in book.records() if record.status == "failed"] == [bad.digest]
+
+
 def test_what_drifted_is_not_measured_again_past_the_budget(book, place, monkeypatch):
     let_reference_take(monkeypatch, [100.0, 120.0])
     done_ns = iter(range(100))

@@ -110,7 +110,8 @@ class _Run:
     clock_ns: Clock
     started_ns: int = 0
     failed: int = 0
-    done: list[Task] = field(default_factory=list)
+    done: list[tuple[Task, bool]] = field(default_factory=list)
+    """Each operator, and whether it was measured or failed."""
 
     def __post_init__(self) -> None:
         self.started_ns = self.clock_ns()
@@ -118,8 +119,9 @@ class _Run:
 
     def take(self, task: Task) -> None:
         """Measure one operator into the book."""
-        self.failed += self._write(task, self.station.measure).status == "failed"
-        self.done.append(task)
+        good = self._write(task, self.station.measure).status == "ok"
+        self.failed += not good
+        self.done.append((task, good))
 
     def _write(self, task: Task, measure: Callable[..., Record]) -> Record:
         try:
@@ -150,7 +152,9 @@ class _Run:
         if done:
             self.station.take_reference()
             for section in drifted_sections(self.station.references):
-                for task in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]:
+                for task, good in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]:
+                    if not good:
+                        continue
                     if budget_ns is not None and self.clock_ns() - self.started_ns >= budget_ns:
                         break
                     self._write(task, self.station.measure_again)

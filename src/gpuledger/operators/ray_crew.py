@@ -104,7 +104,7 @@ class RayCrew:
         found = ray.get([one.environment.remote() for one in self.actors])
         self._environments = [Environment(**one) for one in found]
         self._given: dict[Any, tuple[int, Task]] = {}
-        self._done: list[list[Task]] = [[] for _ in range(count)]
+        self._done: list[list[tuple[Task, bool]]] = [[] for _ in range(count)]
 
     @property
     def environments(self) -> list[Environment]:
@@ -126,7 +126,7 @@ class RayCrew:
             self._revive(worker)
             self._done[worker].clear()  # its references are gone with it
             return Answer(worker, task, None)
-        self._done[worker].append(task)
+        self._done[worker].append((task, found["status"] == "ok"))
         return Answer(
             worker, task, Record(**{**found, "blocks": tuple(found["blocks"]), "kernels": tuple(found["kernels"])})
         )
@@ -139,7 +139,8 @@ class RayCrew:
             (worker, task)
             for (worker, done), found in zip(asked, references, strict=True)
             for section in drifted_sections([(median, half) for median, half in found])
-            for task in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]
+            for task, good in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]
+            if good
         ]
         self._done = [[] for _ in self.actors]
         return again
