@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import count
+from types import ModuleType
 
 import pytest
 
@@ -21,9 +23,37 @@ KIB = 1024
 needs_no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a card")
 
 
+LOADED: dict[str, ModuleType] = {}
+"""What the sessions inside this process loaded: the tester forgets it, and neither torch's nor pandas' load twice."""
+
+
+class Loads:
+    """A plugin of such a session."""
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Keep what was loaded, the session's own tests left out."""
+        for name, module in sys.modules.items():
+            if not (getattr(module, "__file__", None) or "").startswith(str(config.rootpath)):
+                LOADED.setdefault(name, module)
+
+
+def load_again() -> None:
+    """Have all of it loaded that the tester took out."""
+    for name, module in LOADED.items():
+        sys.modules.setdefault(name, module)
+
+
+@pytest.fixture(autouse=True)
+def _what_is_loaded_stays_so() -> Iterator[None]:
+    yield  # the tester's own end comes before this one's
+    load_again()
+
+
 def run(pytester: pytest.Pytester, source: str, *words: str) -> pytest.RunResult:
     pytester.makepyfile(f"import pytest, torch\n{source}")
-    return pytester.runpytest_inprocess(*PLUGIN, *words)
+    result = pytester.runpytest_inprocess(*PLUGIN, *words, plugins=[Loads()])
+    load_again()
+    return result
 
 
 def marked(limit: str, body: str) -> str:
@@ -250,7 +280,7 @@ def test_without_torch_the_marks_skip_and_say_so(pytester: pytest.Pytester, monk
     source = "import pytest\n@pytest.mark.limit_gpu_memory(1)\ndef test_it(): assert False\n"
     source += "@pytest.mark.limit_step_energy(1)\ndef test_other(): assert False\n"
     pytester.makepyfile(source)
-    result = pytester.runpytest_inprocess(*PLUGIN, CPU, "-rs")
+    result = pytester.runpytest_inprocess(*PLUGIN, CPU, "-rs", plugins=[Loads()])
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["*limit_gpu_memory: torch is not installed"])
 
