@@ -57,3 +57,19 @@ import pandas
 assert pandas.DataFrame({{"a": [1]}}).shape == (1, 1)
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.torch
+def test_a_model_of_the_users_own_has_its_pandas(tmp_path: Path) -> None:
+    factory = r"""
+import pyarrow.csv, torch
+from pathlib import Path
+
+def build():
+    Path("x.csv").write_text("a\n1\n")
+    assert pyarrow.csv.read_csv("x.csv").to_pandas().shape == (1, 1)
+    return torch.nn.Linear(4, 4)
+"""
+    (tmp_path / "own.py").write_text(factory)
+    words = ["ops", "capture", "--model", "own:build", "--input", "2x4", "--gpu", "cpu"]
+    subprocess.run([sys.executable, "-m", "gpuledger", *words], cwd=tmp_path, check=True, capture_output=True)
