@@ -31,7 +31,7 @@ from gpuledger.cli.ops.compare import document_of
 from gpuledger.errors import GpuLedgerError
 from gpuledger.operators.again import step_of
 from gpuledger.operators.book import Book, open_book
-from gpuledger.operators.captures import asked_for, capture_model
+from gpuledger.operators.captures import asked_for, capture_model, name_of_capture
 from gpuledger.operators.choose import open_shelf, stand_in
 from gpuledger.operators.compare import Pair, Whole
 from gpuledger.operators.fill import energy_tasks_of, fill
@@ -122,6 +122,9 @@ class Campaign:
             settle_s=options.settle_s,
             window_s=options.window_s,
         )
+        whole_window_s = options.window_s if options.whole_window_s is None else options.whole_window_s
+        self.whole_method = replace(self.method, window_s=whole_window_s)
+        self.is_captured = options.captured
         self.until_s = time.monotonic() + options.limit_s
         self.workloads: list[Workload] = []
 
@@ -140,7 +143,12 @@ class Campaign:
         for wanted in pairs:
             torch.manual_seed(0)
             try:
-                workload = capture_model(asked_for(wanted), None if self.place.on_card else "cpu")
+                asked = asked_for(wanted)
+                kept = self.folder / f"{name_of_capture(asked, asked.inputs)}.workload.json"
+                if self.is_captured and kept.exists():
+                    self.workloads.append(read_workload(kept))
+                    continue
+                workload = capture_model(asked, None if self.place.on_card else "cpu")
             except GpuLedgerError as error:
                 print(f"not captured: {wanted}: {error.message}", flush=True)
                 continue
@@ -166,7 +174,7 @@ class Campaign:
         if self.left_s <= 0 or (known and has_energy and not self.again):
             return
         has_energy = has_energy and not self.energy_again
-        method = replace(self.method, energy=not has_energy)
+        method = replace(self.whole_method, energy=not has_energy)
         started_s = time.monotonic()
         torch.manual_seed(0)
         try:
@@ -178,7 +186,7 @@ class Campaign:
         document = {
             "whole": {**asdict(whole), **kept},
             "seconds": {"whole_s": time.monotonic() - started_s},
-            "method": self.method.document(),
+            "method": method.document(),
             "machine": describe_environment(self.place.device),
         }
         write_results(place, document)
@@ -260,6 +268,8 @@ def main() -> None:
     parser.add_argument("--whole-only", action="store_true", help="measure whole models and no operator's energy")
     parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="of load before energy is read")
     parser.add_argument("--window-s", type=float, default=Method.window_s, help="of one reading of energy")
+    parser.add_argument("--whole-window-s", type=float, help="the same of whole models, where it is another")
+    parser.add_argument("--captured", action="store_true", help="capture no workload again that the folder has")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))

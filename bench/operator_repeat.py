@@ -70,13 +70,15 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=0.01)
     parser.add_argument("--settle-s", type=float, help="of the second campaign: load before energy is read")
     parser.add_argument("--window-s", type=float, help="of the second campaign: one reading of energy")
+    parser.add_argument("--alike", action="store_true", help="measure both campaigns by these two")
     parser.add_argument("--ancestor", type=int, default=0, help="operators measured the ancestor's way as well")
     parser.add_argument("--seconds", type=float, default=16.0, help="of the ancestor's loop")
     options = parser.parse_args()
     place = find_place(options.device)
     method = Method(target_frac=options.target, energy=not options.time_only)
     shorter = {name: getattr(options, name) for name in ("settle_s", "window_s") if getattr(options, name) is not None}
-    methods = (method, replace(method, **shorter))
+    second = replace(method, **shorter)
+    methods = (second if options.alike else method, second)
     keys = list({use.key: None for path in options.workload for use in read_workload(path).uses})
     random.Random(0).shuffle(keys)
     keys = keys[options.skip :][: options.count]
@@ -91,7 +93,7 @@ def main() -> None:
         campaigns.append([found[place_] for place_ in range(len(keys))])
     results: dict[str, Any] = {
         "environment": describe_environment(place.device),
-        "method": method.document(),
+        "method": methods[0].document(),
         "second_method": methods[1].document(),
         "operators": len(keys),
         "seconds_an_operator": seconds,
