@@ -83,6 +83,15 @@ def test_a_model_is_held_out_with_all_families_of_shapes_that_it_has(
     assert seen[-1] == set()
 
 
+def test_what_is_beyond_the_range_is_told_by_how_far_as_well(found: ValidationCard) -> None:
+    steps, beyond = found.beyond_by_size, found.beyond
+    assert beyond is not None
+    assert len(steps) > 1
+    assert sum(one.count for one in steps) == beyond.count == 12
+    assert sum(one.mean_frac * one.count for one in steps) / 12 == pytest.approx(beyond.mean_frac)
+    assert steps[0].name == "1 to 2 times the range"
+
+
 def test_few_examples_are_refused(examples: list[Example]) -> None:
     with pytest.raises(EmptyRunError, match="at least"):
         validate(examples[:6], ROOF)

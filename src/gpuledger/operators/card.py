@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from gpuledger.operators.workload import Workload
 FOLDS = 5
 BEYOND_FRAC = 0.2
 """The largest share of operators, by least time, that the test beyond the range is made on."""
+STEPS = (1.0, 2.0, 4.0, 8.0, float("inf"))
+"""How many times what the largest learned from needs at least an operator beyond the range does: from, and up to."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class ValidationCard:
         unseen: Of operators whose shape family was held out; ``by_type`` the same by name of the operator, ``by_part``
             by the parts that were asked for.
         beyond: Of the largest operators, learned from the smaller ones; None where there are too few.
+        beyond_by_size: The same by how far beyond they are.
         models: Of whole workloads.
     """
 
@@ -63,6 +67,7 @@ class ValidationCard:
     beyond: Errors | None
     models: tuple[HeldOut, ...]
     by_part: tuple[Errors, ...] = ()
+    beyond_by_size: tuple[Errors, ...] = ()
 
 
 def validate(
@@ -98,15 +103,17 @@ def validate(
         fit(examples, roof)  # says what is lacking
     names = dict.fromkeys(one.key.name for one, _ in pairs)
     by_type = [_errors(name, [pair for pair in pairs if pair[0].key.name == name]) for name in names]
+    beyond, beyond_by_size = _beyond(examples, roof)
     return ValidationCard(
         roof.card,
         len(examples),
         len(set(groups.tolist())),
         _errors("unseen operators", pairs),
         tuple(sorted(by_type, key=lambda errors: -errors.count)),
-        _beyond(examples, roof),
+        beyond,
         tuple(one for workload in workloads if (one := hold_out(workload, examples, roof)) is not None),
         tuple(_part(name, digests, pairs) for name, digests in (parts or {}).items()),
+        beyond_by_size,
     )
 
 
@@ -138,14 +145,25 @@ def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:
     )
 
 
-def _beyond(examples: Sequence[Example], roof: Roof) -> Errors | None:
-    """Return the errors of the largest operators, by the time that their FLOPs or bytes need at least."""
-    ordered = sorted(examples, key=lambda one: roof.least_ns(one.key, work_of(one.key)))
+def _beyond(examples: Sequence[Example], roof: Roof) -> tuple[Errors | None, tuple[Errors, ...]]:
+    """Return the errors of the largest operators, by the time that their FLOPs or bytes need at least, and by steps."""
+    ordered = sorted(examples, key=lambda one: _least_ns(one, roof))
     cut = int(len(ordered) * (1 - BEYOND_FRAC))
     inside, beyond = ordered[:cut], ordered[cut:]
     if len(inside) < LEAST_EXAMPLES or not beyond:
-        return None
-    return _errors("beyond the range", list(zip(beyond, _costs(inside, beyond, roof), strict=True)))
+        return None, ()
+    pairs = list(zip(beyond, _costs(inside, beyond, roof), strict=True))
+    times = np.array([_least_ns(one, roof) for one in beyond]) / _least_ns(inside[-1], roof)
+    steps = []
+    for low, high in pairwise(STEPS):
+        some = [pair for pair, beyond_times in zip(pairs, times.tolist(), strict=True) if low <= beyond_times < high]
+        name = f"{low:.0f} times the range and more" if np.isinf(high) else f"{low:.0f} to {high:.0f} times the range"
+        steps += [_errors(name, some)] if some else []
+    return _errors("beyond the range", pairs), tuple(steps)
+
+
+def _least_ns(one: Example, roof: Roof) -> float:
+    return roof.least_ns(one.key, work_of(one.key))
 
 
 def hold_out(workload: Workload, examples: Sequence[Example], roof: Roof) -> HeldOut | None:

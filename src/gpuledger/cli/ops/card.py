@@ -52,7 +52,8 @@ def _lines(found: ValidationCard) -> list[str]:
     terminal = Terminal.of(sys.stdout)
     titles = ("held out", "count", "mean", "median", "90 %", "in interval", "power")
     columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
-    errors = [found.unseen, *([found.beyond] if found.beyond else []), *found.by_type]
+    beyond = [found.beyond, *found.beyond_by_size] if found.beyond else []
+    errors = [found.unseen, *beyond, *found.by_type]
     lines = [f"{found.card}: {found.examples} measured operators, {found.groups} families of shapes", ""]
     lines += Table(columns, tuple(_row(one) for one in errors)).lines(terminal)
     if found.models:
