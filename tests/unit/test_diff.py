@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from synthetic_work import load_timed
 from watched_runs import watch_run
 
 from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.diff import IDLE_MODULE, Change, Diff, diff_runs
+from gpuledger.analyze.diff import IDLE_MODULE, Change, Diff, PlaceDiff, diff_runs
 from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.metrics import KINDS, measure
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
+from gpuledger.report.diff_text import head_rows
+from gpuledger.report.terminal import Terminal
+from gpuledger.units import format_bytes
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +185,36 @@ def test_no_line_is_wider_than_the_terminal(runs: Path, width: int) -> None:
     lines = ask("diff", runs / "one", runs / "other", columns=width).stdout.splitlines()
     assert len(lines) > 10
     assert [line for line in lines if cell_len(line) > width] == []
+
+
+@pytest.mark.parametrize("name", ["b", "a much longer name of a run", "実験七"])
+@pytest.mark.parametrize("width", [None, 100, 60])
+def test_the_heads_stand_part_below_part(runs: Path, name: str, width: int | None) -> None:
+    main = both(runs).main
+    after = replace(main.after, run=name, books=replace(main.after.books, allocated_bytes=7))
+    rows = head_rows(replace(main, after=after), Terminal(width))
+    above, below = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    assert (above[0][:7], below[0][:7]) == ("before ", "after  ")
+    for one, other in zip(above, below, strict=True):
+        assert [place for place, _ in parts_of(one)] == [place for place, _ in parts_of(other)]
+    assert [text for line in below for _, text in parts_of(line)][1] == "7 B"
+
+
+def test_a_head_without_bytes_keeps_its_place(runs: Path) -> None:
+    main = both(runs).main
+    peak = format_bytes(main.before.books.allocated_bytes)
+    before, after = head_rows(replace(main, after=replace(main.after, books=None)), Terminal())
+    assert after.index(" – ") + 2 == before.index(peak) + len(peak)
+    assert after.index("rank 0") == before.index("rank 0")
+    neither = head_rows(PlaceDiff(replace(main.before, books=None), replace(main.after, books=None)), Terminal())
+    assert neither[0] == f"before one     {before[before.index('rank 0') :]}"
+
+
+def parts_of(line: str) -> list[tuple[int, str]]:
+    """Return the parts of a head's line, each with the cell it begins at; bytes, set right, with that they end at."""
+    found = [(part[0], part.start(), part.end()) for part in re.finditer(r"\S+(?: \S+)*", line[7:])]
+    edges = [end if re.fullmatch(r"[\d.]+ \w*B", text) else start for text, start, end in found]
+    return [(cell_len(line[7:][:edge]), text) for edge, (text, _, _) in zip(edges, found, strict=True)]
 
 
 def test_hostile_names_stay_text(runs: Path, tmp_path: Path) -> None:

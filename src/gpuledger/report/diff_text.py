@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuledger.report.phrases import MISSING, Unit, column_unit, device_label, labelled, place_of
+from gpuledger.report.phrases import MISSING, Unit, column_unit, device_label, labelled_rows, place_of
 from gpuledger.report.quantities import (
     LESS_COLOR,
     MORE_COLOR,
@@ -20,7 +20,7 @@ from gpuledger.report.terminal import BOLD, DIM, Bar, Cell, Column, Table
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.diff import Change, Diff, PlaceDiff, Side
+    from gpuledger.analyze.diff import Change, Diff, PlaceDiff
     from gpuledger.report.terminal import Terminal
 
 Row = tuple[str | Cell | Bar, ...]
@@ -40,7 +40,7 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
     if len(diff.places) > 1:
         lines += [*place_table(diff).lines(terminal), ""]
     place = diff.main
-    lines += [*_head("before", place.before, terminal), *_head("after", place.after, terminal)]
+    lines += head_rows(place, terminal)
     if place.is_empty:
         return [*lines, "", terminal.text(NO_DIFFERENCE)]
     if place.figures:
@@ -53,6 +53,19 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
     if place.energy_changes():
         lines += ["", *energy_table(place, rows).lines(terminal)]
     return lines
+
+
+def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
+    """Return what is compared, part below part: the run, its allocated bytes at the instant, where both were."""
+    sides = (place.before, place.after)
+    peaks = [MISSING if side.books is None else format_bytes(side.books.allocated_bytes) for side in sides]
+    instants = ["" if side.books is None else place_of(side.books.instant) for side in sides]
+    wheres = [f"rank {side.rank} · {device_label(side.device_idx)} · {side.device_name}" for side in sides]
+    if not any(side.books for side in sides):
+        peaks = ["", ""]
+    cells = max(map(len, peaks))
+    parts = zip((side.run for side in sides), (peak.rjust(cells) for peak in peaks), instants, wheres, strict=True)
+    return labelled_rows(terminal, dict(zip(("before", "after"), parts, strict=True)))
 
 
 def place_table(diff: Diff) -> Table:
@@ -128,12 +141,6 @@ def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int
         Column(bar=True, optional=5),
     )
     return Table(columns, tuple(body))
-
-
-def _head(label: str, side: Side, terminal: Terminal) -> list[str]:
-    where = f"rank {side.rank} · {device_label(side.device_idx)} · {side.device_name}"
-    peak = [] if side.books is None else [format_bytes(side.books.allocated_bytes), place_of(side.books.instant)]
-    return labelled(terminal, label, [side.run, *peak, where])
 
 
 def _place_row(place: PlaceDiff) -> Row:

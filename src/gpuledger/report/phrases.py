@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
 
 from gpuledger.report.terminal import BOLD, Terminal
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
@@ -85,12 +87,21 @@ def place_of(instant: Instant) -> str:
 
 def labelled(terminal: Terminal, label: str, parts: Sequence[str]) -> list[str]:
     """Return ``parts`` after a label in bold; following lines are indented below the first part."""
+    return labelled_rows(terminal, {label: parts})
+
+
+def labelled_rows(terminal: Terminal, rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return rows by label, as many parts each; they stand below each other, and are broken before the same part."""
     room = None if terminal.width_cells is None else max(terminal.width_cells - LABEL_CELLS, 8)
-    safe = [terminal.text(part) for part in parts]
-    fitted = [part if room is None else terminal.shortened(part, room) for part in safe]
-    first = label.ljust(LABEL_CELLS - 1) + " "
-    lines = terminal.wrapped([first + fitted[0], *fitted[1:]], LABEL_CELLS)
-    return [terminal.styled(label, BOLD) + lines[0][len(label) :], *lines[1:]]
+    safe = [[terminal.text(part) for part in parts] for parts in rows.values()]
+    fitted = [[part if room is None else terminal.shortened(part, room) for part in parts] for parts in safe]
+    widths = [max(cell_len(part) for part in column) for column in zip(*fitted, strict=True)]
+    lines = []
+    for label, parts in zip(rows, fitted, strict=True):
+        even = [part + " " * (cells - cell_len(part)) for part, cells in zip(parts, widths, strict=True)]
+        first, *more = terminal.wrapped([f"{label:<{LABEL_CELLS - 1}} {even[0]}", *even[1:]], LABEL_CELLS)
+        lines += [terminal.styled(label, BOLD) + first[len(label) :].rstrip(), *(line.rstrip() for line in more)]
+    return lines
 
 
 def head_lines(view: View, terminal: Terminal) -> list[str]:
