@@ -31,6 +31,7 @@ from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
 from gpuledger.model.run import SUFFIX, Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.diff import Diff
@@ -233,6 +234,22 @@ class Recording:
             self._meter = _begin_meter(self.path)
         self._session = sessions.start_recording(settings, rank_directory)
         return self
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.name!r}: {self._state()}>"
+
+    def _state(self) -> str:
+        """Return how far it is, in words; nothing is raised where its run is damaged or gone."""
+        if self.path is None:
+            return "not begun"
+        if self._session is not None:
+            return f"recording into {self.path.name}, {counted(self._session.steps.seen, 'step')}"
+        try:
+            steps, peak_bytes = self.run().rank().manifest.get("steps_seen"), self.peak_allocated_bytes
+        except GpuLedgerError as error:
+            return f"ended, {error.message}"
+        words = [counted(steps or 0, "step"), *([] if peak_bytes is None else [f"peak {format_bytes(peak_bytes)}"])]
+        return ", ".join(["ended", self.path.name, *words])
 
     def step(self) -> None:
         """Mark the end of a step. Without it steps are told by the optimizer, or by calls of the outermost module."""

@@ -188,6 +188,11 @@ class Watch:
         self.path: Path | None = None
         """Directory of the run, once the block has begun."""
 
+    def __repr__(self) -> str:
+        if self.path is None:
+            return f"<Watch {self.name!r}: not begun>"
+        return f"<Watch {self.name!r}: {'ended,' if self._watcher is None else 'watching into'} {self.path.name}>"
+
     def __enter__(self) -> Watch:
         """Begin to sample.
 

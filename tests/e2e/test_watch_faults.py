@@ -99,12 +99,14 @@ def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_leaves_the_watch_to_its_parent() -> None:
     with gpuledger.watch("forked") as watch:
+        assert repr(watch) == "<Watch 'forked': watching into forked.ledger>"
         child = os.fork()
         if not child:
             watch.__exit__(None, None, None)
             os._exit(0 if watch._watcher is not None else 1)
         assert os.waitpid(child, 0)[1] == 0
         time.sleep(0.3)
+    assert repr(watch) == "<Watch 'forked': ended, forked.ledger>"
     assert watch.energy_j == pytest.approx(200 * (watch.figures.duration_s or 0), rel=0.1)
 
 

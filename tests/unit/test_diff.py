@@ -22,11 +22,11 @@ from watched_runs import watch_run
 from gpuledger.analyze.breakdown import break_down
 from gpuledger.analyze.diff import IDLE_MODULE, Change, Diff, PlaceDiff, diff_runs
 from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.metrics import KINDS, measure
+from gpuledger.analyze.metrics import KINDS, headline, measure
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import rows_to_table
-from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
+from gpuledger.model.run import KeptRank, Run, read_json, read_run, write_json, write_table
 from gpuledger.report.diff_text import head_rows
 from gpuledger.report.terminal import Terminal
 from gpuledger.units import format_bytes
@@ -78,6 +78,7 @@ def test_the_changes_sum_to_the_change_of_allocated_bytes(runs: Path, word: str 
 def test_a_run_and_itself_do_not_differ(runs: Path, name: str) -> None:
     diff = both(runs, name, name)
     assert diff.is_empty
+    assert repr(diff) == f"<Diff of {name!r} and {name!r}: no difference>"
     assert diff.notes == ()
     result = ask("diff", runs / name, runs / name)
     assert result.exit_code == 0
@@ -103,6 +104,11 @@ def test_figures_are_those_of_the_runs(runs: Path) -> None:
         assert name in KINDS
         assert change.before == measure(read_run(runs / "one.ledger").rank(), 0)[name].value
         assert change.after == measure(read_run(runs / "other.ledger").rank(), 0)[name].value
+    assert repr(both(runs)).startswith(f"<Diff of 'one' and 'other': {len(place.figures)} figures and ")
+
+
+def test_a_rank_of_nothing_has_no_figures() -> None:
+    assert headline(KeptRank(0, Path(), {})) == {}
 
 
 def test_the_peak_metric_is_the_highest_the_allocator_counted(tmp_path: Path) -> None:

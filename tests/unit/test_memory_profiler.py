@@ -55,6 +55,7 @@ main()
 """
     names = {"two_layers": two_layers, "make_step": make_step}
     exec(program, names)
+    assert repr(names["profiler"]) == "<MemoryProfiler of Sequential: epoch 3, iteration 0>"
     out = capsys.readouterr().out
     heads = [line for line in out.splitlines() if line.startswith(("Memory", "Epoch"))]
     assert heads == [

@@ -13,6 +13,7 @@ import pytest
 import gpuledger
 from gpuledger.errors import UsageError
 from gpuledger.model.run import Run
+from gpuledger.units import format_bytes
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -104,6 +105,22 @@ def test_an_empty_block_is_a_run(step: Training) -> None:
     with gpuledger.record("empty") as recording:
         pass
     assert window(checked(recording.run())) == (None, None, 0)
+
+
+def test_a_recording_and_its_run_say_what_they_are(step: Training) -> None:
+    recording = gpuledger.record("it's\n", out="said")
+    assert repr(recording) == """<Recording "it's\\n": not begun>"""
+    with recording:
+        step()
+        assert repr(recording) == """<Recording "it's\\n": recording into said.ledger, 1 step>"""
+    peak = format_bytes(recording.peak_allocated_bytes)
+    assert repr(recording) == f"""<Recording "it's\\n": ended, said.ledger, 1 step, peak {peak}>"""
+    run = recording.run()
+    assert repr(run) == "<Run 'said': complete, 1 rank, CPU tensors, 1 step>"
+    assert repr(run.rank()) == "<Rank 0: closed, CPU tensors, 1 step>"
+    shutil.rmtree(run.path)
+    assert repr(recording).startswith(f'<Recording "it\'s\\n": ended, {run.path}: not a run')
+    assert repr(run) == "<Run 'said': complete, 1 rank, CPU tensors, 1 step>"
 
 
 def test_an_exception_is_the_blocks_own_and_what_was_recorded_stays(step: Training) -> None:

@@ -36,6 +36,13 @@ def test_scopes_append_and_leave_in_order() -> None:
     assert current_path() == ""
 
 
+def test_a_scope_is_printed_as_it_is_written() -> None:
+    assert [repr(gpuledger.scope("a/b")), repr(gpuledger.scope("c", append=False))] == [
+        "scope('a/b')",
+        "scope('c', append=False)",
+    ]
+
+
 def test_an_exception_leaves_the_scope_and_goes_on() -> None:
     with pytest.raises(KeyError, match="mine"), gpuledger.scope("a"):
         raise KeyError("mine")

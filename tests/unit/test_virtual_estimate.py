@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -79,6 +80,9 @@ def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
     assert sum(sizes.values()) == found.peak_allocated_bytes == books.allocated_bytes
     assert found.peak_allocated_bytes < found.peak_reserved_bytes < found.peak_process_bytes <= found.upper_bytes
     assert found.fits
+    assert re.fullmatch(
+        r"<Estimate: fits on NVIDIA A100.*, [\d.]+ MiB, at most [\d.]+ MiB, of [\d.]+ GiB>", repr(found)
+    )
     assert found.steps == 3
     assert torch.equal(model[0].weight, before)
     assert type(model[0].weight) is nn.Parameter

@@ -18,6 +18,7 @@ from gpuledger.analyze.times import TimeAccount, break_down_time
 from gpuledger.analyze.tree import OUTSIDE_PATH
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.shown import Shown
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -152,6 +153,11 @@ class Diff(Shown):
     after: str
     places: tuple[PlaceDiff, ...]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        figures, accounts = len(self.main.figures), len(self.main.changes())
+        differ = f"{counted(figures, 'figure')} and {counted(accounts, 'account')} differ"
+        return f"<Diff of {self.before!r} and {self.after!r}: {'no difference' if self.is_empty else differ}>"
 
     @property
     def is_empty(self) -> bool:

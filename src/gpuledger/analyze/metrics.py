@@ -160,9 +160,10 @@ def _energy(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def headline(rank: Rank) -> dict[str, float]:
-    """Return the figures of the device whose peak is highest, by name."""
+    """Return the figures of the device whose peak is highest, by name; none where nothing was recorded."""
     found = [measure(rank, device_idx) for device_idx in metric_devices(rank)]
-    most = max(found, key=lambda one: one["peak_allocated_bytes"].value if "peak_allocated_bytes" in one else -1.0)
+    peaks = [one["peak_allocated_bytes"].value if "peak_allocated_bytes" in one else -1.0 for one in found]
+    most = found[peaks.index(max(peaks))] if found else {}
     return {name: metric.value for name, metric in most.items()}
 
 

@@ -140,6 +140,9 @@ class Scope:
         self.name = name
         self.key = name if append else (name,)
 
+    def __repr__(self) -> str:
+        return f"scope({self.name!r})" if self.append else f"scope({self.name!r}, append=False)"
+
     @property
     def append(self) -> bool:
         """Return whether it is appended to the scopes around it."""

@@ -60,6 +60,9 @@ class MemoryProfiler:
             _print([f"Logging data in ./{self._csv.path}"])
         self._wait_for_first()
 
+    def __repr__(self) -> str:
+        return f"<MemoryProfiler of {type(self.model).__name__}: epoch {self.epoch}, iteration {self.iteration}>"
+
     def record_stats(self) -> None:
         """Note that an iteration has ended, and print where its memory went where that is due.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +114,9 @@ class Rank:
     manifest: dict[str, Any]
     _kept: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"<Rank {self.number}: {', '.join(_facts(self.manifest))}>"
+
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
         """Return table ``name`` with every column of its schema, or with ``columns``; an absent table has no rows.
 
@@ -163,7 +168,7 @@ def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KeptRank(Rank):
     """One process whose tables were never written: ``tables`` holds them by name."""
 
@@ -185,6 +190,11 @@ class Run(Shown):
     manifest: dict[str, Any]
     ranks: tuple[Rank, ...]
 
+    def __repr__(self) -> str:
+        first = _facts(self.ranks[0].manifest) if self.ranks else []
+        facts = [self.manifest.get("status"), counted(len(self.ranks), "rank"), *first[1:]]
+        return f"<Run {self.name!r}: {', '.join(str(fact) for fact in facts if fact)}>"
+
     @property
     def name(self) -> str:
         """Return the run's name, without the suffix."""
@@ -205,6 +215,15 @@ class Run(Shown):
     def table(self, name: str, rank: int = 0) -> pa.Table:
         """Return table ``name`` of one rank."""
         return self.rank(rank).table(name)
+
+
+def _facts(manifest: dict[str, Any]) -> list[str]:
+    """Return a rank's status, cards and steps in words, as far as its manifest has them."""
+    status = [str(manifest["status"])] if manifest.get("status") else ["no status"]
+    cards = Counter(str(device.get("name") or "a device") for device in manifest.get("devices") or [])
+    named = [name if number == 1 else f"{number} × {name}" for name, number in cards.items()]
+    steps = manifest.get("steps_seen")
+    return [*status, *named, *([counted(steps, "step")] if steps else [])]
 
 
 def rank_directories(path: Path) -> list[tuple[int, Path]]:

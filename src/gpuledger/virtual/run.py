@@ -18,6 +18,7 @@ from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal import read_journal
 from gpuledger.model.run import Run, read_run, write_json
+from gpuledger.units import format_bytes
 from gpuledger.virtual.cards import HANDLES, Card
 from gpuledger.virtual.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
 
@@ -38,6 +39,10 @@ class Estimate:
     level: float
     notes: tuple[str, ...]
     run: Run
+
+    def __repr__(self) -> str:
+        sizes = [format_bytes(size) for size in (self.peak_process_bytes, self.upper_bytes, self.card.usable_bytes)]
+        return f"<Estimate: {self.fit.verdict} on {self.card.name}, {sizes[0]}, at most {sizes[1]}, of {sizes[2]}>"
 
     @property
     def fits(self) -> bool:
