@@ -8,13 +8,11 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpuledger._version import __version__
 from gpuledger.analyze.card_samples import post_card_samples
 from gpuledger.analyze.energy_posting import post_energy
 from gpuledger.analyze.posting import is_posted, post_rank
@@ -26,11 +24,11 @@ from gpuledger.collect.calibrate import (
     load_profile,
     lookup_or_measure,
 )
+from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
 from gpuledger.model.run import SUFFIX, Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
-from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -207,7 +205,6 @@ class Recording:
         self._force = force
         self._devices = devices
         self._session: Session | None = None
-        self._started_ns = 0
         self.path: Path | None = None
         """Directory of the run, once it has begun."""
 
@@ -223,13 +220,13 @@ class Recording:
         sessions.refuse_second()
         passes = parse_passes(self._passes)
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
-        self._started_ns = time.time_ns()
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
         first, last = self._steps or everything
         stacks = self._stacks and self._steps is not None
         settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
         rank_directory = self.path / "rank-0"
-        self._write_manifest("running")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "manifest.json", new_manifest(self.name, (), {}))
         if "energy" in passes and self._devices != "cpu":
             self._meter = _begin_meter(self.path)
         self._session = sessions.start_recording(settings, rank_directory)
@@ -272,7 +269,7 @@ class Recording:
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
         try:
-            self._write_manifest("complete")
+            close_manifest(self.path)
             post_missing(self.path)
         except (OSError, GpuLedgerError) as failure:
             if error is None:
@@ -331,24 +328,6 @@ class Recording:
     def gpu_busy_frac(self) -> float | None:
         """Return the share of a step in which the card has work; None without a time pass on a card."""
         return self.metrics.get("gpu_busy_frac")
-
-    def _write_manifest(self, status: str) -> None:
-        assert self.path is not None
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(
-            self.path / "manifest.json",
-            {
-                "schema_version": SCHEMA_VERSION,
-                "gpuledger_version": __version__,
-                "name": self.name,
-                "command": [],
-                "started_ns": self._started_ns,
-                "ended_ns": time.time_ns() if status == "complete" else None,
-                "status": status,
-                "settings": {},
-                "notes": [],
-            },
-        )
 
     def __call__(self, function: Function) -> Function:
         """Return ``function`` wrapped so that each call is recorded, into a numbered run each."""

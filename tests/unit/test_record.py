@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gpuledger
-from gpuledger.errors import UsageError
+from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run import Run
 from gpuledger.units import format_bytes
 
@@ -213,7 +213,7 @@ def take_away(then: str) -> None:
 
 
 def test_what_cannot_be_written_is_told_unless_the_block_has_an_error_of_its_own(step: Training) -> None:
-    with pytest.raises(FileExistsError, match=r"gone\.ledger"):
+    with pytest.raises(InputError, match=r"gone\.ledger"):
         take_away("")
     Path("gone.ledger").unlink()
     with pytest.raises(ZeroDivisionError) as caught:
