@@ -12,6 +12,7 @@ from gpuledger.analyze.formulas import Work, family_of, work_of
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import is_operator
+from gpuledger.operators.beyond import Best, best_of
 from gpuledger.operators.features import Features, Floats, features_of, shape_family
 from gpuledger.operators.law import Laws, Task, learn_laws, times_ns
 from gpuledger.operators.method import Mode
@@ -90,11 +91,12 @@ class Range:
 class Model:
     """What was learned on one card. ``power`` is None where the book holds no energy.
 
-    ``time`` is log2 of how many times what its law says an operator takes.
+    ``time`` is log2 of how many times what its law says an operator takes; ``best`` where that goes beyond the range.
     """
 
     roof: Roof
     laws: Laws
+    best: Mapping[str, Best]
     time: Quantity
     power: Quantity | None
     ranges: Mapping[str, Range]
@@ -154,10 +156,11 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
     powered = np.array([bool(one.power_w) for one in examples])
     power = None
     if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
-        target = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
-        power = _quantity(features[powered], target, groups[powered])
-    time = _quantity(features, time_target(examples, roof, laws, tasks), groups)
-    return Model(roof, laws, time, power, _ranges(examples), len(examples), book_digest)
+        shares = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
+        power = _quantity(features[powered], shares, groups[powered])
+    target = time_target(examples, roof, laws, tasks)
+    time = _quantity(features, target, groups)
+    return Model(roof, laws, best_of(tasks, target, roof), time, power, _ranges(examples), len(examples), book_digest)
 
 
 def tasks_of(keys: Sequence[OperatorKey]) -> list[Task]:

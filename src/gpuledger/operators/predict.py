@@ -14,6 +14,7 @@ import numpy as np
 from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import InputError
 from gpuledger.model.operator_key import OperatorKey
+from gpuledger.operators.beyond import Best, drawn_to_best
 from gpuledger.operators.features import NAMES, features_of
 from gpuledger.operators.fit import (
     Example,
@@ -31,7 +32,7 @@ from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
 from gpuledger.operators.trees import Forest, Levels
 
-VERSION = 4
+VERSION = 5
 """Version of a model's file."""
 GUESS = 4.0
 """How many times more or less an operator may take that is only known by its roof."""
@@ -68,12 +69,14 @@ class FittedPredictor:
         beyond = np.array(
             [doublings_beyond(key, self._model.ranges, work) for key, work in zip(keys, works, strict=True)]
         )
-        times = [laws_ns * np.exp2(share) for share in self._model.time.predict(features, beyond)]
+        shares = self._model.time.predict(features, beyond)
+        drawn = drawn_to_best(tasks, shares[0], self._model.best, self._model.roof)
+        times = [laws_ns * np.exp2(share + drawn) for share in shares]
         powers = None
         limit_w = self.roof.power_limit_w
         if self._model.power is not None and limit_w:
-            shares = self._model.power.predict(features, beyond)
-            powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in shares]
+            told = self._model.power.predict(features, beyond)
+            powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in told]
         return [
             Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges, work))
             for place, (key, work) in enumerate(zip(keys, works, strict=True))
@@ -131,6 +134,7 @@ def save_model(model: Model, place: Path) -> None:
         "features": NAMES,
         "roof": asdict(model.roof),
         "laws": model.laws,
+        "best": {name: asdict(one) for name, one in model.best.items()},
         "ranges": {name: asdict(one) for name, one in model.ranges.items()},
         "widen": {"time": model.time.widen, "power": None if model.power is None else model.power.widen},
         "examples": model.examples,
@@ -163,6 +167,7 @@ def load_model(place: Path) -> Model:
             quantities = {name: _quantity(name, facts["widen"][name], arrays) for name in _QUANTITIES}
         ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
         laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
+        best = {name: Best(float(one["share"]), float(one["largest_ns"])) for name, one in facts["best"].items()}
         roof, examples, digest = Roof(**facts["roof"]), facts["examples"], facts["book_digest"]
     except OSError as error:
         raise InputError(f"{place}: {error.strerror or 'not a model'}", hint="gpuledger ops fit -o FILE") from error
@@ -171,7 +176,7 @@ def load_model(place: Path) -> Model:
     time = quantities["time"]
     if time is None:
         raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")
-    return Model(roof, laws, time, quantities["power"], ranges, examples, digest)
+    return Model(roof, laws, best, time, quantities["power"], ranges, examples, digest)
 
 
 def _quantity(name: str, widen: float | None, arrays: Any) -> Quantity | None:
