@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuledger.analyze.device_pools import UNKNOWN_POOL, find_pool_ids
+from gpuledger.analyze.device_pools import find_pool_ids
 from gpuledger.model.journal import Journal, Part, journal_of
+from gpuledger.model.pools import UNKNOWN_POOL
 
 
 def journal(*rows: tuple[int, int, int, int]) -> Journal:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import pickletools
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
-from imports import DATA, make, rows
+from hypothesis import strategies as st
+from imports import DATA, make, read, rows
 from random_runs import Life, block_rows, lives, written
 from recordings.load import RECORDINGS, post_recording
 from synthetic import HOSTILE, make_run
@@ -22,7 +24,7 @@ from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.live import allocated_curve, read_lives
 from gpuledger.cli.main import main
 from gpuledger.model.export_snapshot import snapshot_of
-from gpuledger.model.run import Rank, read_run
+from gpuledger.model.run import KeptRank, Rank, read_run
 
 
 def export(run: Path, *words: object) -> Result:
@@ -207,6 +209,35 @@ def test_pools_of_graphs_and_of_the_program_are_their_segments() -> None:
         block["pool_id"] = pool
     with written(blocks) as rank:
         assert [one["segment_pool_id"] for one in snapshot_of(rank)["segments"]] == [(0, 0), (3, 0), (0, 2), (0, 0)]
+
+
+@given(lives, st.lists(st.none() | st.integers(-(1 << 31) + 1, (1 << 31) - 1), min_size=25, max_size=25))
+@settings(max_examples=15, deadline=None)
+def test_pools_survive_the_way_there_back_and_there_again(drawn: list[Life], pools: list[int | None]) -> None:
+    blocks = block_rows(drawn)
+    for block, pool in zip(blocks, pools, strict=False):
+        block["pool_id"] = pool if block["device_idx"] >= 0 else None
+    with written(blocks) as rank:
+        once = snapshot_of(rank)
+    imported = rank_of(once)
+    assert pools_by_place(snapshot_of(imported)) == pools_by_place(once)
+    back = {block["address"]: block["pool_id"] for block in imported.table("blocks").to_pylist()}
+    for block in blocks:
+        if block["device_idx"] >= 0:  # CPU tensors have no address of their own
+            assert back[block["address"]] == (block["pool_id"] or 0)
+
+
+def rank_of(snapshot: dict[str, Any]) -> Rank:
+    """Return a snapshot as the import has it."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory) / "x.pickle"
+        place.write_bytes(pickle.dumps(snapshot, protocol=4))
+        (imported,) = read("torch-snapshot", place).ranks
+    return KeptRank(0, Path(), dict(imported.facts), dict(imported.tables))
+
+
+def pools_by_place(snapshot: dict[str, Any]) -> dict[tuple[int, int], tuple[int, int]]:
+    return {(one["device"], one["address"]): one["segment_pool_id"] for one in snapshot["segments"]}
 
 
 @given(lives)

@@ -122,6 +122,29 @@ def test_several_devices_and_private_pools(tmp_path: Path) -> None:
     check_views(run.path, tmp_path)
 
 
+POOLS = [((5, 0), 5), ([0, 3], -3), ((0, 0), 0), (None, None), ((1 << 31, 0), None), ((-1, 0), None), ((True, 0), None)]
+
+
+@pytest.mark.parametrize(("pair", "expected"), [*POOLS, ((1, 2, 3), None), ("ab", None)], ids=str)
+def test_a_blocks_pool_is_that_of_the_segment_around_it(pair: Any, expected: int | None, tmp_path: Path) -> None:
+    """What was there before its segment was taken, and what is gone with its own, has none that is known."""
+    trace = [
+        event(0, "alloc", BASE, 7),
+        event(1, "free_requested", BASE, 7),
+        event(2, "free_completed", BASE, 7),
+        event(3, "segment_free", BASE, 2 * MIB),
+        event(4, "segment_alloc", BASE, 2 * MIB),
+        event(5, "alloc", BASE, 10),
+        event(6, "snapshot", 0, 0),
+    ]
+    around = segment(0, BASE, [(512, 10, 1), (2 * MIB - 512, 0, 0)]) | {"segment_pool_id": pair}
+    if pair is None:
+        del around["segment_pool_id"]
+    run = make("torch-snapshot", tmp_path, write(tmp_path / "snap.pickle", snapshot([around], trace)))
+    found = {row["requested_bytes"]: row["pool_id"] for row in run.table("blocks").to_pylist()}
+    assert found == {7: None, 10: expected}
+
+
 def test_expandable_segments(tmp_path: Path) -> None:
     """Mapped in two pieces, one block across both; an end unmapped later, and what lay in it was given back before."""
     mapped = 20 * MIB

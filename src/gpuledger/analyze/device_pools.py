@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.model.journal import Journal
-
-UNKNOWN_POOL = np.int32(np.iinfo(np.int32).min)
-"""Stands for the pool of a block whose segment no snapshot shows."""
+from gpuledger.model.pools import UNKNOWN_POOL
 
 
 def segment_pools(journal: Journal, device_idx: int) -> dict[int, str]:

@@ -14,6 +14,7 @@ from gpuledger.collect import torch_private
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
+from gpuledger.model.pools import pool_number
 
 MAX_ENTRIES = 4_000_000
 """Events the allocator may keep between two drains (about 250 bytes each); drains come long before."""
@@ -171,12 +172,6 @@ class CudaRecorder:
         return settings
 
 
-def _pool_id(segment: dict[str, Any]) -> int:
-    """Return 0 for the default pool, a graph's own pool as its number, one the program made as minus its number."""
-    of_graph, of_program = segment.get("segment_pool_id", (0, 0))
-    return int(of_graph or -of_program)
-
-
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
@@ -189,7 +184,7 @@ def _segment_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
         "stream": [_signed(segment["stream"]) for segment in segments],
         "small": [segment["segment_type"] == "small" for segment in segments],
         "expandable": [bool(segment.get("is_expandable")) for segment in segments],
-        "pool_id": [_pool_id(segment) for segment in segments],
+        "pool_id": [pool_number(*segment.get("segment_pool_id", (0, 0))) for segment in segments],
     }
 
 

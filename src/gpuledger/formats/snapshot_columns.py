@@ -73,12 +73,6 @@ class SnapshotColumns:
         """Return the stack of every item as its number in ``stacks``; -1 where it has none."""
         return self._numbered(items, key, self._stacks_at, self._stack_of, self._stack_of_memo)
 
-    def values(self, items: list[Any], key: str) -> Iterator[Any]:
-        """Yield a value of every item, None where it has none; runs have only simple ones, which are not made."""
-        for _, _, item in _pieces(items):
-            if not isinstance(item, Run):
-                yield item.get(key)
-
     def _column(self, table: RecordTable, key: str) -> Column | None:
         return next((column for number, column in table.columns.items() if self._memo.get(number) == key), None)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.replay import SMALL_BYTES, AllocatorSettings, OpenState, Replay, replay
 from gpuledger.model.journal import Action, BlockState
+from gpuledger.model.pools import UNKNOWN_POOL
 
 I64 = NDArray[np.int64]
 MIN_ONE_SIDED = 16
@@ -43,11 +44,15 @@ class Trace:
 
 @dataclass(frozen=True)
 class Closing:
-    """One device's segments and blocks as the snapshot shows them, by address."""
+    """One device's segments and blocks as the snapshot shows them, by address.
+
+    ``segment_pool`` is as ``blocks.pool_id``, :data:`UNKNOWN_POOL` where the snapshot does not tell.
+    """
 
     segment_address: I64
     segment_bytes: I64
     segment_stream: I64
+    segment_pool: I64
     expandable: NDArray[np.bool_]
     address: I64
     bytes: I64
@@ -68,6 +73,23 @@ class DeviceLives:
     lives: Replay
     stack_id: I64
     text_id: I64
+
+    @property
+    def pool_id(self) -> I64:
+        """Return each block's pool: that of the segment shown around it; :data:`UNKNOWN_POOL` where there is none.
+
+        A block that was there before its segment was taken from the driver lay in another one at the same address.
+        """
+        closing, lives = self.closing, self.lives
+        if not closing.segment_address.size:
+            return np.full(lives.address.size, UNKNOWN_POOL, dtype=np.int64)
+        order = np.argsort(closing.segment_address)
+        first = closing.segment_address[order]
+        place = order[np.maximum(np.searchsorted(first, lives.address, side="right") - 1, 0)]
+        start, size = closing.segment_address[place], closing.segment_bytes[place]
+        taken = _last_events(self.trace, Action.SEGMENT_ALLOC, closing.segment_address)
+        shown = (lives.address >= start) & (lives.address < start + size) & (lives.alloc_index >= taken[place])
+        return np.where(shown, closing.segment_pool[place], UNKNOWN_POOL)
 
     @property
     def bytes_differ(self) -> int:
@@ -210,6 +232,15 @@ def _by_address(trace: Trace, action: Action) -> tuple[I64, I64]:
     events = np.flatnonzero(trace.action == action)
     order = np.argsort(trace.address[events], kind="stable")
     return trace.address[events][order], events[order]
+
+
+def _last_events(trace: Trace, action: Action, address: I64) -> I64:
+    """Return the last event of one kind at each of ``address``; -1 where there is none."""
+    places, events = _by_address(trace, action)
+    found = np.searchsorted(places, address, side="right") - 1
+    last: I64 = np.concatenate((events, [-1]))[found]
+    last[(found < 0) | (np.concatenate((places, [0]))[found] != address)] = -1
+    return last
 
 
 def _state_before(trace: Trace, freed: I64) -> I64:

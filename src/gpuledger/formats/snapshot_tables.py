@@ -16,6 +16,7 @@ from gpuledger.formats.snapshot_lives import I64, DeviceLives
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.journal import Action
+from gpuledger.model.pools import UNKNOWN_POOL
 from gpuledger.model.tables import TABLES
 
 if TYPE_CHECKING:
@@ -204,11 +205,13 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
 def _blocks(device: DeviceLives, words: _Words) -> pa.Table:
     lives, text = device.lives, device.text_id
     names, modules, scopes = words.name_ids(text, device.stack_id), words.module_ids(text), words.scope_ids(text)
+    pools = device.pool_id
     return _table(
         "blocks",
         {
             "device_idx": np.full(lives.address.size, device.device_idx),
             "stream": lives.stream,
+            "pool_id": _maybe(pools, pools == UNKNOWN_POOL, "int32"),
             "address": lives.address,
             "requested_bytes": lives.requested_bytes,
             "allocated_bytes": lives.allocated_bytes,

@@ -22,11 +22,13 @@ from gpuledger.formats.snapshot_lives import I64, Closing, DeviceLives, Trace, f
 from gpuledger.formats.snapshot_tables import snapshot_tables
 from gpuledger.model.imported import ImportedRank, ImportedRun
 from gpuledger.model.journal import Action, BlockState
+from gpuledger.model.pools import UNKNOWN_POOL, pool_number
 
 MAX_BYTES = 1 << 44
 """More than any card has; a larger block or segment means that the file is damaged."""
 MAX_DEVICES = 4_096
 _LATEST_US = 1 << 53
+_LARGEST_POOL = (1 << 31) - 1
 
 ACTIONS = {
     "alloc": Action.ALLOC,
@@ -165,6 +167,7 @@ def _closing(columns: SnapshotColumns, segments: list[Any]) -> Closing:
         segment_address=segment_address,
         segment_bytes=_checked(segment_bytes, "segment"),
         segment_stream=streams,
+        segment_pool=np.array([_pool_of(segment.get("segment_pool_id")) for segment in segments], dtype=np.int64),
         expandable=np.array([segment.get("is_expandable") is True for segment in segments], dtype=bool),
         address=segment_address[owner] + before[:-1] - before[first][owner],
         bytes=sizes,
@@ -174,6 +177,13 @@ def _closing(columns: SnapshotColumns, segments: list[Any]) -> Closing:
         stack_id=columns.stack_numbers(items),
         text_id=columns.labels(items, "user_metadata"),
     )
+
+
+def _pool_of(pair: Any) -> int:
+    """Return a segment's pool by its number; :data:`UNKNOWN_POOL` where the file has none that could be one."""
+    numbers = pair if type(pair) in (tuple, list) and len(pair) == 2 else (None, None)
+    known = all(type(number) is int and 0 <= number <= _LARGEST_POOL for number in numbers)
+    return pool_number(*numbers) if known else int(UNKNOWN_POOL)
 
 
 def _checked(sizes: I64, what: str) -> I64:

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gpuledger.model.pools import pool_pair
+
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
@@ -253,10 +255,10 @@ class _Device:
         }
 
     def _pool_of(self, start: int, size: int) -> tuple[int, int]:
-        """Return a segment's pool as torch numbers it: a CUDA graph's, the program's. Its last block's is taken."""
+        """Return a segment's pool as torch numbers it. Its last block's is taken."""
         low, high = (bisect_left(self._known_pools, (place,)) for place in (start, start + size))
         pool = max(((index, pool) for _, index, pool in self._known_pools[low:high]), default=(0, 0))[1]
-        return max(pool, 0), max(-pool, 0)
+        return pool_pair(pool)
 
     def _rows(self, start: int, size: int, inside: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows, place = [], start
