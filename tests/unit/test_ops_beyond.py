@@ -11,15 +11,15 @@ from gpuledger.analyze.formulas import work_of
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.beyond import HALF_WAY, Best, best_of, drawn_to_best
 from gpuledger.operators.describe_json import tensor
-from gpuledger.operators.law import LEAST_EXAMPLES, Task, kind_of
+from gpuledger.operators.law import LEAST_EXAMPLES, Operation, kind_of
 from gpuledger.operators.roof import Roof
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 
 
-def product(m: int, k: int = 4096, n: int = 4096) -> Task:
+def product(m: int, k: int = 4096, n: int = 4096) -> Operation:
     key = OperatorKey("aten.mm.default", (tensor((m, k), "float32"), tensor((k, n), "float32")))
-    return Task(key, work_of(key), ())
+    return Operation(key, work_of(key), ())
 
 
 EXAMPLES = [product(16 * number) for number in range(1, LEAST_EXAMPLES + 1)]
@@ -36,9 +36,9 @@ def test_the_best_is_of_the_larger_half() -> None:
 
 def test_few_examples_and_what_follows_no_law_have_none() -> None:
     relu = OperatorKey("aten.relu.default", (tensor((64, 64), "float32"),))
-    tasks = [*EXAMPLES[1:], *[Task(relu, work_of(relu), ())] * 100]
-    assert best_of(tasks, np.zeros(len(tasks)), ROOF) == {}
-    assert drawn_to_best(tasks, np.ones(len(tasks)), {}, ROOF).tolist() == [0.0] * len(tasks)
+    operations = [*EXAMPLES[1:], *[Operation(relu, work_of(relu), ())] * 100]
+    assert best_of(operations, np.zeros(len(operations)), ROOF) == {}
+    assert drawn_to_best(operations, np.ones(len(operations)), {}, ROOF).tolist() == [0.0] * len(operations)
 
 
 def test_half_of_the_way_is_gone_in_so_many_doublings() -> None:

@@ -10,64 +10,66 @@ import pytest
 from gpuledger.analyze.formulas import work_of
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.describe_json import tensor
-from gpuledger.operators.law import LEAST_EXAMPLES, Task, _parts, kind_of, learn_laws, times_ns
+from gpuledger.operators.law import LEAST_EXAMPLES, Operation, _parts, kind_of, learn_laws, times_ns
 from gpuledger.operators.roof import FLOOR_NS, Roof
 
 ROOF = Roof("card", {"float32": 60.0, "tf32": 400.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 FACTORS = (3.0, 0.0, 0.5, 1.0, 1.2, 2.0)
 
 
-def convolution(channels: int, size: int, kernel: int = 3, groups: int = 1) -> Task:
+def convolution(channels: int, size: int, kernel: int = 3, groups: int = 1) -> Operation:
     image, weight = tensor((32, channels, size, size), "float32"), (channels, channels // groups, kernel, kernel)
     inputs = (image, tensor(weight, "float32"), None, [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], groups)
     key = OperatorKey("aten.convolution.default", inputs, {"tf32": True})
-    return Task(key, work_of(key), (channels * size * size * 32 * 8,))
+    return Operation(key, work_of(key), (channels * size * size * 32 * 8,))
 
 
-def product(m: int, k: int, n: int) -> Task:
+def product(m: int, k: int, n: int) -> Operation:
     key = OperatorKey("aten.mm.default", (tensor((m, k), "float32"), tensor((k, n), "float32")))
-    return Task(key, work_of(key), ())
+    return Operation(key, work_of(key), ())
 
 
-def drawn(count: int, seed: int = 0) -> list[Task]:
+def drawn(count: int, seed: int = 0) -> list[Operation]:
     random = np.random.default_rng(seed)
     return [convolution(int(random.integers(8, 500)), int(random.integers(4, 60))) for _ in range(count)]
 
 
-def law_ns(task: Task) -> float:
-    return float(np.dot(FACTORS, _parts(task, ROOF)))
+def law_ns(operation: Operation) -> float:
+    return float(np.dot(FACTORS, _parts(operation, ROOF)))
 
 
 def test_a_law_is_found_again_and_holds_far_beyond_what_it_was_learned_from() -> None:
-    tasks = drawn(80)
-    laws = learn_laws(tasks, np.array([law_ns(task) for task in tasks]), ROOF)
+    operations = drawn(80)
+    laws = learn_laws(operations, np.array([law_ns(operation) for operation in operations]), ROOF)
     assert laws["convolution, dense"] == pytest.approx(FACTORS, abs=0.02)
     large = convolution(1024, 200, 5)
     assert times_ns([large], ROOF, laws)[0] == pytest.approx(law_ns(large), rel=0.01)
 
 
 def test_a_few_far_off_do_not_bend_it() -> None:
-    tasks = drawn(100)
-    took_ns = np.array([law_ns(task) for task in tasks])
+    operations = drawn(100)
+    took_ns = np.array([law_ns(operation) for operation in operations])
     took_ns[::20] *= 5
-    said_ns = times_ns(drawn(30, 1), ROOF, learn_laws(tasks, took_ns, ROOF))
-    assert said_ns == pytest.approx([law_ns(task) for task in drawn(30, 1)], rel=0.15)
+    said_ns = times_ns(drawn(30, 1), ROOF, learn_laws(operations, took_ns, ROOF))
+    assert said_ns == pytest.approx([law_ns(operation) for operation in drawn(30, 1)], rel=0.15)
 
 
 def test_with_few_examples_and_for_other_operators_the_roof_is_the_law() -> None:
-    tasks = drawn(LEAST_EXAMPLES - 1)
-    assert learn_laws(tasks, np.ones(len(tasks)), ROOF) == {}
+    operations = drawn(LEAST_EXAMPLES - 1)
+    assert learn_laws(operations, np.ones(len(operations)), ROOF) == {}
     relu = OperatorKey("aten.relu.default", (tensor((64, 64), "float32"),))
-    other = Task(relu, work_of(relu), ())
+    other = Operation(relu, work_of(relu), ())
     assert kind_of(other) == ""
-    asked = [other, tasks[0], product(64, 64, 64)]
+    asked = [other, operations[0], product(64, 64, 64)]
     assert times_ns(asked, ROOF, {}) == pytest.approx([ROOF.time_ns(one.key, one.work) for one in asked])
 
 
 def test_a_product_takes_its_launches_and_its_roof() -> None:
-    tasks = [product(2**a, 2**b, 2**c) for a in range(5, 9) for b in range(5, 9) for c in range(5, 9)]
-    took_ns = np.array([2 * FLOOR_NS + 1.4 * (ROOF.time_ns(task.key, task.work) - FLOOR_NS) for task in tasks])
-    laws = learn_laws(tasks, took_ns, ROOF)
+    operations = [product(2**a, 2**b, 2**c) for a in range(5, 9) for b in range(5, 9) for c in range(5, 9)]
+    took_ns = np.array(
+        [2 * FLOOR_NS + 1.4 * (ROOF.time_ns(operation.key, operation.work) - FLOOR_NS) for operation in operations]
+    )
+    laws = learn_laws(operations, took_ns, ROOF)
     assert laws == {"matmul, common cores": pytest.approx((2.0, 1.4), abs=0.01)}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuledger.operators.features import Floats
-from gpuledger.operators.law import LEAST_EXAMPLES, Task, kind_of
+from gpuledger.operators.law import LEAST_EXAMPLES, Operation, kind_of
 from gpuledger.operators.roof import Roof
 
 BEST_FRAC = 0.1
@@ -29,16 +29,16 @@ class Best:
     largest_ns: float
 
 
-def best_of(tasks: Sequence[Task], target: Floats, roof: Roof) -> dict[str, Best]:
+def best_of(operations: Sequence[Operation], target: Floats, roof: Roof) -> dict[str, Best]:
     """Return the best of each kind of which there are enough examples.
 
     Args:
-        tasks: The examples.
+        operations: The examples.
         target: log2 of how many times its law each takes, float64[n].
         roof: The card's.
     """
-    kinds = np.array([kind_of(task) for task in tasks], dtype=np.str_)
-    least_ns = _least_ns(tasks, roof)
+    kinds = np.array([kind_of(operation) for operation in operations], dtype=np.str_)
+    least_ns = _least_ns(operations, roof)
     found = {}
     for kind in sorted(set(kinds.tolist()) - {""}):
         places = np.flatnonzero(kinds == kind)
@@ -48,21 +48,23 @@ def best_of(tasks: Sequence[Task], target: Floats, roof: Roof) -> dict[str, Best
     return found
 
 
-def drawn_to_best(tasks: Sequence[Task], middle: Floats, best: Mapping[str, Best], roof: Roof) -> Floats:
+def drawn_to_best(operations: Sequence[Operation], middle: Floats, best: Mapping[str, Best], roof: Roof) -> Floats:
     """Return by how much less log2 each operator takes than is told of it, float64[n]: 0 within the range.
 
     Args:
-        tasks: The operators.
+        operations: The operators.
         middle: log2 of how many times its law each was told to take, float64[n].
         best: Of each kind.
         roof: That of the card which ``best`` was learned on.
     """
     none = Best(0.0, float("inf"))
-    known = [best.get(kind_of(task), none) for task in tasks]
-    times_beyond = np.maximum(_least_ns(tasks, roof) / np.array([one.largest_ns for one in known]), 1.0)
+    known = [best.get(kind_of(operation), none) for operation in operations]
+    times_beyond = np.maximum(_least_ns(operations, roof) / np.array([one.largest_ns for one in known]), 1.0)
     way = 1 - np.exp2(-np.log2(times_beyond) / HALF_WAY)
     return np.asarray(np.minimum(np.array([one.share for one in known]) - middle, 0.0) * way)
 
 
-def _least_ns(tasks: Sequence[Task], roof: Roof) -> Floats:
-    return np.array([max(roof.least_ns(task.key, task.work), 1.0) for task in tasks], dtype=np.float64)
+def _least_ns(operations: Sequence[Operation], roof: Roof) -> Floats:
+    return np.array(
+        [max(roof.least_ns(operation.key, operation.work), 1.0) for operation in operations], dtype=np.float64
+    )

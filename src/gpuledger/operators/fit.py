@@ -14,7 +14,7 @@ from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.around import is_operator
 from gpuledger.operators.beyond import Best, best_of
 from gpuledger.operators.features import Features, Floats, features_of, shape_family
-from gpuledger.operators.law import Laws, Task, learn_laws, times_ns
+from gpuledger.operators.law import Laws, Operation, learn_laws, times_ns
 from gpuledger.operators.method import Mode
 from gpuledger.operators.process import Process, learn_process
 from gpuledger.operators.records import Record
@@ -143,14 +143,14 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
     powers = [example.power_w for example in examples if example.power_w]
     if roof.power_limit_w is None and powers:
         roof = replace(roof, power_limit_w=max(powers))
-    tasks = tasks_of([one.key for one in examples])
-    laws = learn_laws(tasks, np.array([one.time_ns for one in examples]), roof)
+    operations = operations_of([one.key for one in examples])
+    laws = learn_laws(operations, np.array([one.time_ns for one in examples]), roof)
     features = features_of(
-        [task.key for task in tasks],
+        [operation.key for operation in operations],
         [one.is_hot for one in examples],
         roof,
-        [task.work for task in tasks],
-        [task.held for task in tasks],
+        [operation.work for operation in operations],
+        [operation.held for operation in operations],
     )
     groups = group_numbers(examples)
     powered = np.array([bool(one.power_w) for one in examples])
@@ -158,22 +158,24 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
     if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
         shares = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
         power = _quantity(features[powered], shares, groups[powered])
-    target = time_target(examples, roof, laws, tasks)
+    target = time_target(examples, roof, laws, operations)
     time = _quantity(features, target, groups)
-    return Model(roof, laws, best_of(tasks, target, roof), time, power, _ranges(examples), len(examples), book_digest)
+    return Model(
+        roof, laws, best_of(operations, target, roof), time, power, _ranges(examples), len(examples), book_digest
+    )
 
 
-def tasks_of(keys: Sequence[OperatorKey]) -> list[Task]:
+def operations_of(keys: Sequence[OperatorKey]) -> list[Operation]:
     """Return operators as laws see them."""
-    return [Task(key, work_of(key), held) for key, held in zip(keys, held_by(keys), strict=True)]
+    return [Operation(key, work_of(key), held) for key, held in zip(keys, held_by(keys), strict=True)]
 
 
 def time_target(
-    examples: Sequence[Example], roof: Roof, laws: Laws | None = None, tasks: Sequence[Task] | None = None
+    examples: Sequence[Example], roof: Roof, laws: Laws | None = None, operations: Sequence[Operation] | None = None
 ) -> Floats:
     """Return log2 of how many times what its law says each example takes; without laws, the roof."""
-    tasks = tasks or tasks_of([one.key for one in examples])
-    return np.log2(np.array([one.time_ns for one in examples]) / times_ns(tasks, roof, laws or {}))
+    operations = operations or operations_of([one.key for one in examples])
+    return np.log2(np.array([one.time_ns for one in examples]) / times_ns(operations, roof, laws or {}))
 
 
 def group_numbers(examples: Sequence[Example]) -> npt.NDArray[np.int64]:

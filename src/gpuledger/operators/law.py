@@ -31,51 +31,53 @@ Laws = Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Task:
-    """An operator as laws see it."""
+class Operation:
+    """One operator as laws see it: its call, what it has to do, and the workspaces held beside it."""
 
     key: OperatorKey
     work: Work
     held: Held
 
 
-def kind_of(task: Task) -> str:
+def kind_of(operation: Operation) -> str:
     """Return which law an operator follows; empty where the roof is its law."""
-    if task.work.family == "matmul":
-        return f"matmul, {'tensor cores' if uses_cores(task.key) else 'common cores'}"
-    if task.work.family not in ("convolution", "convolution_backward"):
+    if operation.work.family == "matmul":
+        return f"matmul, {'tensor cores' if uses_cores(operation.key) else 'common cores'}"
+    if operation.work.family not in ("convolution", "convolution_backward"):
         return ""
-    return f"{task.work.family}, {'groups' if task.work.groups > 1 else 'dense'}"
+    return f"{operation.work.family}, {'groups' if operation.work.groups > 1 else 'dense'}"
 
 
-def times_ns(tasks: Sequence[Task], roof: Roof, laws: Laws) -> Floats:
+def times_ns(operations: Sequence[Operation], roof: Roof, laws: Laws) -> Floats:
     """Return what operators take by their laws, float64[n]; by the roof where none was learned."""
-    return np.array([_time_ns(task, roof, laws.get(kind_of(task))) for task in tasks], dtype=np.float64)
+    return np.array(
+        [_time_ns(operation, roof, laws.get(kind_of(operation))) for operation in operations], dtype=np.float64
+    )
 
 
-def _time_ns(task: Task, roof: Roof, law: tuple[float, ...] | None) -> float:
+def _time_ns(operation: Operation, roof: Roof, law: tuple[float, ...] | None) -> float:
     if law is None:
-        return roof.time_ns(task.key, task.work)
-    return max(float(np.dot(law, _parts(task, roof))), FLOOR_NS)
+        return roof.time_ns(operation.key, operation.work)
+    return max(float(np.dot(law, _parts(operation, roof))), FLOOR_NS)
 
 
-def _parts(task: Task, roof: Roof) -> tuple[float, ...]:
+def _parts(operation: Operation, roof: Roof) -> tuple[float, ...]:
     """Return what each part takes at least, in ns.
 
     That is, of a product, its launches and what the roof says beside them; of a convolution its launches, its FLOPs,
     these with tiles and waves that are not full, the bytes that it reads and writes, and those that it works in.
     """
-    work, launches_ns = task.work, FLOOR_NS * task.work.launches
+    work, launches_ns = operation.work, FLOOR_NS * operation.work.launches
     if work.family == "matmul":
-        return launches_ns, roof.time_ns(task.key, work) - launches_ns
-    compute_ns = work.flops / roof.peak(task.key)
+        return launches_ns, roof.time_ns(operation.key, work) - launches_ns
+    compute_ns = work.flops / roof.peak(operation.key)
     return (
         launches_ns,
         compute_ns,
         compute_ns * _idle(work, LARGE, roof),
         compute_ns * _idle(work, SMALL, roof),
         work.bytes / roof.byte_per_ns,
-        sum(task.held) / roof.byte_per_ns,
+        sum(operation.held) / roof.byte_per_ns,
     )
 
 
@@ -89,18 +91,18 @@ def _idle(work: Work, tile: int, roof: Roof) -> float:
     return min(filled / (gemm.batch * gemm.m * gemm.n), MOST_IDLE)
 
 
-def learn_laws(tasks: Sequence[Task], took_ns: Floats, roof: Roof) -> dict[str, tuple[float, ...]]:
+def learn_laws(operations: Sequence[Operation], took_ns: Floats, roof: Roof) -> dict[str, tuple[float, ...]]:
     """Return the law of each kind of which there are enough examples: how often each of its parts is done.
 
     Raises:
         UsageError: SciPy, which comes with scikit-learn, is not installed.
     """
-    kinds = np.array([kind_of(task) for task in tasks], dtype=np.str_)
+    kinds = np.array([kind_of(operation) for operation in operations], dtype=np.str_)
     found = {}
     for kind in sorted(set(kinds.tolist()) - {""}):
         places = np.flatnonzero(kinds == kind).tolist()
         if len(places) >= LEAST_EXAMPLES:
-            parts = np.array([_parts(tasks[place], roof) for place in places], dtype=np.float64)
+            parts = np.array([_parts(operations[place], roof) for place in places], dtype=np.float64)
             found[kind] = _learn(parts, took_ns[places])
     return found
 

@@ -22,8 +22,8 @@ from gpuledger.operators.fit import (
     Quantity,
     Range,
     doublings_beyond,
+    operations_of,
     out_of_range,
-    tasks_of,
     time_target,
 )
 from gpuledger.operators.law import times_ns
@@ -62,15 +62,15 @@ class FittedPredictor:
         """Return the cost of one call of each operator, and what is to be said of it."""
         if not keys:
             return []
-        tasks = tasks_of(keys)
-        works = [task.work for task in tasks]
-        features = features_of(keys, hot, self.roof, works, [task.held for task in tasks])
-        laws_ns = times_ns(tasks, self.roof, self._model.laws)
+        operations = operations_of(keys)
+        works = [operation.work for operation in operations]
+        features = features_of(keys, hot, self.roof, works, [operation.held for operation in operations])
+        laws_ns = times_ns(operations, self.roof, self._model.laws)
         beyond = np.array(
             [doublings_beyond(key, self._model.ranges, work) for key, work in zip(keys, works, strict=True)]
         )
         shares = self._model.time.predict(features, beyond)
-        drawn = drawn_to_best(tasks, shares[0], self._model.best, self._model.roof)
+        drawn = drawn_to_best(operations, shares[0], self._model.best, self._model.roof)
         times = [laws_ns * np.exp2(share + drawn) for share in shares]
         powers = None
         limit_w = self.roof.power_limit_w
