@@ -14,22 +14,20 @@ from collections.abc import Callable, Iterator
 
 from gpuledger.analyze.replay import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
 from gpuledger.model.journal import Action
-from gpuledger.virtual.pools import LARGE_SEGMENT_BYTES, MIB, Block, Counters, Limits, OutOfMemoryError, Pool
+from gpuledger.virtual.expandable import ExpandableSegments, room_of
+from gpuledger.virtual.memory import ROUND_LARGE_BYTES, CardMemory, Listener, unheard
+from gpuledger.virtual.pools import (
+    LARGE_SEGMENT_BYTES,
+    MIB,
+    SMALL_SEGMENT_BYTES,
+    Block,
+    Limits,
+    OutOfMemoryError,
+    Pool,
+    merge_neighbours,
+)
 
-SMALL_SEGMENT_BYTES = 2 * MIB
 MIN_LARGE_BYTES = 10 * MIB
-ROUND_LARGE_BYTES = 2 * MIB
-_FIRST_ADDRESS = 0x7F00_0000_0000
-_VIRTUAL_SPACE_BYTES = 1 << 44
-"""Address space of one expandable segment; a real one reserves 1 1/8 of the card's memory."""
-
-
-Listener = Callable[[Action, int, int, int], None]
-"""Called with action, address, bytes (requested for blocks, whole for segments) and stream."""
-
-
-def _unheard(_action: Action, _address: int, _bytes: int, _stream: int) -> None:
-    return
 
 
 class CachingAllocator:
@@ -46,19 +44,16 @@ class CachingAllocator:
         self,
         settings: AllocatorSettings | None = None,
         limits: Limits | None = None,
-        listen: Listener = _unheard,
+        listen: Listener = unheard,
         place: Callable[[int], int] | None = None,
     ) -> None:
         self.settings = settings or AllocatorSettings()
-        self.limits = limits or Limits()
-        self.counters = Counters()
+        self.memory = CardMemory(limits or Limits(), listen, place)
+        self.counters = self.memory.counters
         self.live: dict[int, Block] = {}
         self._pools = {True: Pool(small=True), False: Pool(small=False)}
         self._awaiting: list[Block] = []
-        self._listen = listen
-        self._place = place or self._next_place
-        self._next_address = _FIRST_ADDRESS
-        self._expandable_starts: list[int] = []
+        self._expandable = ExpandableSegments(self.memory)
 
     # -- what a program asks for --------------------------------------------------------------------------------
 
@@ -79,7 +74,7 @@ class CachingAllocator:
         block.requested_bytes = requested_bytes
         self.live[block.address] = block
         self._count_alloc(block)
-        self._listen(Action.ALLOC, block.address, requested_bytes, stream)
+        self.memory.listen(Action.ALLOC, block.address, requested_bytes, stream)
         return block.address
 
     def free(self, address: int) -> None:
@@ -90,7 +85,7 @@ class CachingAllocator:
         counters.allocated_bytes -= block.size
         counters.requested_bytes -= block.requested_bytes
         counters.free_count += 1
-        self._listen(Action.FREE_REQUESTED, address, block.requested_bytes, block.stream)
+        self.memory.listen(Action.FREE_REQUESTED, address, block.requested_bytes, block.stream)
         if block.used_by:
             self._awaiting.append(block)
         else:
@@ -115,7 +110,7 @@ class CachingAllocator:
         for pool in (self._pools[False], self._pools[True]):
             for block in pool.blocks():
                 if block.expandable:
-                    self._unmap(block)
+                    self._expandable.unmap(block)
                 elif block.is_whole:
                     self._release(block)
 
@@ -143,7 +138,7 @@ class CachingAllocator:
         if block.expandable and self.settings.expandable:
             while block.expandable and place + 1 < len(order):
                 following = pool.free[order[place + 1][1]]
-                if _room(following) >= _room(block):
+                if room_of(following) >= room_of(block):
                     break
                 block, place = following, place + 1
         if not self._may_take(size, block.size):
@@ -158,7 +153,7 @@ class CachingAllocator:
             return True
         if size < limit:
             return block_bytes < limit
-        return block_bytes < size + self.limits.max_non_split_rounding_bytes
+        return block_bytes < size + self.memory.limits.max_non_split_rounding_bytes
 
     def _splits(self, pool: Pool, size: int, rest: int) -> bool:
         if pool.small or self.settings.expandable:
@@ -198,64 +193,28 @@ class CachingAllocator:
 
     def _new_block(self, pool: Pool, size: int, stream: int) -> Block | None:
         if self.settings.expandable:
-            return self._expand(pool, size, stream)
+            return self._expandable.expand(pool, size, stream)
         bytes_taken = _segment_bytes(size)
-        if not self._has_room(bytes_taken):
+        if not self.memory.has_room(bytes_taken):
             return None
-        address = self._place(bytes_taken)
-        self._reserve(bytes_taken)
+        address = self.memory.place(bytes_taken)
         self.counters.segment_count += 1
-        self._listen(Action.SEGMENT_ALLOC, address, bytes_taken, stream)
+        self.memory.take(Action.SEGMENT_ALLOC, address, bytes_taken, stream)
         return Block(address, bytes_taken, stream, pool)
-
-    def _has_room(self, more_bytes: int) -> bool:
-        allowed = self.limits.allowed_bytes
-        return allowed is None or self.counters.reserved_bytes + more_bytes <= allowed
-
-    def _reserve(self, change_bytes: int) -> None:
-        counters = self.counters
-        counters.reserved_bytes += change_bytes
-        counters.peak_reserved_bytes = max(counters.peak_reserved_bytes, counters.reserved_bytes)
-
-    def _next_place(self, size: int) -> int:
-        address = self._next_address
-        self._next_address += -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
-        return address
 
     # -- giving back --------------------------------------------------------------------------------------------
 
     def _complete(self, block: Block) -> None:
         self.counters.active_bytes -= block.size
-        self._listen(Action.FREE_COMPLETED, block.address, block.requested_bytes, block.stream)
-        self._merge_neighbours(block)
+        self.memory.listen(Action.FREE_COMPLETED, block.address, block.requested_bytes, block.stream)
+        merge_neighbours(block)
         block.pool.add(block)
-
-    def _merge_neighbours(self, block: Block) -> None:
-        """Take idle neighbours into ``block``, which is in no list itself."""
-        for other in (block.previous, block.next):
-            if other is None or not other.is_idle or other.mapped != block.mapped:
-                continue
-            if other.mapped:
-                other.pool.remove(other)
-            else:
-                other.pool.remove_unmapped(other)
-            if other is block.previous:
-                block.address = other.address
-                block.previous = other.previous
-                if block.previous is not None:
-                    block.previous.next = block
-            else:
-                block.next = other.next
-                if block.next is not None:
-                    block.next.previous = block
-            block.size += other.size
 
     def _release(self, block: Block) -> None:
         """Give a whole segment back to the driver."""
         block.pool.remove(block)
-        self._reserve(-block.size)
         self.counters.segment_count -= 1
-        self._listen(Action.SEGMENT_FREE, block.address, block.size, block.stream)
+        self.memory.give_back(Action.SEGMENT_FREE, block.address, block.size, block.stream)
 
     def _release_available(self, size: int, stream: int) -> bool:
         """Give back as few oversized segments as make room for ``size``; only where ``max_split_size`` is set."""
@@ -279,8 +238,8 @@ class CachingAllocator:
 
     def _collect_garbage(self) -> None:
         """Give old cached segments back where the reserved bytes pass the threshold."""
-        allowed, threshold = self.limits.allowed_bytes, self.limits.garbage_collection_threshold
-        if self.limits.fraction is None or allowed is None or not threshold:
+        allowed, threshold = self.memory.limits.allowed_bytes, self.memory.limits.garbage_collection_threshold
+        if self.memory.limits.fraction is None or allowed is None or not threshold:
             return
         target = self.counters.reserved_bytes - int(allowed * threshold)
         pool = self._pools[False]
@@ -297,96 +256,6 @@ class CachingAllocator:
                     freed = True
                     self._release(block)
 
-    # -- expandable segments ------------------------------------------------------------------------------------
-
-    def _expand(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Return a block of at least ``size`` at the end of what is mapped; None where the card is full."""
-        block = self._expandable_space(pool, size, stream)
-        if not block.mapped and not self._map(block, min(block.size, size)):
-            return None
-        while block.size < size:
-            following = block.next
-            assert following is not None
-            if not self._map(following, min(size - block.size, following.size)):
-                return None
-            block = following
-        pool.remove(block)
-        return block
-
-    def _expandable_space(self, pool: Pool, size: int, stream: int) -> Block:
-        """Return the first block of a run of free and unmapped ones with room for ``size``."""
-        for unmapped in pool.unmapped.get(stream, []):
-            start = unmapped.previous if unmapped.previous is not None and unmapped.previous.is_idle else unmapped
-            room, block = 0, start
-            walker: Block | None = block
-            while room < size and walker is not None and walker.is_idle:
-                room += walker.size
-                walker = walker.next
-            if room >= size:
-                return start
-        address = self._place(_VIRTUAL_SPACE_BYTES)
-        block = Block(address, _VIRTUAL_SPACE_BYTES, stream, pool, expandable=True)
-        block.mapped = False
-        self._expandable_starts.append(address)
-        pool.add_unmapped(block)
-        return block
-
-    def _map(self, block: Block, size: int) -> bool:
-        """Put memory behind the first ``size`` bytes of ``block``, in whole pages; False where the card is full."""
-        page = SMALL_SEGMENT_BYTES if block.pool.small else LARGE_SEGMENT_BYTES
-        mapped = -(-size // page) * page
-        if not self._has_room(mapped):
-            return False
-        block.pool.remove_unmapped(block)
-        block.mapped = True
-        if mapped < block.size:
-            rest = Block(block.address + mapped, block.size - mapped, block.stream, block.pool, expandable=True)
-            rest.mapped = False
-            self._link_after(block, rest)
-            block.pool.add_unmapped(rest)
-            block.size = mapped
-        address = block.address
-        self._merge_neighbours(block)
-        block.pool.add(block)
-        self._reserve(mapped)
-        self._listen(Action.SEGMENT_MAP, address, mapped, block.stream)
-        return True
-
-    @staticmethod
-    def _link_after(block: Block, following: Block) -> None:
-        following.previous, following.next = block, block.next
-        if block.next is not None:
-            block.next.previous = following
-        block.next = following
-
-    def _unmap(self, block: Block) -> None:
-        """Take the memory behind the whole pages of a free block away."""
-        page = SMALL_SEGMENT_BYTES if block.pool.small else LARGE_SEGMENT_BYTES
-        start = next(s for s in reversed(self._expandable_starts) if s <= block.address)
-        first = start + -(-(block.address - start) // page) * page
-        last = start + (block.address + block.size - start) // page * page
-        if first >= last:
-            return
-        block.pool.remove(block)
-        before, after = first - block.address, block.address + block.size - last
-        if after:
-            rest = Block(last, after, block.stream, block.pool, expandable=True)
-            self._link_after(block, rest)
-            block.pool.add(rest)
-        if before:
-            rest = Block(block.address, before, block.stream, block.pool, expandable=True)
-            if block.previous is not None:
-                self._link_after(block.previous, rest)
-            else:
-                rest.next = block
-                block.previous = rest
-            block.pool.add(rest)
-        block.address, block.size, block.mapped = first, last - first, False
-        self._merge_neighbours(block)
-        block.pool.add_unmapped(block)
-        self._reserve(-(last - first))
-        self._listen(Action.SEGMENT_UNMAP, first, last - first, block.stream)
-
     # -- counting -----------------------------------------------------------------------------------------------
 
     def _count_alloc(self, block: Block) -> None:
@@ -396,12 +265,6 @@ class CachingAllocator:
         counters.requested_bytes += block.requested_bytes
         counters.active_bytes += block.size
         counters.peak_allocated_bytes = max(counters.peak_allocated_bytes, counters.allocated_bytes)
-
-
-def _room(block: Block) -> int:
-    """Return a free block's bytes with the address space behind it that can be mapped."""
-    following = block.next
-    return block.size + (following.size if following is not None and not following.mapped else 0)
 
 
 def _segment_bytes(size: int) -> int:

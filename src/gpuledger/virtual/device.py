@@ -56,7 +56,7 @@ class VirtualDevice:
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False
         self._gone: list[int] = []
-        allocator._listen = self._heard
+        allocator.memory.listen = self._heard
 
     @property
     def counters(self) -> Counters:

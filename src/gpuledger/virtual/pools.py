@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 MIB = 1 << 20
+SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 
 
@@ -82,6 +83,13 @@ class Block:
         """Return whether it is a segment of its own."""
         return self.previous is None and self.next is None
 
+    def link_after(self, following: Block) -> None:
+        """Put a block between this one and its next."""
+        following.previous, following.next = self, self.next
+        if self.next is not None:
+            self.next.previous = following
+        self.next = following
+
 
 @dataclass
 class Pool:
@@ -116,6 +124,27 @@ class Pool:
     def blocks(self) -> list[Block]:
         """Return the free blocks by size, then address."""
         return [self.free[address] for order in self.order.values() for _, address in order]
+
+
+def merge_neighbours(block: Block) -> None:
+    """Take idle neighbours into ``block``, which is in no list itself."""
+    for other in (block.previous, block.next):
+        if other is None or not other.is_idle or other.mapped != block.mapped:
+            continue
+        if other.mapped:
+            other.pool.remove(other)
+        else:
+            other.pool.remove_unmapped(other)
+        if other is block.previous:
+            block.address = other.address
+            block.previous = other.previous
+            if block.previous is not None:
+                block.previous.next = block
+        else:
+            block.next = other.next
+            if block.next is not None:
+                block.next.previous = block
+        block.size += other.size
 
 
 @dataclass
