@@ -24,7 +24,7 @@ from gpuledger.operators.book import open_book
 from gpuledger.operators.card import ValidationCard, validate
 from gpuledger.operators.describe_json import tensor
 from gpuledger.operators.features import shape_family
-from gpuledger.operators.fit import Example
+from gpuledger.operators.fit import LEAST_EXAMPLES, Example
 from gpuledger.operators.records import Environment, Record
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import Cost
@@ -95,6 +95,8 @@ def test_what_is_beyond_the_range_is_told_by_how_far_as_well(found: ValidationCa
 def test_few_examples_are_refused(examples: list[Example]) -> None:
     with pytest.raises(EmptyRunError, match="at least"):
         validate(examples[:6], ROOF)
+    with pytest.raises(EmptyRunError, match="have to remain"):
+        validate(examples[:LEAST_EXAMPLES], ROOF)  # enough to learn from, and not when some are held out
 
 
 def test_a_table_has_a_row_for_each_type_and_each_model(found: ValidationCard) -> None:

@@ -96,10 +96,16 @@ def test_an_export_replaces_nothing(book: str, tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("mine")
     result = ops("export", "--book", book, "--to", "csv", "-o", str(tmp_path / "b.csv"))
     assert (result.exit_code, (tmp_path / "b.csv").read_text()) == (2, "mine")
+    for place, words in ((tmp_path, "is a directory"), (tmp_path / "no" / "b.csv", "no folder"), ("-", "stdout")):
+        result = ops("export", "--book", book, "--to", "csv", "-o", str(place))
+        assert result.exit_code == 2
+        assert words in result.stderr
     assert ops("export", "--book", book, "--to", "csv", "-o", str(tmp_path / "b.csv"), "--force").exit_code == 0
 
 
 def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_parquet(tmp_path / "x.parquet")
     (tmp_path / "x.parquet").write_text("no parquet")
     with pytest.raises(InputError, match=r"x\.parquet"):
         read_parquet(tmp_path / "x.parquet")

@@ -51,8 +51,7 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
     parsed = parse_url(str(url))
     if str(url).endswith(PARQUET):
         raise InputError(f"{url}: an export, not a book", hint=f"gpuledger ops merge {url} --book FILE makes it one")
-    shown = parsed.set(drivername=parsed.get_backend_name()).render_as_string(hide_password=True)
-    book = Book(_engine(parsed), shown, retry_s)
+    book = Book(_engine(parsed), _shown(parsed), retry_s)
     try:
         book.prepare()
     except BaseException:
@@ -91,6 +90,25 @@ def parse_url(text: str) -> sa.URL:
     if kind != "sqlite":
         raise UsageError(f"--book {kind}://…: only SQLite and PostgreSQL are known", hint="postgresql://USER@HOST/NAME")
     return parsed
+
+
+def _shown(url: sa.URL) -> str:
+    """Return a book's name for people: a file as they gave it, a server's URL without its password.
+
+    Raises:
+        InputError: a file cannot be made there.
+    """
+    if url.get_backend_name() != "sqlite":
+        return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+    name = url.database or ":memory:"
+    if name == ":memory:" or name.startswith("file:"):  # SQLite's own kinds of names
+        return name
+    file = Path(name)
+    if file.is_dir():
+        raise InputError(f"{file}: is a directory", hint="--book names a file")
+    if not file.parent.is_dir():
+        raise InputError(f"{file}: no folder {file.parent}", hint="make it, or give another --book")
+    return str(file)
 
 
 def _engine(url: sa.URL) -> sa.Engine:

@@ -9,12 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from gpuledger.analyze.formulas import work_of
+from gpuledger.errors import EmptyRunError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.fit import LEAST_EXAMPLES, Example, fit, folds_of, group_numbers
 from gpuledger.operators.predict import FittedPredictor
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import Cost
 from gpuledger.operators.workload import Workload
+from gpuledger.units import counted
 
 FOLDS = 5
 BEYOND_FRAC = 0.2
@@ -100,7 +102,11 @@ def validate(
             predicted.update(zip(held, _costs(inside, [examples[number] for number in held], roof), strict=True))
     pairs = [(examples[number], cost) for number, cost in sorted(predicted.items())]
     if not pairs:
-        fit(examples, roof)  # says what is lacking
+        raise EmptyRunError(
+            f"ops: {counted(len(examples), 'measured operator')}, at least {LEAST_EXAMPLES} have to remain when some "
+            "are held out",
+            hint="gpuledger ops measure adds some",
+        )
     names = dict.fromkeys(one.key.name for one, _ in pairs)
     by_type = [_errors(name, [pair for pair in pairs if pair[0].key.name == name]) for name in names]
     beyond, beyond_by_size = _beyond(examples, roof)

@@ -147,6 +147,8 @@ def read_parquet(path: Path) -> Contents:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not path.is_file():
+        raise InputError(f"{path}: no such file", hint="gpuledger ops export --to parquet writes one")
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
@@ -155,7 +157,10 @@ def read_parquet(path: Path) -> Contents:
     if version is None:
         raise InputError(f"{path}: not exported from an operator book", hint="gpuledger ops export --to parquet")
     if int(version) > VERSION:
-        raise InputError(f"{path}: book export version {int(version)}, this gpuledger reads up to {VERSION}")
+        raise InputError(
+            f"{path}: book export version {int(version)}, this gpuledger reads up to {VERSION}",
+            hint="pip install --upgrade gpuledger",
+        )
     try:
         return _from_rows(table.to_pylist())
     except (KeyError, TypeError, ValueError) as error:

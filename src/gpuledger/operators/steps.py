@@ -23,6 +23,11 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
 }
 AUTOCAST_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+INPUT_DTYPES = (
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+"""Of which values are drawn; torch has others that no operator fills."""
 _INPUT = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
 
 
@@ -54,8 +59,8 @@ def _parse_input(text: str, part: str) -> InputSize:
     if not found:
         raise UsageError(f"--input {text}: no size of an input", hint="--input 32x3x224x224, or 8x128:int64")
     dtype = getattr(torch, found[2] or "float32", None)
-    if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"--input {text}: no dtype {found[2]}", hint="float32, float16, bfloat16, int64, …")
+    if dtype not in INPUT_DTYPES:
+        raise UsageError(f"--input {text}: no dtype {found[2]}", hint=", ".join(map(name_of, INPUT_DTYPES)))
     shape = tuple(int(n) for n in found[1].split("x"))
     if not all(shape):
         raise UsageError(f"--input {text}: a size of 0")

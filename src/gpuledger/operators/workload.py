@@ -122,7 +122,8 @@ def read_workload(path: str | Path) -> Workload:
         raise InputError(f"{path}: not a workload", hint="gpuledger ops capture writes workloads")
     if value["gpuledger_workload"] > VERSION:
         raise InputError(
-            f"{path}: workload version {value['gpuledger_workload']}, this gpuledger reads up to {VERSION}"
+            f"{path}: workload version {value['gpuledger_workload']}, this gpuledger reads up to {VERSION}",
+            hint="pip install --upgrade gpuledger",
         )
     try:
         return from_json(value)

@@ -54,7 +54,7 @@ def _lines(found: ValidationCard) -> list[str]:
     columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
     beyond = [found.beyond, *found.beyond_by_size] if found.beyond else []
     errors = [found.unseen, *beyond, *found.by_type]
-    lines = [f"{found.card}: {found.examples} measured operators, {found.groups} families of shapes", ""]
+    lines = [f"{found.card}: {found.examples:,} measured operators, {found.groups:,} families of shapes", ""]
     lines += Table(columns, tuple(_row(one) for one in errors)).lines(terminal)
     if found.models:
         of_models = ("held-out model", "mode", "time", "energy", "calls measured")

@@ -8,6 +8,7 @@ import click
 
 from gpuledger.cli.common import print_notes
 from gpuledger.cli.ops.common import book_option
+from gpuledger.cli.report import choose_file
 from gpuledger.errors import UsageError
 from gpuledger.units import counted
 
@@ -32,9 +33,7 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
     """
     from gpuledger.operators.contents import contents_of, write_csv, write_parquet
 
-    path = Path(output or f"operators.{form}")
-    if path.exists() and not force:
-        raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
+    path = _file(output, f"operators.{form}", force=force)
     contents = contents_of(book_url)
     if form == "parquet":
         write_parquet(contents, path)
@@ -46,3 +45,17 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
         path.write_text(render_book(contents.rows(), book_url), encoding="utf-8")
     held = f"{counted(len(contents.records), 'record')} of {counted(len(contents.keys), 'operator')}"
     print_notes([f"gpuledger: {held} in {path}"])
+
+
+def _file(output: str | None, default: str, *, force: bool) -> Path:
+    """Return the file to write.
+
+    Raises:
+        UsageError: it exists and ``force`` is not given, or it cannot be written there.
+    """
+    if output == "-":
+        raise UsageError("-o -: a book is not written to stdout", hint="gpuledger ops query QUERY --csv does that")
+    path = choose_file(output, default, force=force)
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: no folder {path.parent}", hint="make it, or give another -o")
+    return path
