@@ -91,6 +91,8 @@ def test_a_model_is_captured_and_listed(desk: Path) -> None:
     assert [one["digest"] for one in operators] == [use.key.digest for use in workload.uses]
     text = ops("list", name, "--by", "layer").stdout
     assert "Conv2d(3, 8, kernel_size=(3, 3)" in text
+    head, *rows = text.splitlines()
+    assert all(row[head.index("parameters") + len("parameters") - 1].isdigit() for row in rows)  # flush right
     assert "convolution" in ops("list", name, "-n", "3").stdout
 
 
@@ -100,6 +102,27 @@ def test_nothing_is_replaced_without_force(desk: Path) -> None:
     assert (result.exit_code, (desk / "mine.json").read_text()) == (2, "mine")
     assert ops("capture", *CONV, "-o", "mine.json", "--force").exit_code == 0
     assert read_workload(desk / "mine.json").settings["inputs"] == ["2x3x8x8"]
+
+
+def test_a_file_that_is_there_is_refused_before_the_program_runs(desk: Path) -> None:
+    (desk / "mine.json").write_text("mine")
+    write_script(desk, "raise SystemExit('it ran')")
+    result = ops("capture", "--gpu", "cpu", "-o", "mine.json", "train.py")
+    assert (result.exit_code, "it ran" in result.stderr, "exists" in result.stderr) == (2, False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("measure", "w", "--energy-share", "200%"), "--energy-share 200%: not above 0"),
+        (("measure", "w", "--target-ci", "x"), "--target-ci x: not a share"),
+        (("measure", "w", "--budget", "soon"), "--budget soon: not a time"),
+        (("sum", "w", "--target", "900"), "--target 900: not above 0"),
+    ],
+)
+def test_a_wrong_share_or_time_is_told_with_its_option(words: tuple[str, ...], said: str, desk: Path) -> None:
+    result = ops(*words)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
 
 
 def test_several_sizes_give_several_workloads(desk: Path) -> None:
@@ -113,6 +136,13 @@ def test_several_sizes_give_several_workloads(desk: Path) -> None:
 )
 def test_capture_wants_one_thing(desk: Path, words: list[str]) -> None:
     assert ops("capture", *words).exit_code == 2
+
+
+@pytest.mark.parametrize("dtype", ["int7", "qint8", "float8_e4m3fn", "nn"])
+def test_an_input_of_which_no_values_can_be_drawn_is_refused(dtype: str, desk: Path) -> None:
+    result = ops("capture", *CONV[:-1], f"2x3x8x8:{dtype}")
+    assert result.exit_code == 2
+    assert f"no dtype {dtype}" in result.stderr
 
 
 def test_a_card_that_is_not_in_the_catalogue(desk: Path) -> None:

@@ -99,6 +99,12 @@ def test_a_sweep_that_cannot_be_is_refused(operator: str, grid: Grid, words: str
         sweep(operator, grid)
 
 
+def test_operators_that_differ_in_zeros_alone_are_told_apart() -> None:
+    texts = {use.key.text for use in sweep("relu", Grid(sparsity=(0.0, 0.5))).uses}
+    assert len(texts) == 2
+    assert any("50 % zeros" in text for text in texts)
+
+
 def test_a_sweep_is_written_once(tmp_path: Path) -> None:
     place = str(tmp_path / "s.workload.json")
     words = ("sweep", "conv2d", "--channels", "8,16", "--kernel", "1,3", "--sparsity", "0,0.5", "-o", place)

@@ -114,6 +114,22 @@ def test_the_least_is_measured_until_a_target_is_met(ask, folder):
     assert 1 <= len({record.key_digest for record in records if record.method["mode"] != "host"}) < 3  # it has 3
 
 
+def test_what_the_book_holds_counts_towards_a_target_and_rows_that_are_not_shown_are_said(ask, folder):
+    words = ("--model", "op_models:conv_net", "--input", "1x3x8x8", "--gpu", "cpu", "-o", "c.workload.json", "--force")
+    assert ask("capture", *words).exit_code == 0
+    ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)  # where it has run before there is nothing to do
+    none = ask("sum", "c", "--book", "own.book")
+    assert "nothing measured" in none.stdout
+    assert ask("measure", "c", "--book", "held.book", *QUICK).exit_code == 0
+    met = ask("sum", "c", "c", "--book", "held.book", "--target", "10%", "--until-target", "-n", "1", *QUICK)
+    assert met.exit_code == 0, met.output
+    assert met.stdout.count("attributed: 100.0 % of the calls") == 2
+    assert "\n\nconv_net" in met.stdout
+    assert "more types of operators; -n or --json print them" in met.stderr
+    again = ask("measure", "c", "--book", "held.book", *QUICK)
+    assert "time: nothing to measure, the book holds all" in again.stdout
+
+
 def test_a_ray_that_is_not_installed_is_named(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     done = ask("campaign", "--config", "campaign.yml", "-o", "out", "--ray", "local", *QUICK)

@@ -123,7 +123,8 @@ def value_text(value: Any) -> str:
     """Return one argument for people; float32 and contiguous go without saying."""
     if is_tensor(value):
         dtype = "" if value["dtype"] == "float32" else f":{value['dtype']}"
-        return ("x".join(map(str, value["shape"])) or "scalar") + dtype
+        zeros = f" ({value['sparsity'] * 100:g} % zeros)" if value.get("sparsity") else ""
+        return ("x".join(map(str, value["shape"])) or "scalar") + dtype + zeros
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, dict) and len(value) == 1:

@@ -39,6 +39,7 @@ from gpuledger.virtual.dispatch import NotModelledError
 
 CPU = "cpu"
 CUDA = "cuda"
+TELL_INPUT = "gpuledger ops capture --input SIZE says what the model takes"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: A
         raise InputError(f"{asked.model.text}: {error}", hint="capture it on a card, without --gpu") from error
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         words = " ".join(str(error).split())
-        raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint="is --input right?") from error
+        raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint=TELL_INPUT) from error
     finally:
         torch_log.removeFilter(_no_record)
 

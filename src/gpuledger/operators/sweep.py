@@ -90,7 +90,7 @@ def _check(grid: Grid) -> None:
             raise UsageError(f"--dtype {dtype}: unknown", hint=f"known: {', '.join(ITEM_BYTES)}")
     for share in (*grid.sparsity, *grid.weight_sparsity):
         if not 0 <= share < 1:
-            raise UsageError(f"--sparsity {share}: not from 0 up to 1")
+            raise UsageError(f"--sparsity {share}: not from 0 up to 1", hint="the share of zeros, such as 0.5")
     if not set(grid.bias) <= {0, 1}:
         raise UsageError(f"--bias {max(grid.bias)}: 0 and 1 are known")
     for name in ("batch", "sizes", "channels", "kernel", "stride", "groups", "pieces"):

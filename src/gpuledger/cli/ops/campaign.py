@@ -13,10 +13,17 @@ import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.compare import document_of, draw_pairs_into, lines_of
-from gpuledger.cli.ops.measure import filled_lines, measuring_options, method_of, parse_budget_ns, progress_bar
+from gpuledger.cli.ops.measure import (
+    energy_share_of,
+    filled_lines,
+    measuring_options,
+    method_of,
+    parse_budget_ns,
+    progress_bar,
+)
 from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
-from gpuledger.units import counted, parse_frac
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.operators.book import Book
@@ -76,7 +83,7 @@ def campaign_command(
     book, folder = open_book(book_url or campaign.book or DEFAULT_BOOK), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     workloads, failures = _captured(campaign.wanted, place, folder)
-    share_frac = parse_frac(how["energy_share"])
+    share_frac = energy_share_of(how)
     with progress_bar() as tell, _watched(place, folder, everywhere=ray_address is not None) as windows:
         if ray_address:
             crew = {"address": ray_address, "device": how["device"], "workers": workers, "force": how["force"]}

@@ -70,9 +70,12 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     program = ctx.meta["gpuledger.program"]
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):
         raise UsageError("capture: give one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
+    single = not flags["config"] and len(flags["inputs"]) < 2
+    if flags["output"] and single and not Path(flags["output"]).is_dir():
+        _refuse_existing(Path(flags["output"]), force=flags["force"])  # before a program runs
     captured = []
     for workload in _captured(program, flags):
-        path = _place(workload.name, flags["output"], single=not flags["config"] and len(flags["inputs"]) < 2)
+        path = _place(workload.name, flags["output"], single=single)
         _refuse_existing(path, force=flags["force"])
         workload.write(path)
         captured.append((path, workload))

@@ -11,9 +11,9 @@ import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.common import book_option, open_workload
-from gpuledger.cli.ops.measure import measuring_options, method_of, progress_bar, workloads_argument
+from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
 from gpuledger.cli.report import choose_file, write_bytes
-from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, parse_frac
+from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.operators.compare import Errors, Pair
@@ -59,7 +59,7 @@ def compare_command(
     place, book = find_place(how["device"], force=how["force"]), open_book(book_url)
     steps = [step_of(workload, place) for workload in workloads]
     with progress_bar() as tell:
-        fill(workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), tell=tell)
+        fill(workloads, book, place, method, energy_share_frac=energy_share_of(how), tell=tell)
     shelf = shelf_of(book, place.environment)
     pairs = [
         Pair(

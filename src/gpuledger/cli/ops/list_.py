@@ -91,7 +91,7 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
 
     operators = {use.key.digest: use.key.name for use in workload.uses}
     layers = sorted(workload.layers, key=lambda layer: -layer.count)
-    columns = (Column("calls", right=True), *(Column(name) for name in ("layer", "inputs", "outputs", "parameters")))
+    columns = (Column("calls", right=True), *map(Column, ("layer", "inputs", "outputs")))
     cells = tuple(
         (
             f"{layer.count:,}",
@@ -103,7 +103,7 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
         )
         for layer in layers[:rows]
     )
-    return Table((*columns, Column("operators")), cells), len(layers)
+    return Table((*columns, Column("parameters", right=True), Column("operators")), cells), len(layers)
 
 
 def _shapes(tensors: Sequence[Any]) -> str:

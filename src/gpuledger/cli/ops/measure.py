@@ -84,9 +84,8 @@ def measure_command(
     book = open_book(book_url)
     with progress_bar() as tell:
         filled = fill(
-            workloads, book, place, method, energy_share_frac=parse_frac(how["energy_share"]), budget_ns=budget_ns,
-            tell=tell,
-        )  # fmt: skip
+            workloads, book, place, method, energy_share_frac=energy_share_of(how), budget_ns=budget_ns, tell=tell
+        )
     name_kernels(book, place)
     if as_json:
         print_json({"card": place.environment.card, "book": book.url, **filled_document(filled)})
@@ -100,14 +99,37 @@ def method_of(how: dict[str, Any]) -> Method:
     """Return how the options want operators measured.
 
     Raises:
-        UsageError: the target is no share between 0 and 1.
+        UsageError: a share is none.
     """
     from gpuledger.operators.method import Method
 
-    target_frac = parse_frac(how["target_text"])
-    if not 0 < target_frac < 1:
-        raise UsageError(f"--target-ci {how['target_text']}: not between 0 and 100 %", hint="such as 2%")
+    target_frac = parse_share("--target-ci", how["target_text"])
+    energy_share_of(how)  # a wrong one is said before anything is done
     return Method(target_frac=target_frac, energy=not how["time_only"], seed=how["seed"])
+
+
+def energy_share_of(how: dict[str, Any]) -> float:
+    """Return the share of a workload's time whose energy is to be measured.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return parse_share("--energy-share", how["energy_share"])
+
+
+def parse_share(option: str, text: str) -> float:
+    """Return the share above 0 and up to 1 that an option was given.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        value_frac = parse_frac(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {text}: not a share", hint=error.hint) from error
+    if not 0 < value_frac <= 1:
+        raise UsageError(f"{option} {text}: not above 0 and up to 100 %", hint="such as 90% or 0.9")
+    return value_frac
 
 
 def parse_budget_ns(text: str) -> int:
@@ -116,7 +138,10 @@ def parse_budget_ns(text: str) -> int:
     Raises:
         UsageError: it is no time.
     """
-    return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
+    try:
+        return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
+    except UsageError as error:
+        raise UsageError(f"--budget {text}: not a time", hint="such as 90s or 10m") from error
 
 
 @contextmanager
@@ -154,6 +179,8 @@ def filled_lines(filled: Filled) -> list[str]:
 
 
 def _outcome_line(what: str, outcome: Outcome) -> str:
+    if not outcome.measured + outcome.failed + outcome.left:
+        return f"{what}: nothing to measure, the book holds all"
     words = [f"{what}: {counted(outcome.measured, 'operator')} measured"]
     words += [f"{outcome.failed} failed"] if outcome.failed else []
     words += [f"{outcome.left} left"] if outcome.left else []

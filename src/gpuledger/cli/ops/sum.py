@@ -11,14 +11,15 @@ import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload
-from gpuledger.cli.ops.measure import measuring_options, method_of, progress_bar
+from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, parse_share, progress_bar
 from gpuledger.errors import BudgetExceededError, UsageError
-from gpuledger.units import format_frac, format_joules, format_ns, parse_frac
+from gpuledger.units import counted, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.operators.choose import Shelf
     from gpuledger.operators.coverage import Coverage
     from gpuledger.operators.sum import Sum
+    from gpuledger.operators.type_totals import TypeTotal
     from gpuledger.operators.workload import Workload
 
 NEXT_SHOWN = 10
@@ -94,7 +95,7 @@ def sum_command(
     What the book lacks is counted and left out. The share that is attributed is told against all operators, with
     those not measured predicted from the others. A model by name, such as torchvision:resnet50, is captured first.
     """
-    target_frac = None if target is None else parse_frac(target)
+    target_frac = None if target is None else parse_share("--target", target)
     if until_target and target_frac is None:
         raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
     asked = [_Asked(text, batch, train) for text in models]
@@ -111,8 +112,9 @@ def sum_command(
     if as_json:
         print_json([_document(one) for one in summed])
     else:
-        for one in summed:
-            print_lines(_lines(one, rows))
+        for place, one in enumerate(summed):
+            print_lines([""] if place else [])
+            _print(one, rows)
     if target_frac is not None:
         _hold(summed, target_frac)
 
@@ -140,7 +142,10 @@ def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozen
 def _until_target(
     asked: Sequence[_Asked], book: Any, types: Sequence[str] | None, target_frac: float, how: dict[str, Any]
 ) -> list[Summed]:
-    """Measure the operators that are expected to add most, until every workload meets the target or none is left."""
+    """Measure the operators that are expected to add most, until every workload meets the target or none is left.
+
+    Without types all that the book holds counts.
+    """
     from gpuledger.operators.choose import shelf_of
     from gpuledger.operators.fill import fill
     from gpuledger.operators.place import find_place
@@ -152,12 +157,13 @@ def _until_target(
         with progress_bar() as tell:
             for workload, digests in zip(workloads, chosen, strict=True):
                 fill([workload], book, place, method, only=digests, tell=tell,
-                     energy_share_frac=parse_frac(how["energy_share"]))  # fmt: skip
-        wanted = _summed(workloads, shelf_of(book, place.environment), chosen)
+                     energy_share_frac=energy_share_of(how))  # fmt: skip
+        wanted = _summed(
+            workloads, shelf_of(book, place.environment), [None] * len(chosen) if types is None else chosen
+        )
         more = [
-            frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac))
-            - (one.chosen or frozenset())
-            for one in wanted
+            frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac)) - held
+            for one, held in zip(wanted, chosen, strict=True)
         ]
         if not any(more):
             return wanted
@@ -186,22 +192,34 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
         )
 
 
-def _lines(one: Summed, rows: int) -> list[str]:
+def _print(one: Summed, rows: int) -> None:
+    """Print one sum; what of its types is not shown is said."""
     from gpuledger.operators.type_totals import by_type
-    from gpuledger.report.terminal import Column, Table, Terminal
 
+    types = by_type(one.total)
+    print_lines([*_head_lines(one), "", *_type_lines(types[:rows])])
+    if len(types) > rows:
+        print_notes([f"gpuledger: {counted(len(types) - rows, 'more type')} of operators; -n or --json print them"])
+
+
+def _head_lines(one: Summed) -> list[str]:
     total = one.total
     card = total.environment.card if total.environment is not None else ""
     energy = (
         "" if total.energy_j is None else f", {format_joules(total.energy_j)} ± {format_joules(total.energy_half_j)}"
     )
-    lines = [
-        f"{total.workload.name} on {card}: {format_ns(total.step_ns)} ± {format_ns(total.busy_half_ns)}{energy}",
+    time = f"{format_ns(total.step_ns)} ± {format_ns(total.busy_half_ns)}{energy}"
+    return [
+        f"{total.workload.name} on {card}: {time if total.calls_frac else 'nothing measured'}",
         _share_line(one),
         *_around_lines(total),
         *(f"note: {note}" for note in total.notes),
-        "",
     ]
+
+
+def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
+    from gpuledger.report.terminal import Column, Table, Terminal
+
     titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "unknown")
     columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
     cells = tuple(
@@ -215,9 +233,9 @@ def _lines(one: Summed, rows: int) -> list[str]:
             "-" if kind.energy_half_j is None else format_joules(kind.energy_half_j),
             f"{kind.unknown:,}" if kind.unknown else "",
         )
-        for kind in by_type(total)[:rows]
+        for kind in types
     )
-    return [*lines, *Table(columns, cells).lines(Terminal.of(sys.stdout))]
+    return Table(columns, cells).lines(Terminal.of(sys.stdout))
 
 
 def _around_lines(total: Sum) -> list[str]:

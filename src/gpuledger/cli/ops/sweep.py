@@ -9,6 +9,7 @@ import click
 
 from gpuledger.cli.common import print_lines, print_notes, quoted
 from gpuledger.errors import UsageError
+from gpuledger.units import counted
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
@@ -85,5 +86,5 @@ def sweep_command(
     if path.exists() and not force:
         raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
     workload.write(path)
-    print_lines([f"{path}: {len(workload.uses):,} operators, of {operator}"])
+    print_lines([f"{path}: {counted(len(workload.uses), 'operator')}, of {operator}"])
     print_notes(["", f"next   gpuledger ops measure {quoted(path)}"])
