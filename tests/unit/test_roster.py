@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpuledger.collect.alive import Living
 from gpuledger.collect.roster import Roster
 from gpuledger.model.journal import Part
 
@@ -87,6 +88,23 @@ def test_bare_modules_made_anew_share_a_number_where_they_are_met() -> None:
     assert [entry["path"] for entry in drained(roster).modules] == ["", "MSELoss", "L1Loss", ""]
 
 
+def test_one_walk_finds_tensors_gradients_modules_and_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer, apart = torch.optim.SGD(model.parameters(), lr=1), torch.ones(3)
+    walks: list[int] = []
+    every = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: (walks.append(1), every())[1])
+    living = Living()
+    assert walks == []
+    tensors = {id(tensor) for tensor in living.tensors()}
+    modules = {id(thing) for thing in living.modules()}
+    assert {id(apart), id(model.weight), id(model.weight.grad)} <= tensors
+    assert {id(model), id(optimizer)} <= modules
+    assert not tensors & modules
+    assert walks == [1]
+
+
 def test_what_is_alive_is_found_from_its_top_whether_called_or_not() -> None:
     class Holder(nn.Module):
         def __init__(self) -> None:
@@ -97,7 +115,7 @@ def test_what_is_alive_is_found_from_its_top_whether_called_or_not() -> None:
     model, half = Holder(), nn.Module.__new__(nn.Linear)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     roster = Roster()
-    assert optimizer in roster.enroll_alive()
+    assert optimizer in roster.enroll_alive(Living())
     paths = [(entry["path"], entry["class_name"]) for entry in drained(roster).modules]
     assert ("", "Holder") in paths
     assert ("inner", "Linear") in paths

@@ -7,33 +7,52 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from gpuledger.collect import torch_private
 
 
-def alive(classes: tuple[type, ...]) -> list[Any]:
-    """Return the objects of these classes that are alive. Asks types only: no code of the objects themselves runs."""
-    wanted: dict[type, bool] = {}
-    found = []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        known = wanted.get(kind)
-        if known is None:
-            known = wanted[kind] = issubclass(kind, classes)
-        if known:
-            found.append(thing)
-    return found
+class Living:
+    """What is alive when it is first asked for: one walk through all objects, whoever asks for what of them.
 
-
-def alive_tensors() -> Iterator[torch.Tensor]:
-    """Yield the tensors with a storage of their own that are alive, and their gradients.
-
-    Wrappers (DTensor, fake tensors) are passed by: what they wrap is found itself.
+    Asks types only: no code of the objects themselves runs. It keeps what it found alive, so let go of it.
     """
-    with torch_private.without_torch_function():
-        for tensor in alive((torch.Tensor,)):
-            if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-                continue
-            yield tensor
-            if tensor.is_leaf and tensor.grad is not None:
-                yield tensor.grad
+
+    def __init__(self) -> None:
+        self._found: tuple[list[Any], list[Any]] | None = None
+
+    def modules(self) -> list[Any]:
+        """Return the modules and optimizers."""
+        return self._walk()[1]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors with a storage of their own, and their gradients.
+
+        Wrappers (DTensor, fake tensors) are passed by: what they wrap is found itself.
+        """
+        with torch_private.without_torch_function():
+            for tensor in self._walk()[0]:
+                if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                    continue
+                yield tensor
+                if tensor.is_leaf and tensor.grad is not None:
+                    yield tensor.grad
+
+    def _walk(self) -> tuple[list[Any], list[Any]]:
+        if self._found is not None:
+            return self._found
+        tensors: list[Any] = []
+        modules: list[Any] = []
+        others: list[Any] = []  # stays empty
+        keeps: dict[type, list[Any]] = {}
+        for thing in gc.get_objects():
+            kind = type(thing)
+            kept = keeps.get(kind)
+            if kept is None:
+                module = issubclass(kind, (nn.Module, Optimizer))
+                kept = keeps[kind] = tensors if issubclass(kind, torch.Tensor) else modules if module else others
+            if kept is not others:
+                kept.append(thing)
+        self._found = tensors, modules
+        return self._found

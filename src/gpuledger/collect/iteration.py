@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.alive import Living
 from gpuledger.collect.calls import OutermostCalls
 from gpuledger.collect.card import CardReader
 from gpuledger.collect.guard import Guard, describe
@@ -238,11 +239,11 @@ class _ScannedOnce(Roster):
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._scanned = False
 
-    def enroll_alive(self) -> list[Any]:
+    def enroll_alive(self, living: Living) -> list[Any]:
         """Return the optimizers known to be alive."""
         if not self._scanned:
             self._scanned = True
-            self.optimizers.update(super().enroll_alive())
+            self.optimizers.update(super().enroll_alive(living))
         return list(self.optimizers)
 
 

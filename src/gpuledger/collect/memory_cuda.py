@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.alive import Living
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
@@ -55,7 +56,7 @@ class CudaRecorder:
         self._snapshots = 0
         self._with_stacks = False
 
-    def open(self, part: Part) -> None:
+    def open(self, part: Part, living: Living) -> None:
         """Start the history and note what is alive already."""
         torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
         self._open = True

@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect import torch_private
-from gpuledger.collect.alive import alive_tensors
+from gpuledger.collect.alive import Living
 from gpuledger.collect.guard import forget_frames
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook
@@ -88,10 +88,10 @@ class DispatchRecorder:
         if threading.get_ident() != self._thread and not self._unseen:
             self._unseen = not torch_private.has_dispatch_mode()  # autograd gives its threads the caller's modes
 
-    def open(self, part: Part) -> None:
+    def open(self, part: Part, living: Living) -> None:
         """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
         self._thread = threading.get_ident()
-        self._write_opening(part)
+        self._write_opening(part, living)
         self._open = True
         self._mode = _Mode(self)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
@@ -165,9 +165,9 @@ class DispatchRecorder:
         except Exception as error:
             self._on_error(error)
 
-    def _write_opening(self, part: Part) -> None:
+    def _write_opening(self, part: Part, living: Living) -> None:
         """Write the storages that are alive into ``part``, as the opening snapshot."""
-        for tensor in alive_tensors():
+        for tensor in living.tensors():
             self._begin(tensor)
         found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes in self._live.values()]
         for device_idx in sorted({row[0] for row in found}):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gpuledger.collect.alive import Living
 from gpuledger.model.journal import Part
 
 
@@ -20,7 +21,7 @@ class Recorder(Protocol):
     kind: str
     set_token: Callable[[str], None]
 
-    def open(self, part: Part) -> None:
+    def open(self, part: Part, living: Living) -> None:
         """Start recording; write the opening snapshot of what is already alive into ``part``."""
 
     def set_stacks(self, on: bool) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gpuledger.collect import torch_private
-from gpuledger.collect.alive import alive
+from gpuledger.collect.alive import Living
 from gpuledger.model.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
@@ -152,13 +152,13 @@ class Roster:
         reference = self._known_tensors[id(tensor)] = weakref.ref(tensor)
         return reference
 
-    def enroll_alive(self) -> list[Optimizer]:
+    def enroll_alive(self, living: Living) -> list[Optimizer]:
         """Enroll every module with parameters or buffers that is alive and was not seen yet (an EMA copy, a teacher).
 
         Returns:
             The optimizers that are alive.
         """
-        modules = alive((nn.Module, Optimizer))
+        modules = living.modules()
         optimizers = [thing for thing in modules if isinstance(thing, Optimizer)]
         found = [
             thing

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuledger.collect.alive import Living
 from gpuledger.collect.card import CardReader
 from gpuledger.collect.communication import collectives_backend
 from gpuledger.collect.identities import Sightings
@@ -92,7 +93,8 @@ class MemoryWindow:
         if self.is_open:
             return
         started_ns = time.time_ns()
-        self.recorder.open(self._journal.part)
+        living = Living()
+        self.recorder.open(self._journal.part, living)
         self._drained_events += self._waiting_events()
         self._allocations = self._all_allocations()
         self.is_open = self.was_opened = True
@@ -102,7 +104,7 @@ class MemoryWindow:
         self._tracker.install()
         self.read_counters("open")
         if self._steps.seen or self._begins_late:
-            self._look_for_alive()
+            self._look_for_alive(living)
             self._scanned = bool(self._steps.seen)
         self._begin_step()
         self._journal.pause("open", started_ns)
@@ -117,7 +119,7 @@ class MemoryWindow:
         if self._scanned:
             self.see_again()
         else:
-            self._look_for_alive()
+            self._look_for_alive(Living())
             self.see_again()
         self.read_counters("close")
         self._note_recorder_bytes()
@@ -212,13 +214,13 @@ class MemoryWindow:
     def scan(self) -> None:
         """Look for modules and optimizers that are alive while the program waits."""
         started_ns = time.time_ns()
-        self._look_for_alive()
+        self._look_for_alive(Living())
         self._journal.pause("scan", started_ns)
 
-    def _look_for_alive(self) -> None:
+    def _look_for_alive(self, living: Living) -> None:
         """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
         self._scanned = True
-        self._steps.optimizers.update(self._roster.enroll_alive())
+        self._steps.optimizers.update(self._roster.enroll_alive(living))
         if self.is_open:
             self.see_again()
 

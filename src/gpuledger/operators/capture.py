@@ -11,6 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect import torch_private
+from gpuledger.collect.alive import Living
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import OUTSIDE, Phases
 from gpuledger.collect.recorder import Recorder
@@ -127,7 +128,7 @@ class Capture:
         """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
         if not self._scanned:
             self._scanned = True
-            self.steps.optimizers.update(self._place.roster.enroll_alive())
+            self.steps.optimizers.update(self._place.roster.enroll_alive(Living()))
         return bool(self.steps.optimizers)
 
     # -- operators ----------------------------------------------------------------------------------------------------

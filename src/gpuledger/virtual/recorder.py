@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from gpuledger.collect.alive import Living
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, BlockState, Part
 from gpuledger.virtual.device import VirtualDevice
@@ -35,7 +36,7 @@ class VirtualRecorder:
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
 
-    def open(self, part: Part) -> None:
+    def open(self, part: Part, living: Living) -> None:
         """Begin with an empty card."""
         self._open = True
         settings = self._device.allocator.settings
