@@ -236,6 +236,19 @@ def test_scripts_without_an_answer(
     assert not list(tmp_path.glob("*.ledger"))
 
 
+def test_an_interrupted_estimate_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_order: Any, directory: Path, _output: Any) -> None:
+        directory.mkdir()
+        (directory / "manifest.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpuledger.virtual.run.estimate_program", interrupted)
+    Path("train.py").write_text("")
+    assert ask("estimate", "train.py").exit_code != 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,21 +96,13 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
         return
     stem = Path(program[1] if program[0] == "-m" else program[0]).stem
     directory = choose_directory(flags["out"], force=flags["force"], stem=f"{stem}-on-{order.card.key}")
-    try:
+    with ExitStack() as unless_told:
+        unless_told.callback(shutil.rmtree, directory, ignore_errors=True)  # a run that holds nothing to look at
         found = estimate_program(order, directory, output)
-    except Exception:
-        _remove_empty(directory)
-        raise
+        unless_told.pop_all()
     _tell(found, as_json=flags["as_json"])
     if flags["require_fit"] and not found.fits:
         raise BudgetExceededError(f"{found.fit.verdict} on {order.card.key}", hint="gpuledger estimate --find-batch …")
-
-
-def _remove_empty(directory: Path) -> None:
-    """Remove a run that holds nothing to look at."""
-    import shutil
-
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _tell(found: Estimate, *, as_json: bool) -> None:
