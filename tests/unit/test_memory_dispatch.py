@@ -53,6 +53,21 @@ def held(recorder: DispatchRecorder) -> int:
     return int(part.arrays()["counters.allocated_bytes"].sum())
 
 
+def test_a_profiler_of_the_program_s_own_sees_operators_twice_while_we_record_and_once_after() -> None:
+    """As docs/numbers.md says; where torch no longer tells both calls, the page has a sentence too many."""
+
+    def products() -> int:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            torch.ones(4, 4) @ torch.ones(4, 4)
+        return sum(event.count for event in profiler.key_averages() if event.key == "aten::mm")
+
+    recorder = DispatchRecorder(StackBook(), TagBook(), list[BaseException]().append)
+    recorder.open(Part(), Living())
+    during = products()
+    recorder.close(Part(), "close")
+    assert (during, products()) == (2, 1)
+
+
 def test_what_is_held_is_what_a_walk_over_everything_finds(recorder: DispatchRecorder) -> None:
     assert held(recorder) == walk()
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
