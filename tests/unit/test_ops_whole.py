@@ -130,6 +130,20 @@ def test_what_the_book_holds_counts_towards_a_target_and_rows_that_are_not_shown
     assert "time: nothing to measure, the book holds all" in again.stdout
 
 
+def test_a_name_gives_a_terminal_no_orders_and_columns_without_figures_are_left_out(ask, folder, monkeypatch):
+    ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)
+    found = json.loads(next((folder / "out").glob("*inference*.workload.json")).read_text())
+    (folder / "red.workload.json").write_text(json.dumps(found | {"name": "\x1b[31mred"}))
+    monkeypatch.setenv("COLUMNS", "40")
+    summed = ask("sum", "red", "--book", "own.book")
+    assert summed.exit_code == 0, summed.output
+    assert summed.stdout.startswith("\\x1b[31mred on ")
+    head = next(line for line in summed.stdout.splitlines() if line.startswith("operator"))
+    assert head.split() == ["operator", "calls", "distinct", "time", "±"]  # a processor has no energy
+    listed = ask("list", "red").stdout
+    assert max(map(len, listed.splitlines())) <= 40
+
+
 def test_a_ray_that_is_not_installed_is_named(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     done = ask("campaign", "--config", "campaign.yml", "-o", "out", "--ray", "local", *QUICK)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuledger.cli.common import print_lines
 from gpuledger.config import DEFAULT_BOOK
 
 if TYPE_CHECKING:
     from gpuledger.operators.workload import Workload
+    from gpuledger.report.terminal import Column
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -65,3 +68,19 @@ def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train:
 
     place = next((name for name in cards if name and is_catalogued(name)), "cpu")
     return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)
+
+
+def print_safe(lines: Iterable[str]) -> None:
+    """Print lines that hold names of others: what a terminal would obey is escaped."""
+    from gpuledger.report.terminal import Terminal
+
+    print_lines(map(Terminal.of(sys.stdout).text, lines))
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table's lines, without the columns in which no row has anything, such as energies of a processor."""
+    from gpuledger.report.terminal import Table, Terminal
+
+    kept = [place for place, _ in enumerate(columns) if place == 0 or any(row[place] not in ("", "-") for row in rows)]
+    table = Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))
+    return table.lines(Terminal.of(sys.stdout))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.cli.ops.common import book_option, open_workload, table_lines
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
 from gpuledger.cli.report import choose_file, write_bytes
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
@@ -89,13 +88,13 @@ def _picture(output: str, *, force: bool) -> Path:
 def lines_of(pairs: Sequence[Pair]) -> list[str]:
     """Return the pairs as a table, and their errors."""
     from gpuledger.operators.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
-    from gpuledger.report.terminal import Column, Table, Terminal
+    from gpuledger.report.terminal import Column
 
     titles = (
         "workload", "sum", "whole", "sum / whole", "sum J", "whole J", "sum / whole J", "busy / graph",
         "busy / graph J", "calls measured",
     )  # fmt: skip
-    columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
+    columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
     rows = tuple(
         (
             pair.name,
@@ -112,7 +111,7 @@ def lines_of(pairs: Sequence[Pair]) -> list[str]:
         )
         for pair in pairs
     )
-    lines = Table(columns, rows).lines(Terminal.of(sys.stdout))
+    lines = table_lines(columns, rows)
     found = (
         ("time", time_errors(pairs)),
         ("energy", energy_errors(pairs)),

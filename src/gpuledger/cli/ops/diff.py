@@ -59,7 +59,7 @@ def _lines(found: BookDiff, rows: int) -> list[str]:
         "",
     ]
     titles = ("time A", "time B", "B/A", "energy B/A", "")
-    columns = (*(Column(title, right=True) for title in titles[:4]), Column(""), Column("operator"))
+    columns = (*(Column(title, right=True) for title in titles[:4]), Column(""), Column("operator", shrinks=True))
     cells = tuple(_cells(change) for change in found.changes[:rows])
     return [*head, *Table(columns, cells).lines(Terminal.of(sys.stdout))]
 

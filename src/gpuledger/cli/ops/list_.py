@@ -60,7 +60,12 @@ def _by_operator(workload: Workload, rows: int) -> tuple[Table, int]:
     from gpuledger.units import format_bytes
 
     uses = sorted(workload.uses, key=lambda use: -use.count)
-    columns = (Column("calls", right=True), Column("operator"), Column("reuse", right=True), Column("modules"))
+    columns = (
+        Column("calls", right=True),
+        Column("operator", shrinks=True),
+        Column("reuse", right=True, optional=1),
+        Column("modules", shrinks=True),
+    )
     cells = tuple(
         (
             f"{use.count:,}",
@@ -91,7 +96,7 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
 
     operators = {use.key.digest: use.key.name for use in workload.uses}
     layers = sorted(workload.layers, key=lambda layer: -layer.count)
-    columns = (Column("calls", right=True), *map(Column, ("layer", "inputs", "outputs")))
+    columns = (Column("calls", right=True), *(Column(name, shrinks=True) for name in ("layer", "inputs", "outputs")))
     cells = tuple(
         (
             f"{layer.count:,}",
@@ -103,7 +108,7 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
         )
         for layer in layers[:rows]
     )
-    return Table((*columns, Column("parameters", right=True), Column("operators")), cells), len(layers)
+    return Table((*columns, Column("parameters", right=True), Column("operators", shrinks=True)), cells), len(layers)
 
 
 def _shapes(tensors: Sequence[Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload
+from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload, table_lines
 from gpuledger.errors import UsageError
 from gpuledger.units import format_frac, format_joules, format_ns
 
@@ -96,7 +95,7 @@ def parse_batches(text: str) -> list[int]:
 
 
 def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]:
-    from gpuledger.report.terminal import Column, Table, Terminal
+    from gpuledger.report.terminal import Column, printable
 
     titles = ("batch", "time", "from", "to", "energy", "from", "to", "time measured")
     columns = tuple(Column(title, right=True) for title in titles)
@@ -110,10 +109,8 @@ def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]
         for batch, one in found
     )
     first = found[0][1].total.workload
-    return [
-        f"{first.name.split('-')[0]} ({first.mode}) on {card}",
-        *Table(columns, rows).lines(Terminal.of(sys.stdout)),
-    ]
+    model = printable(first.name.partition(f"-{first.mode}")[0])
+    return [f"{model} ({first.mode}) on {card}", *table_lines(columns, rows)]
 
 
 def _document(batch: int | None, one: Forecast, notes: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload
+from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload, print_safe, table_lines
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, parse_share, progress_bar
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import counted, format_frac, format_joules, format_ns
@@ -113,7 +112,7 @@ def sum_command(
         print_json([_document(one) for one in summed])
     else:
         for place, one in enumerate(summed):
-            print_lines([""] if place else [])
+            print_safe([""] if place else [])
             _print(one, rows)
     if target_frac is not None:
         _hold(summed, target_frac)
@@ -197,7 +196,8 @@ def _print(one: Summed, rows: int) -> None:
     from gpuledger.operators.type_totals import by_type
 
     types = by_type(one.total)
-    print_lines([*_head_lines(one), "", *_type_lines(types[:rows])])
+    print_safe([*_head_lines(one), ""])
+    print_lines(_type_lines(types[:rows]))
     if len(types) > rows:
         print_notes([f"gpuledger: {counted(len(types) - rows, 'more type')} of operators; -n or --json print them"])
 
@@ -218,11 +218,11 @@ def _head_lines(one: Summed) -> list[str]:
 
 
 def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
-    from gpuledger.report.terminal import Column, Table, Terminal
+    from gpuledger.report.terminal import Column
 
     titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "unknown")
-    columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
-    cells = tuple(
+    columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
+    cells = [
         (
             kind.operator,
             f"{kind.count:,}",
@@ -234,8 +234,8 @@ def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
             f"{kind.unknown:,}" if kind.unknown else "",
         )
         for kind in types
-    )
-    return Table(columns, cells).lines(Terminal.of(sys.stdout))
+    ]
+    return table_lines(columns, cells)
 
 
 def _around_lines(total: Sum) -> list[str]:
