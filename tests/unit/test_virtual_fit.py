@@ -98,6 +98,7 @@ def test_the_largest_value_is_found(limit: int, start: int) -> None:
     found = find_largest(lambda value: Trial(value, value, FITS if value <= limit else TOO_LARGE), start)
     if limit == 0:
         assert found.largest is None
+        assert repr(found).startswith("<Search: nothing fits, ")
         return
     assert found.largest is not None
     assert found.largest <= limit < found.largest + max(2, found.largest // 128)
@@ -107,6 +108,7 @@ def test_the_largest_value_is_found(limit: int, start: int) -> None:
 def test_more_memory_than_any_batch_needs_ends() -> None:
     found = find_largest(lambda value: Trial(value, 1, FITS), 1, most=1024)
     assert found.largest == 1024
+    assert repr(found) == "<Search: 1,024 fits, 11 values tried>"
 
 
 @given(st.floats(0.5, 0.99), st.sampled_from([FOLLOWED, GUESSED]))

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuledger.analyze.replay import AllocatorSettings
 from gpuledger.model.journal import Action, Journal
+from gpuledger.units import counted
 from gpuledger.virtual.allocator import CachingAllocator
 from gpuledger.virtual.cards import HANDLES, Card, catalogue
 from gpuledger.virtual.pools import Limits, OutOfMemoryError
@@ -189,6 +190,10 @@ class Search:
 
     largest: int | None
     trials: tuple[Trial, ...]
+
+    def __repr__(self) -> str:
+        found = "nothing fits" if self.largest is None else f"{self.largest:,} fits"
+        return f"<Search: {found}, {counted(len(self.trials), 'value')} tried>"
 
 
 def find_largest(try_value: Callable[[int], Trial], start: int, most: int = 1 << 24) -> Search:
