@@ -88,6 +88,7 @@ def test_csv_and_html_hold_every_record(book: str, tmp_path: Path) -> None:
     assert float(next(row["time_median_ns"] for row in rows if row["flops"] == "7")) == 0.1 + 0.2
     page = (tmp_path / "b.html").read_text()
     assert page.count("<tr>") == 4
+    assert f"<p>3 records of {len(KEYS)} operators</p>" in page
     assert "out of memory &lt;b&gt;" in page
     assert "http" not in page
 

@@ -57,6 +57,15 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
     assert not any("unmeasured card" in note for note in here["notes"])
 
 
+def test_a_long_wait_is_said_once(predict, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("gpuledger.operators.choose.MANY_RECORDS", 40)
+    first, second = (predict("--book", "h200.book") for _ in range(2))
+    assert "learning from 40 records; that is kept until the book changes" in first.stderr
+    assert "learning" not in second.stderr
+    assert first.stdout == second.stdout != ""
+
+
 @pytest.mark.parametrize(
     ("book", "card", "words"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,10 @@ from gpuledger.operators.sum import Sum, sum_up
 from gpuledger.operators.workload import Workload
 from gpuledger.virtual.cards import Card, find_card
 
+Say = Callable[[str], None]
 UNMEASURED = "unmeasured card"
+MANY_RECORDS = 1000
+"""To learn from so many takes seconds, from the H200's book most of a minute: it is said."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,8 @@ def roof_of_shelf(shelf: Shelf) -> Roof:
     return roof_of_measurements(shelf.environment.card, [(one.key, work_of(one.key), one.time_ns) for one in examples])
 
 
-def model_of(shelf: Shelf, cache: Path | None = None) -> Model:
-    """Return what a shelf teaches; kept in the folder ``cache`` until a record is added.
+def model_of(shelf: Shelf, cache: Path | None = None, say: Say | None = None) -> Model:
+    """Return what a shelf teaches; kept in the folder ``cache`` until a record is added. ``say`` hears of a long wait.
 
     Raises:
         EmptyRunError: too few records.
@@ -116,6 +119,8 @@ def model_of(shelf: Shelf, cache: Path | None = None) -> Model:
             return load_model(place)
         except InputError:  # of an older gpuledger: it is made anew
             place.unlink()
+    if say is not None and len(shelf.records) >= MANY_RECORDS:
+        say(f"learning from {len(shelf.records):,} records; that is kept until the book changes")
     model = fit(shelf.examples, roof_of_shelf(shelf), shelf.digest)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -123,12 +128,14 @@ def model_of(shelf: Shelf, cache: Path | None = None) -> Model:
     return model
 
 
-def stand_in(shelf: Shelf, cache: Path | None = None) -> tuple[FittedPredictor | RoofPredictor, str]:
+def stand_in(
+    shelf: Shelf, cache: Path | None = None, say: Say | None = None
+) -> tuple[FittedPredictor | RoofPredictor, str]:
     """Return what says the cost of operators the book lacks, and how it knows, in a few words."""
     examples = shelf.examples
     if len(examples) >= LEAST_EXAMPLES:
         try:
-            return FittedPredictor(model_of(shelf, cache)), f"learned from {len(examples)} measured operators"
+            return FittedPredictor(model_of(shelf, cache, say)), f"learned from {len(examples)} measured operators"
         except UsageError:  # scikit-learn is an extra
             pass
     roof = roof_of_shelf(shelf)
@@ -146,7 +153,7 @@ def is_catalogued(name: str) -> bool:
 
 
 def predictor_for(
-    book: Book, gpu: str | None, cache: Path | None = None
+    book: Book, gpu: str | None, cache: Path | None = None, say: Say | None = None
 ) -> tuple[FittedPredictor, Shelf, tuple[str, ...]]:
     """Return what predicts for a card: from its own records, or for a card without any from the one measured last.
 
@@ -170,8 +177,8 @@ def predictor_for(
                 hint=f"it holds {cards_text(book.environments().values())}; measure on a card first",
             ) from error
         note = f"{card.name}: {UNMEASURED}; from {shelf.environment.card}'s records and both cards' datasheets"
-        return FittedPredictor(model_of(shelf, cache), roof_of_card(card)), shelf, (note,)
-    return FittedPredictor(model_of(shelf, cache)), shelf, ()
+        return FittedPredictor(model_of(shelf, cache, say), roof_of_card(card)), shelf, (note,)
+    return FittedPredictor(model_of(shelf, cache, say)), shelf, ()
 
 
 def cache_folder() -> Path:

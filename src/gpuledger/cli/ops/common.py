@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import print_lines
+from gpuledger.cli.common import print_lines, print_notes
 from gpuledger.config import DEFAULT_BOOK
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train:
 
     place = next((name for name in cards if name and is_catalogued(name)), "cpu")
     return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)
+
+
+def say_note(text: str) -> None:
+    """Say on stderr what takes a while."""
+    print_notes([f"gpuledger: {text}"])
 
 
 def print_safe(lines: Iterable[str]) -> None:

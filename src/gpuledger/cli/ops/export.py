@@ -35,6 +35,7 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
 
     path = _file(output, f"operators.{form}", force=force)
     contents = contents_of(book_url)
+    held = f"{counted(len(contents.records), 'record')} of {counted(len(contents.keys), 'operator')}"
     if form == "parquet":
         write_parquet(contents, path)
     elif form == "csv":
@@ -42,8 +43,7 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
     else:
         from gpuledger.report.book_page import render_book
 
-        path.write_text(render_book(contents.rows(), book_url), encoding="utf-8")
-    held = f"{counted(len(contents.records), 'record')} of {counted(len(contents.keys), 'operator')}"
+        path.write_text(render_book(contents.rows(), book_url, held), encoding="utf-8")
     print_notes([f"gpuledger: {held} in {path}"])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines
-from gpuledger.cli.ops.common import book_option
+from gpuledger.cli.ops.common import book_option, say_note
 from gpuledger.errors import UsageError
 
 
@@ -37,7 +37,7 @@ def fit_command(book_url: str, card: str | None, output: str | None, force: bool
     from gpuledger.operators.predict import save_model
 
     shelf = open_shelf(open_existing(book_url), card)
-    model = model_of(shelf, cache_folder())
+    model = model_of(shelf, cache_folder(), say_note)
     if output is not None:
         save_model(model, Path(output))
     document = {
@@ -51,4 +51,4 @@ def fit_command(book_url: str, card: str | None, output: str | None, force: bool
         print_json(document)
         return
     what = "time and energy" if model.power is not None else "time"
-    print_lines([f"{model.roof.card}: {what} of {model.examples} measured operators of {len(model.ranges)} types"])
+    print_lines([f"{model.roof.card}: {what} of {model.examples:,} measured operators of {len(model.ranges)} types"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload, table_lines
+from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload, say_note, table_lines
 from gpuledger.errors import UsageError
 from gpuledger.units import format_frac, format_joules, format_ns
 
@@ -46,7 +46,7 @@ def predict_command(
     from gpuledger.operators.choose import cache_folder, predictor_for, roof_of_shelf
     from gpuledger.operators.forecast import forecast
 
-    predictor, shelf, notes = predictor_for(open_existing(book_url), gpu, cache_folder())
+    predictor, shelf, notes = predictor_for(open_existing(book_url), gpu, cache_folder(), say_note)
     roof = predictor.roof if notes else roof_of_shelf(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))

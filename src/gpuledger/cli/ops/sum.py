@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload, print_safe, table_lines
+from gpuledger.cli.ops.common import (
+    book_option,
+    capture_named,
+    is_workload,
+    open_workload,
+    print_safe,
+    say_note,
+    table_lines,
+)
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, parse_share, progress_bar
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import counted, format_frac, format_joules, format_ns
@@ -129,7 +137,7 @@ def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozen
     from gpuledger.operators.coverage import cover
     from gpuledger.operators.sum import sum_up
 
-    predictor, _ = stand_in(shelf, cache_folder())
+    predictor, _ = stand_in(shelf, cache_folder(), say_note)
     found = []
     for workload, wanted in zip(workloads, chosen, strict=True):
         total = sum_up(workload, shelf.records, shelf.environment, energy_predictor=predictor, only=wanted)
