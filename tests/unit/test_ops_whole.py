@@ -150,3 +150,5 @@ def test_a_ray_that_is_not_installed_is_named(ask, monkeypatch):
     assert done.exit_code == 2
     assert "Ray is not installed" in done.stderr
     assert "gpuledger[cluster]" in done.stderr
+    refused = ask("campaign", "--config", "no.yml", "--ray", "local")
+    assert "Ray is not installed" in refused.stderr  # before anything else

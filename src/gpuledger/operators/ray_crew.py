@@ -158,6 +158,18 @@ class RayCrew:
             time.sleep(0.5)
 
 
+def load_ray() -> Any:
+    """Return the module of Ray.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError("--ray: Ray is not installed", hint="pip install 'gpuledger[cluster]'") from error
+
+
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
     """Connect to Ray at an address, or start one here for as long as it is needed.
@@ -165,10 +177,7 @@ def connected(address: str) -> Iterator[Any]:
     Raises:
         UsageError: Ray is not installed, or cannot be reached.
     """
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise UsageError("--ray: Ray is not installed", hint="pip install 'gpuledger[cluster]'") from error
+    ray = load_ray()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == LOCAL:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.capture import not_captured_lines
 from gpuledger.cli.ops.compare import document_of, draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
     energy_share_of,
@@ -72,6 +73,10 @@ def campaign_command(
     """
     if ray_address and budget:
         raise UsageError("campaign: --budget with --ray", hint="stop it with Ctrl-C; the same command goes on")
+    if ray_address:
+        from gpuledger.operators.ray_crew import load_ray
+
+        load_ray()  # before anything is captured
     method, budget_ns = method_of(how), None if budget is None else parse_budget_ns(budget)
     from gpuledger.operators.book import open_book
     from gpuledger.operators.campaign_file import read_campaign
@@ -114,7 +119,7 @@ def _captured(wanted: Sequence[Any], place: Place, folder: Path) -> tuple[list[W
             workload = capture_model(asked_for(one), None if place.on_card else "cpu")
         except GpuLedgerError as error:
             failures.append(error.message)
-            print_notes([f"gpuledger: not captured: {one.model}: {error.message}"])
+            print_notes(not_captured_lines(one, error))
             continue
         workload.write(folder / (workload.name + SUFFIX))
         workloads.append(workload)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import print_json, print_lines, print_notes, quoted
+from gpuledger.cli.common import print_json, print_notes, quoted
+from gpuledger.cli.ops.common import print_safe
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
         workload.write(path)
         captured.append((path, workload))
         if not flags["as_json"]:
-            print_lines(_lines(workload))
+            print_safe(_lines(workload))
     if flags["as_json"]:
         print_json([{"path": str(path), **_document(workload)} for path, workload in captured])
     elif captured:
@@ -108,7 +109,7 @@ def _captured(program: tuple[str, ...], flags: dict[str, Any]) -> Iterator[Workl
             if len(asked) == 1:
                 raise
             failures.append(wanted)
-            print_notes(_not_captured(wanted, error))
+            print_notes(not_captured_lines(wanted, error))
     if failures:
         raise InputError(f"{len(failures)} of {len(asked)} workloads were not captured")
 
@@ -124,7 +125,8 @@ def _campaign(flags: dict[str, Any]) -> Campaign:
     return Campaign(tuple(Wanted(**shared, inputs=size) for size in flags["inputs"] or (None,)))
 
 
-def _not_captured(wanted: Wanted, error: GpuLedgerError) -> list[str]:
+def not_captured_lines(wanted: Wanted, error: GpuLedgerError) -> list[str]:
+    """Return what is said of a model that is left out."""
     hint = [f"  hint: {error.hint}"] if error.hint else []
     return [f"gpuledger: not captured: {wanted.model}: {error.message}", *hint]
 
