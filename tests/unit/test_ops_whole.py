@@ -82,6 +82,10 @@ def test_a_model_by_name_is_captured_and_summed(ask, folder):
     assert (other["workload"], other["mode"]) == ("conv_net-training-2x3x224x224", "training")
     refused = ask("sum", workload, "--train", "--book", "own.book")
     assert (refused.exit_code, "is a workload of its own batch and mode" in refused.stderr) == (2, True)
+    bare = ask("sum", "no_such_model", "--book", "own.book")
+    assert (bare.exit_code, "torchvision" in bare.stderr) == (2, True), bare.stderr
+    absent = ask("sum", "no-such-workload", "--book", "own.book")
+    assert (absent.exit_code, "No such file" in absent.stderr) == (3, True), absent.stderr
 
 
 def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask, folder):

@@ -42,7 +42,8 @@ def compare_command(
 ) -> None:
     """Measure whole models on this machine, and hold the sums of their operators beside them.
 
-    Operators that the book lacks are measured first.
+    Operators that the book lacks are measured first. "busy / graph" holds the operators without their launches beside
+    the model replayed as a graph, which has none either.
     """
     method = method_of(how)
     place_of_picture = None if output is None else _picture(output, force=overwrite)

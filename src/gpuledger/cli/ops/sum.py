@@ -35,7 +35,7 @@ BATCH = 32
 
 
 class _Asked:
-    """A workload's file, or a model by name with its batch and mode.
+    """A workload's file, or a model by name with its batch and mode: a bare name is torchvision's, as elsewhere.
 
     Raises:
         UsageError: a batch or a mode for a workload, which has its own.
@@ -43,7 +43,8 @@ class _Asked:
 
     def __init__(self, text: str, batch: int | None, train: bool) -> None:
         self._text, self._batch, self._train = text, batch, train
-        self._file = open_workload(text) if is_workload(text) or ":" not in text else None
+        is_model = ":" in text or text.partition("?")[0].isidentifier()
+        self._file = open_workload(text) if is_workload(text) or not is_model else None
         if self._file is not None and (batch is not None or train):
             option = "--train" if batch is None else f"--batch {batch}"
             raise UsageError(f"{option}: {text} is a workload of its own batch and mode", hint="give a model's name")
