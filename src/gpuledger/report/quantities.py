@@ -20,6 +20,8 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
 }
 LESS_COLOR, MORE_COLOR = "#4e79a7", "#f28e2b"
 """Blue for what shrank, orange for what grew; told apart by colour-blind readers too."""
+MANY = 10
+"""From so many times on a change is told as times and not as a share."""
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -38,7 +40,10 @@ def signed(delta: float | None, unit: str) -> str:
 
 
 def signed_share(delta: float | None, whole: float | None) -> str:
-    """Return a change as a share of what it began from, ``+12.5 %``; ``new`` where it began from nothing."""
+    """Return a change as a share of what it began from, ``+12.5 %``; ``new`` where it began from nothing.
+
+    From ten times on, a share in percent says less than how many times it is: ``×39``.
+    """
     if delta is not None and whole == 0:
         return "new"
     fraction = share_frac(delta, whole)
@@ -46,6 +51,8 @@ def signed_share(delta: float | None, whole: float | None) -> str:
         return MISSING
     if 0 < abs(fraction) < 0.0005:
         return "< +0.1 %" if fraction > 0 else "> -0.1 %"
+    if fraction >= MANY - 1:
+        return f"×{fraction + 1:,.0f}"
     return f"{'+' if fraction > 0 else ''}{format_frac(fraction)}"
 
 
