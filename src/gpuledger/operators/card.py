@@ -169,7 +169,7 @@ def _beyond(examples: Sequence[Example], roof: Roof) -> tuple[Errors | None, tup
 
 
 def _least_ns(one: Example, roof: Roof) -> float:
-    return roof.least_ns(one.key, work_of(one.key))
+    return max(roof.least_ns(one.key, work_of(one.key)), 1.0)  # a view needs none
 
 
 def hold_out(workload: Workload, examples: Sequence[Example], roof: Roof) -> HeldOut | None:
