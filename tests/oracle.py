@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import Phases
 from gpuledger.collect.roster import Roster
@@ -49,7 +50,7 @@ class Oracle(TorchDispatchMode):
             on_outermost=nothing,
             on_outermost_end=nothing,
             on_backward_end=nothing,
-            on_error=self.errors.append,
+            guard=Guard(self.errors.append),
         )
         self.owner: dict[int, str] = {}
         self.stack: list[str] = []

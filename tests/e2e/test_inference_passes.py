@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 GENERATE = """
 import torch
-before = torch.nn.Module.__call__
+before = torch.nn.Module.__call__.__code__
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ with torch.no_grad():
         model(input_ids=torch.ones(4, 16, dtype=torch.long))
         for _ in range(4):
             model(input_ids=torch.ones(4, 1, dtype=torch.long))
-print(getattr(torch.nn.Module.__call__, "__wrapped__", None) is None)
+print(not [name for name in torch.nn.Module.__call__.__code__.co_varnames if "gpuledger" in name])
 """
 
 

@@ -55,7 +55,8 @@ import os, signal, traceback
 from torch.optim import optimizer as optimizers
 def installed():
     places = (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch.autograd.profiler.profile, "__init__")
-    return [hasattr(getattr(*place), "__wrapped__") for place in places], len(optimizers._global_optimizer_pre_hooks)
+    ours = [[n for n in getattr(*place).__code__.co_varnames if "gpuledger" in n] for place in places]
+    return ours, len(optimizers._global_optimizer_pre_hooks)
 for _ in range(16):
     step()
     for wrong in (lambda: model(torch.ones(8, 17)), lambda: model(torch.ones(8, 16)).backward()):

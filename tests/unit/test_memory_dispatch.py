@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from gpuledger.collect.alive import Living
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.memory_dispatch import UNSEEN_THREADS, DispatchRecorder
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook, suffix
@@ -40,7 +41,7 @@ def errors() -> list[BaseException]:
 @pytest.fixture
 def recorder(errors: list[BaseException]) -> Iterator[DispatchRecorder]:
     gc.collect()
-    recorder = DispatchRecorder(StackBook(), TagBook(), errors.append)
+    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(errors.append))
     recorder.open(Part(), Living())
     yield recorder
     recorder.close(Part(), "close")
@@ -183,7 +184,7 @@ def test_a_whole_graph_compiles_while_it_is_on(recorder: DispatchRecorder) -> No
 
 def test_an_error_of_ours_is_handed_over_and_the_operator_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[BaseException] = []
-    recorder = DispatchRecorder(StackBook(), TagBook(), errors.append)
+    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(errors.append))
     recorder.open(Part(), Living())
     monkeypatch.setattr(recorder, "_begin", lambda _: 1 / 0)
     assert torch.ones(3).sum() == 3
@@ -214,7 +215,7 @@ def test_events_balance_and_name_their_operator_and_what_was_going_on(errors: li
 
 
 def test_nothing_stays_and_closing_twice_is_one(errors: list[BaseException]) -> None:
-    recorder = DispatchRecorder(StackBook(), TagBook(), errors.append)
+    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(errors.append))
     recorder.open(Part(), Living())
     assert len(_get_current_dispatch_mode_stack()) == 1
     recorder.close(Part(), "close")

@@ -41,9 +41,11 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
     monkeypatch.chdir(tmp_path)
-    before = (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad)
+    functions = (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad)
+    before = [function.__code__ for function in functions]
     yield Training()
-    assert (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad) == before
+    assert [function.__code__ for function in functions] == before
+    assert (torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad) == functions
     assert _get_current_dispatch_mode_stack() == []
     assert not _global_optimizer_pre_hooks
 

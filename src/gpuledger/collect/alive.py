@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect import torch_private
+from gpuledger.collect.program_objects import without_overrides
 
 
 class Living:
@@ -29,14 +30,17 @@ class Living:
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the tensors with a storage of their own, and their gradients.
 
-        Wrappers (DTensor, fake tensors) are passed by: what they wrap is found itself.
+        Wrappers (DTensor, fake tensors) are passed by: what they wrap is found itself. Gradients are left out while
+        other threads run: the backward pass of one could put another tensor there at this moment, which ends the
+        process.
         """
-        with torch_private.without_torch_function():
+        alone = threading.active_count() == 1
+        with without_overrides():
             for tensor in self._walk()[0]:
                 if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
                     continue
                 yield tensor
-                if tensor.is_leaf and tensor.grad is not None:
+                if alone and tensor.is_leaf and tensor.grad is not None:
                     yield tensor.grad
 
     def _walk(self) -> tuple[list[Any], list[Any]]:

@@ -18,9 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
-
 from gpuledger.collect.guard import Guard
+from gpuledger.collect.optimizer_hooks import before_steps
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.model.run import ASKED, LISTENING, SUFFIX, write_json
 
@@ -43,13 +42,13 @@ class Listener:
         self._session: Session | None = None
         self._path: Path | None = None
         self._guarded = Guard(self._fail)
-        self._handle = register_optimizer_step_pre_hook(self._guarded(self._before_step))
+        self._hook = before_steps(self._guarded(self._before_step))
         (settings.run_directory / LISTENING).touch()
         atexit.register(self.stop)
 
     def stop(self) -> None:
         """End what is being recorded, and hear nothing any more."""
-        self._handle.remove()
+        self._hook.remove()
         self._guarded.ended = True
         atexit.unregister(self.stop)
         self._guarded.for_good(self._finish)()
@@ -58,7 +57,7 @@ class Listener:
         if self._session is not None:
             if self._session.ended:
                 self._finish()
-        elif os.path.exists(self._request) and next(reversed(_global_optimizer_pre_hooks)) == self._handle.id:
+        elif os.path.exists(self._request) and self._hook.is_last:
             self._begin()
 
     def _begin(self) -> None:

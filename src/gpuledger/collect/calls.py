@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -11,30 +10,42 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.torch_entrances import module_call
 
 
 class _Watch:
-    """Replaces ``nn.Module.__call__`` until it is removed."""
+    """Observes module calls until it is removed."""
 
     def __init__(self) -> None:
-        self._theirs: Any = None
-        self._ours: Any = None
+        self._observation: Observation | None = None
+
+    def _is_in(self) -> bool:
+        return self._observation is not None
 
     def install(self) -> None:
-        """Put the watch in."""
-        self._theirs = nn.Module.__call__
-        self._ours = self._wrapped(self._theirs)
-        nn.Module.__call__ = self._ours  # type: ignore[method-assign]
+        """Put the watch in, around all that observes module calls already.
+
+        Raises:
+            CannotInstrumentError: module calls are not those of a torch that is known.
+        """
+        observer = Observer(self._enter, self._leave, self._fail, hands_over=True)
+        self._observation = Observation(module_call(), observer, outermost=True)
 
     def remove(self) -> None:
-        """Take the watch out, unless somebody else has wrapped it in turn: then it does nothing any more."""
-        theirs, self._theirs = self._theirs, None
-        if theirs is not None and nn.Module.__call__ is self._ours:
-            nn.Module.__call__ = theirs  # type: ignore[method-assign]
+        """Take the watch out."""
+        observation, self._observation = self._observation, None
+        if observation is not None:
+            observation.remove()
 
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object | None:
         raise AssertionError("each watch has its own")
+
+    def _leave(self, token: Any, result: Any) -> None:
+        """End an outermost call."""
+
+    def _fail(self, token: Any) -> None:
+        self._leave(token, None)
 
 
 class FirstCall(_Watch):
@@ -44,18 +55,10 @@ class FirstCall(_Watch):
         super().__init__()
         self._begin = begin
 
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        watch = self
-
-        @functools.wraps(original)
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
-            if watch._theirs is None or torch.compiler.is_compiling():
-                return original(self, *args, **kwargs)
-            watch.remove()
-            watch._begin()
-            return self(*args, **kwargs)
-
-        return __call__
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_in() and not torch.compiler._is_compiling_flag:
+            self.remove()
+            self._begin()
 
 
 class OutermostCalls(_Watch):
@@ -67,30 +70,19 @@ class OutermostCalls(_Watch):
         self._ended = ended
         self._inside = threading.local()
 
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        watch, inside = self, self._inside
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[nn.Module] | None:
+        if not self._is_in() or torch.compiler._is_compiling_flag or getattr(self._inside, "call", False):
+            return None
+        self._began(module, args, kwargs)
+        if not self._is_in():  # whoever is in by now sees this call
+            return None
+        self._inside.call = True
+        return [module]
 
-        @functools.wraps(original)
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
-            if torch.compiler.is_compiling():
-                return original(self, *args, **kwargs)
-            try:
-                if watch._theirs is None or getattr(inside, "call", False):
-                    return original(self, *args, **kwargs)
-                watch._began(self, args, kwargs)
-                if watch._theirs is None:
-                    return self(*args, **kwargs)
-                inside.call = True
-                try:
-                    return original(self, *args, **kwargs)
-                finally:
-                    inside.call = False
-                    watch._ended(self)
-            except BaseException as error:
-                forget_frames(error)
-                raise
-
-        return __call__
+    def _leave(self, token: list[nn.Module], result: Any) -> None:
+        if token:  # once, be it left or failed
+            self._inside.call = False
+            self._ended(token.pop())
 
 
 def in_data_worker() -> bool:

@@ -13,9 +13,13 @@ from typing import Any
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.guard import Guard, forget_own_frames
+from gpuledger.collect.instrument import Observation, Observer
 from gpuledger.collect.phases import OUTSIDE, Phases
+from gpuledger.collect.torch_entrances import torchs_own
 from gpuledger.model.journal import TagFlag
+
+_REBUILD = "_rebuild_buckets"
 
 
 def collectives_backend() -> str | None:
@@ -28,43 +32,75 @@ def collectives_backend() -> str | None:
 class CommunicationMarks:
     """Flags what is allocated while buckets are made, between :meth:`install` and :meth:`remove`."""
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: Phases, guard: Guard) -> None:
         self._phases = phases
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._guard = guard
+        self._observation: Observation | None = None
+        self._replaced: tuple[Any, Any] | None = None
 
     def install(self) -> None:
-        """Wrap both entrances; does nothing in a torch without ``torch.distributed``."""
+        """Observe both entrances; does nothing in a torch without ``torch.distributed``.
+
+        Raises:
+            CannotInstrumentError: they are not those of a torch that is known.
+        """
         if not distributed.is_available():
             return
+        helper = torchs_own(DistributedDataParallel._ddp_init_helper)
+        self._observation = Observation(helper, Observer(self._enter, self._leave, self._fail))
         reducer = distributed.Reducer  # type: ignore[attr-defined]  # it is there wherever torch.distributed is
-        for place, name in ((DistributedDataParallel, "_ddp_init_helper"), (reducer, "_rebuild_buckets")):
-            theirs = getattr(place, name, None)
-            if theirs is not None:
-                ours = self._wrapped(theirs)
-                self._replaced.append((place, name, ours, theirs))
-                setattr(place, name, ours)
+        theirs = reducer._rebuild_buckets
+        ours = self._wrapped(theirs)
+        self._replaced = (ours, theirs)
+        setattr(reducer, _REBUILD, ours)  # it is written in C++
 
     def remove(self) -> None:
-        """Take the wrappers out, but for one that somebody else has wrapped in turn."""
-        for place, name, ours, theirs in self._replaced:
-            if getattr(place, name) is ours:
-                setattr(place, name, theirs)
-        self._replaced.clear()
+        """Take both out, but for a wrapper that somebody else has wrapped in turn."""
+        observation, self._observation = self._observation, None
+        if observation is not None:
+            observation.remove()
+        replaced, self._replaced = self._replaced, None
+        if replaced is not None:
+            ours, theirs = replaced
+            reducer = distributed.Reducer  # type: ignore[attr-defined]
+            if reducer._rebuild_buckets is ours:
+                setattr(reducer, _REBUILD, theirs)
+
+    def _enter(self, *_: Any) -> tuple[str] | None:
+        """Flag this thread's allocations; return the token to go back to."""
+        state = self._phases.threads
+        before = state.token
+        try:
+            self._phases.put(state.stack[-1][0] if state.stack else OUTSIDE, int(TagFlag.COMMUNICATION))
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+            return None
+        return (before,)
+
+    def _leave(self, before: tuple[str], _result: Any) -> None:
+        try:
+            self._phases.restore(before[0])
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+    def _fail(self, before: tuple[str]) -> None:
+        self._leave(before, None)
 
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        phases = self._phases
+        marks = self
 
         @functools.wraps(original)
         def marked(*args: Any, **kwargs: Any) -> Any:
-            state = phases.threads
-            before = state.token
-            phases.put(state.stack[-1][0] if state.stack else OUTSIDE, int(TagFlag.COMMUNICATION))
+            before = marks._enter()
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
-                forget_frames(error)
+                forget_own_frames(error)
                 raise
             finally:
-                phases.restore(before)
+                if before is not None:
+                    marks._leave(before, None)
 
         return marked

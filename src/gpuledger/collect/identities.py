@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from gpuledger.collect.program_objects import parameter_groups, state_of, tensors_in, without_overrides
 from gpuledger.collect.roster import Roster
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal import Part
@@ -66,39 +67,38 @@ class Sightings:
             self._weights_seen = count
             self.see_weights()
 
-    def see_gradients(self) -> None:
-        """Note where the gradients are now."""
-        self._note(
-            (Identity.GRADIENT, name_id, module_id, parameter.grad, None)
-            for reference, name_id, module_id in self.roster.parameters
-            if (parameter := reference()) is not None and parameter.grad is not None
-        )
+    def see_gradients(self, *, of: Any = None) -> None:
+        """Note where the gradients are now: of all parameters, or of those that one optimizer updates.
 
-    def see_gradients_of(self, optimizer: Any) -> None:
-        """Note the gradients an optimizer is about to use inside backward: they may be gone when backward ends."""
-        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        While other threads run, only those of modules that this thread alone has called are looked at: autograd puts
+        gradients into place without holding Python's lock, and to read one at that moment ends the process.
+        """
+        alone = threading.active_count() == 1
+        mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
         self._note(
             (Identity.GRADIENT, name_id, module_id, parameter.grad, None)
             for reference, name_id, module_id in self.roster.parameters
-            if (parameter := reference()) is not None and id(parameter) in mine and parameter.grad is not None
+            if (alone or self.roster.is_of_this_thread(module_id))
+            and (parameter := reference()) is not None
+            and (mine is None or id(parameter) in mine)
         )
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
         """Note where an optimizer's state is, when it has grown since the last time or ``again`` is asked for."""
-        state = optimizer.state
+        state = state_of(optimizer)
         if not again and self._state_sizes.get(id(optimizer)) == len(state):
             return
         self._state_sizes[id(optimizer)] = len(state)
         owners = {id(p): (n, m) for r, n, m in self.roster.parameters if (p := r()) is not None}
         self._note(
             (Identity.OPTIMIZER_STATE, *owners.get(id(parameter), (-1, -1)), tensor, None)
-            for parameter, values in state.items()
-            for tensor in _tensors(values)
+            for parameter, values in state
+            for tensor in tensors_in(values)
         )
 
     def knows(self, optimizer: Any) -> bool:
         """Return whether everything an optimizer updates was met before."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in parameter_groups(optimizer) for parameter in group]
         if self._updated.get(id(optimizer)) == len(parameters):
             return True
         self._updated[id(optimizer)] = len(parameters)
@@ -106,17 +106,19 @@ class Sightings:
 
     def see_loose_parameters(self, optimizer: Any) -> None:
         """Take in parameters that no module owns, and note where they and their gradients are."""
-        for group_number, group in enumerate(optimizer.param_groups):
-            for number, parameter in enumerate(group["params"]):
-                self.roster.add_loose_parameter(parameter, f"param_groups.{group_number}.{number}")
+        self.roster.add_loose_parameters(optimizer)
         self.see_new_weights()
-        self.see_gradients_of(optimizer)
+        self.see_gradients(of=optimizer)
 
     def see_inputs(self, module_id: int, *arguments: Any) -> None:
         """Note the tensors an outermost module was called with."""
-        self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in _tensors(arguments))
+        self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in tensors_in(arguments))
 
     def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
+        with without_overrides(), torch._C._DisableTorchDispatch():
+            self._note_places(seen)
+
+    def _note_places(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
         counts = self._counts()
         dense = ((*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor))
         for kind, name_id, module_id, tensor, key in dense:
@@ -140,22 +142,3 @@ class Sightings:
 def _dense(tensor: Any) -> tuple[Any, ...]:
     """Return a tensor, or the two that a sparse one (an embedding's gradient) is made of."""
     return (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else (tensor,)
-
-
-def _tensors(value: Any, depth: int = 0) -> Iterable[Any]:
-    """Yield the tensors inside nested containers, four levels deep at most."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 4:
-        for inner in _contents(value):
-            yield from _tensors(inner, depth + 1)
-
-
-def _contents(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, (tuple, list, set)):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return (getattr(value, field.name, None) for field in fields(value))
-    return ()

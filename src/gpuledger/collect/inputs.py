@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
-import torch
-
+from gpuledger.collect.program_objects import tensors_in, without_overrides
+from gpuledger.collect.torch_entrances import is_tracing
 from gpuledger.model.journal import Part
 
 LONGEST = 4_000
 """Runs of calls with one shape that are kept."""
+
+LEVELS = 2
+"""How deep the arguments of a call are looked into for its first tensor."""
 
 Shape = tuple[int, ...]
 
@@ -27,14 +29,18 @@ class InputShapes:
 
     def see(self, module_id: int, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note a call of an outermost module in a step."""
-        if self._module_id not in (-1, module_id):
+        if self._module_id not in (-1, module_id) or is_tracing():  # there a shape is no number
             return
-        tensor = _first_tensor((*args, *kwargs.values()))
-        if tensor is None or not tensor.dim():
+        tensor = next(tensors_in((*args, *kwargs.values()), LEVELS), None)
+        if tensor is None:
             return
-        shape = tuple(int(size) for size in tensor.shape)
+        with without_overrides():
+            shape = tuple(int(size) for size in tensor.shape)
+            is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+        if not shape:
+            return
         self._module_id = module_id
-        self._tokens = tensor.dim() >= 2 and not (tensor.is_floating_point() or tensor.is_complex())
+        self._tokens = len(shape) >= 2 and is_whole
         self._shapes[shape] += 1
         rows, length = shape[0], shape[1] if self._tokens else -1
         last = self._calls[-1] if self._calls else None
@@ -51,15 +57,3 @@ class InputShapes:
             shape, _ = self._shapes.most_common(1)[0]
             part.facts["inputs"] = {"module_id": self._module_id, "shape": list(shape), "tokens": self._tokens}
             part.facts["calls"] = self._calls
-
-
-def _first_tensor(values: Iterable[Any]) -> torch.Tensor | None:
-    """Return the first tensor among ``values``, or inside one of them that is a list, tuple or dict."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            return value
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        found = next((one for one in inner if isinstance(one, torch.Tensor)), None)
-        if found is not None:
-            return found
-    return None

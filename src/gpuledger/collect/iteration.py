@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,13 @@ from gpuledger.collect.card import CardReader
 from gpuledger.collect.guard import Guard, describe
 from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.program_objects import (
+    WeakIdentitySet,
+    modules_below,
+    parameter_groups,
+    parameters_of,
+    without_overrides,
+)
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.recorder import Recorder
 from gpuledger.collect.roster import Roster
@@ -109,8 +116,8 @@ class IterationRecorder:
     def module_ids(self) -> frozenset[int]:
         """Return the numbers of the model's modules."""
         model = self._model()
-        modules = () if model is None else model.modules()
-        numbers = (self._roster.module_ids.get(id(module)) for module in modules)
+        modules = () if model is None else modules_below(model)
+        numbers = (self._roster.module_ids.get(id(module)) for _, module in modules)
         return frozenset(number for number in numbers if number is not None)
 
     def _called(self, _module: nn.Module) -> None:
@@ -140,7 +147,7 @@ class IterationRecorder:
             books=(tags, self._roster, stacks),
             card=self._card if isinstance(recorder, CudaRecorder) else None,
             begins_late=True,
-            on_error=self._fail,
+            guard=guard,
         )
         window.note_gradients = self._note_gradients
         under_way = _UnderWay(window, journal, steps, guard, history)
@@ -161,7 +168,8 @@ class IterationRecorder:
         """Return a recorder for the device the model is on, and what notices a history of the program's own."""
         journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
         model = self._model()
-        on_card = model is not None and any(parameter.is_cuda for parameter in model.parameters())
+        with without_overrides():
+            on_card = model is not None and any(parameter.is_cuda for _, parameter in _named_parameters(model))
         why_not = torch_private.keeps_cuda_history() if on_card else None
         if not on_card or why_not is not None:
             journal.fact(
@@ -169,7 +177,7 @@ class IterationRecorder:
                 devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}],
             )
             kinds = ("cuda", "cpu") if on_card else ("cpu",)
-            return DispatchRecorder(stacks, tags, self._fail, devices=kinds), None
+            return DispatchRecorder(stacks, tags, guard, devices=kinds), None
         recorder = CudaRecorder(stacks, tags)
         self._card = self._card or CardReader()
         journal.fact(
@@ -183,10 +191,11 @@ class IterationRecorder:
         """Keep the highest bytes of each gradient, of all or of some parameters."""
         some = None if parameters is None else {id(parameter) for parameter in parameters}
         model = self._model()
-        for name, parameter in () if model is None else model.named_parameters():
-            if parameter.grad is not None and (some is None or id(parameter) in some):
-                size = own_bytes(parameter.grad)
-                self.gradient_bytes[name] = max(self.gradient_bytes.get(name, 0), size)
+        with without_overrides():
+            for name, parameter in () if model is None else _named_parameters(model):
+                if parameter.grad is not None and (some is None or id(parameter) in some):
+                    size = own_bytes(parameter.grad)
+                    self.gradient_bytes[name] = max(self.gradient_bytes.get(name, 0), size)
 
     def _give_way(self) -> None:
         """The program starts a memory history of its own, which goes first."""
@@ -236,7 +245,7 @@ class _ScannedOnce(Roster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers = WeakIdentitySet()
         self._scanned = False
 
     def enroll_alive(self, living: Living) -> list[Any]:
@@ -286,7 +295,17 @@ class _UnderWay:
 
 
 def _parameters(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter for group in parameter_groups(optimizer) for parameter in group]
+
+
+def _named_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield ``(name, parameter)`` as ``nn.Module.named_parameters`` does, tied ones once."""
+    seen: set[int] = set()
+    for path, module in modules_below(model):
+        for name, parameter in parameters_of(module):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{path}.{name}" if path else name, parameter
 
 
 def _end_step(window: MemoryWindow, journal: RankJournal, steps: StepCounter, step: tuple[str, int, int]) -> None:

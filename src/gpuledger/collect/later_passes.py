@@ -71,7 +71,7 @@ class LaterPasses:
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
-        self._time_pass = TimePass(journal, roster, self._drop_times)
+        self._time_pass = TimePass(journal, roster, guard, self._drop_times)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way))

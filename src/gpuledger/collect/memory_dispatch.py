@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import Living
-from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.guard import Guard, forget_own_frames
+from gpuledger.collect.program_objects import is_tensor, without_overrides
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
@@ -31,17 +33,26 @@ _PSEUDO_ADDRESS = 1 << 56
 """Where storages without an address of their own (fake, meta) are put, one after another."""
 
 
-_OPERATORS_FILE = torch._ops.__file__
-"""Whoever calls an operator from Python has a frame of this file, which a program that calls it from C++ has not."""
-
 OPENING = 0
 """Number of the opening snapshot."""
 
 UNSEEN_THREADS = "Modules ran in another thread as well, whose tensors the dispatch-mode recorder does not see."
 
 
+AT_THE_LIMIT = (
+    "Some tensors were not seen: the program was at Python's recursion limit, where there is no room to look at them."
+)
+
+
 class _Token(threading.local):
     value = ""
+
+
+class _Death(weakref.ref[Any]):
+    """A weak reference to a storage, that knows where the storage was found."""
+
+    __slots__ = ("key",)
+    key: int
 
 
 class DispatchRecorder:
@@ -50,8 +61,11 @@ class DispatchRecorder:
     Args:
         stacks: Where Python stacks are numbered.
         tags: Where tokens are numbered.
-        on_error: Called with an error of ours; must not raise.
+        guard: Takes what is raised in our code.
         devices: Device types to record.
+
+    A storage's end is noted by a function written in C, and seen to at the next operator or change of token: in one of
+    Python's, a signal handler of the program could run, and what it raises would be lost.
     """
 
     kind = "dispatch"
@@ -60,13 +74,13 @@ class DispatchRecorder:
         self,
         stacks: StackBook,
         tags: TagBook,
-        on_error: Callable[[BaseException], None],
+        guard: Guard,
         devices: Iterable[str] = ("cpu",),
     ) -> None:
         self.set_token: Callable[[str], None] = self._set_token
         self._stacks = stacks
         self._tags = tags
-        self._on_error = on_error
+        self._guard = guard
         self._kinds = frozenset(devices)
         self._token = _Token()
         self._thread = threading.get_ident()
@@ -75,7 +89,10 @@ class DispatchRecorder:
         self._open = False
         self._with_stacks = False
         self._pid = os.getpid()
-        self._live: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
+        self._live: dict[int, tuple[_Death, int, int, int]] = {}
+        self._ended: deque[_Death] = deque()
+        self.at_the_limit = False
+        """Whether an operator was not looked at because Python's recursion limit was reached."""
         self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
         self._operators: dict[Any, int] = {}
         self._held: dict[int, list[int]] = {}
@@ -84,6 +101,8 @@ class DispatchRecorder:
     # -- the protocol -----------------------------------------------------------------------------------------------
 
     def _set_token(self, token: str) -> None:
+        if self._ended:
+            self._note_ended()
         self._token.value = token
         if threading.get_ident() != self._thread and not self._unseen:
             self._unseen = not torch_private.has_dispatch_mode()  # autograd gives its threads the caller's modes
@@ -106,6 +125,7 @@ class DispatchRecorder:
 
     def _counted(self) -> dict[int, list[int]]:
         """Return allocations, frees, bytes and peak bytes by device; zeros while nothing was seen."""
+        self._note_ended()
         return self._held or {-1: [0, 0, 0, 0]}
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
@@ -129,9 +149,13 @@ class DispatchRecorder:
 
     def drain(self, part: Part, reason: str) -> None:
         """Move the events into ``part``."""
+        self._note_ended()
         events, self._events = self._events, []
         if self._unseen:
             part.notes.append(UNSEEN_THREADS)
+        if self.at_the_limit:
+            part.notes.append(AT_THE_LIMIT)
+            self.at_the_limit = False
         part.facts["operators"] = [str(operator) for operator in self._operators]
         if not events:
             return
@@ -147,8 +171,8 @@ class DispatchRecorder:
         if self._mode.retire():
             self._mode = None
         if self._open:
-            self._open = False
             self.drain(part, reason)
+            self._open = False
             self._live.clear()
 
     # -- storages ---------------------------------------------------------------------------------------------------
@@ -158,12 +182,18 @@ class DispatchRecorder:
         if os.getpid() != self._pid:
             return
         try:
-            for tensor in _tensors(arguments):
-                self._note(tensor, None)
-            for tensor in _tensors(results):
-                self._note(tensor, operator)
-        except Exception as error:
-            self._on_error(error)
+            with without_overrides():
+                if self._ended:
+                    self._note_ended()
+                for tensor in _tensors(arguments):
+                    self._note(tensor, None)
+                for tensor in _tensors(results):
+                    self._note(tensor, operator)
+        except RecursionError:
+            self.at_the_limit = True
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
 
     def _write_opening(self, part: Part, living: Living) -> None:
         """Write the storages that are alive into ``part``, as the opening snapshot."""
@@ -202,7 +232,6 @@ class DispatchRecorder:
         stack_id = self._stack_id() if self._with_stacks and operator is not None else -1
         operator_id = -1 if operator is None else self._operator_id(operator)
         now_ns, token = time.time_ns(), self._token.value
-        # nothing between these two: the garbage collector may end another storage whenever a function is called
         self._count(device_idx, size_bytes)
         self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, stack_id, operator_id))
 
@@ -211,6 +240,8 @@ class DispatchRecorder:
         device = tensor.device
         if device.type not in self._kinds or tensor.layout is not torch.strided:
             return None
+        if self._ended:  # one of them can have had this address
+            self._note_ended()
         storage = tensor.untyped_storage()
         key = storage._cdata
         known = self._live.get(key)
@@ -220,19 +251,32 @@ class DispatchRecorder:
         if known is not None:
             if known[3] == size_bytes and address in (0, known[2]):
                 return None
-            self._drop(key)  # it has been resized, or moved to shared memory
+            self._drop(known[0])  # it has been resized, or moved to shared memory
         if not size_bytes:
             return None
         device_idx = -1 if device.index is None else device.index
         address = address or self._pseudo_address(size_bytes)
-        reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
+        reference = _Death(storage, self._ended.append)
+        reference.key = key
         self._live[key] = (reference, device_idx, address, size_bytes)
         return device_idx, address, size_bytes
 
-    def _drop(self, key: int) -> None:
-        """A storage is gone. Called from the garbage collector, in any thread."""
-        known = self._live.pop(key, None)
-        if known is None or not self._open or os.getpid() != self._pid:
+    def _note_ended(self) -> None:
+        """Note the storages that have ended since the last time."""
+        while self._ended:
+            try:
+                ended = self._ended.popleft()
+            except IndexError:  # another thread took it
+                return
+            self._drop(ended)
+
+    def _drop(self, reference: _Death) -> None:
+        """Note that a storage is gone, unless another has been found at its place since."""
+        known = self._live.get(reference.key)
+        if known is None or known[0] is not reference:
+            return
+        del self._live[reference.key]
+        if not self._open or os.getpid() != self._pid:
             return
         _, device_idx, address, size_bytes = known
         self._count(device_idx, -size_bytes)
@@ -258,7 +302,7 @@ class DispatchRecorder:
         return number
 
     def _stack_id(self) -> int:
-        return self._stacks.intern_frame(sys._getframe(4))
+        return self._stacks.intern_frame(sys._getframe(4))  # below the mode's own frame
 
 
 class _Mode(TorchDispatchMode):
@@ -285,18 +329,21 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             result = func(*args, **(kwargs or {}))
+            if self._recorder is not None:
+                try:
+                    self._recorder.see(func, result, args)
+                except RecursionError:  # no room for the call itself
+                    self._recorder.at_the_limit = True
         except BaseException as error:
-            forget_frames(error, _OPERATORS_FILE)
+            forget_own_frames(error)
             raise
-        if self._recorder is not None:
-            self._recorder.see(func, result, args)
         return result
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
     """Yield the tensors of an operator's results or arguments: itself, or those in lists and tuples."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         yield value
-    elif isinstance(value, (tuple, list)):
+    elif issubclass(type(value), (tuple, list)):
         for inner in value:
             yield from _tensors(inner)

@@ -1,7 +1,7 @@
 """Modules: who is at work, in forward and in backward.
 
-``nn.Module.__call__`` is wrapped once, for all modules. Hooks on each module would break ``torch.save``,
-``torch.jit.script``, ``deepcopy`` and whole-graph compiles, and cost four times as much.
+``nn.Module.__call__`` is observed once, for all modules (:mod:`gpuledger.collect.instrument`). Hooks on each module
+would break ``torch.save``, ``torch.jit.script``, ``deepcopy`` and whole-graph compiles, and cost four times as much.
 
 In backward a hook before a graph node names the module that made the node. Three nodes are enough per module call: its
 output's (claimed by the innermost module that made it), its inputs' where they were made by the parent's own code, and,
@@ -11,33 +11,42 @@ parent is at work again. Autograd's sequence numbers tell which case holds.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gpuledger.collect import torch_private
+from gpuledger.collect import torch_entrances, torch_private
 from gpuledger.collect.communication import CommunicationMarks
-from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.guard import Guard
+from gpuledger.collect.instrument import Observation, Observer
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
+from gpuledger.collect.program_objects import is_tensor, tensors_in, without_overrides
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_tracker import ScopeTracker
 from gpuledger.collect.tags import suffix
 from gpuledger.model.accounts import Phase
 
-_Frame = tuple[int, str, int, bool, bool, int]
-"""One module call under way: module, token before it, sequence number at its start, outermost, hidden, stack."""
+_Call = tuple[int, int, str, int, bool, bool, int]
+"""A module call under way: modules around it, its own, token before it, sequence number at its start, outermost,
+hidden, stack."""
+
+_Backward = tuple[Phase, str, str, bool]
+"""A backward pass under way: phase, token and scope to go back to, and whether it is a whole one."""
 
 _FIRST_NODE_SEARCH = 64
 """Nodes looked at for a module's first one; a larger module keeps its own name for what follows it."""
 
 
+RESULT_LEVELS = 2
+"""How deep a module's result is looked into for tensors."""
+
+
 class ModuleTracker:
-    """Wraps ``nn.Module.__call__`` and the two entrances to autograd while it is installed.
+    """Observes ``nn.Module.__call__`` and the two entrances to autograd while it is installed.
 
     Args:
         phases: Where the program is.
@@ -45,7 +54,7 @@ class ModuleTracker:
         on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
         on_outermost_end: Called with ``module_id`` when it is left.
         on_backward_end: Called after each whole backward pass.
-        on_error: Called with an exception of ours; must not raise.
+        guard: Takes what is raised in our code.
     """
 
     def __init__(
@@ -56,7 +65,7 @@ class ModuleTracker:
         on_outermost: Callable[[int, Any, Any], None],
         on_outermost_end: Callable[[int], None],
         on_backward_end: Callable[[], None],
-        on_error: Callable[[BaseException], None],
+        guard: Guard,
     ) -> None:
         self.phases = phases
         self.roster = roster
@@ -65,102 +74,96 @@ class ModuleTracker:
         self._on_outermost = on_outermost
         self._on_outermost_end = on_outermost_end
         self._on_backward_end = on_backward_end
-        self._on_error = on_error
+        self._guard = guard
         self._sequence = torch_private.sequence_reader()
         self._set_token = phases.recorder.set_token
         self._module_ids = roster.module_ids
+        self._gone = roster.gone
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
         self._suffixes: dict[int, str] = {}
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
-        self._scopes = ScopeTracker(phases, roster, on_error)
-        self._communication = CommunicationMarks(phases)
+        self._observations: list[Observation] = []
+        self._scopes = ScopeTracker(phases, roster, guard)
+        self._communication = CommunicationMarks(phases, guard)
 
     # -- installing ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Wrap the entrances."""
+        """Observe the entrances.
+
+        Raises:
+            CannotInstrumentError: they are not those of a torch that is known.
+        """
         if self.active:
             return
         self.active = True
         self._scopes.install()
         self._communication.install()
-        self._replace(nn.Module, "__call__", self._wrapped_call(nn.Module.__call__))
-        self._replace(torch.autograd, "backward", self._wrapped_backward(torch.autograd.backward, whole=True))
-        self._replace(torch.autograd, "grad", self._wrapped_backward(torch.autograd.grad, whole=False))
+        backward = Observer(self._enter_backward, self._leave_backward, self._fail_backward)
+        grad = Observer(self._enter_grad, self._leave_backward, self._fail_backward)
+        for function, observer in (
+            (torch_entrances.module_call(), Observer(self._enter, self._leave, self._fail)),
+            (torch_entrances.backward(), backward),
+            (torch_entrances.grad(), grad),
+        ):
+            self._observations.append(Observation(function, observer))
 
     def remove(self) -> None:
-        """Take the wrappers out; one that somebody else has wrapped in turn stays, and does nothing any more."""
+        """Take the observers out; calls under way end without them."""
         self.active = False
-        for place, name, ours, theirs in self._replaced:
-            if getattr(place, name) is ours:
-                setattr(place, name, theirs)
-        self._replaced.clear()
+        while self._observations:
+            self._observations.pop().remove()
         self._hooks.clear()
         self._scopes.remove()
         self._communication.remove()
 
-    def _replace(self, place: Any, name: str, ours: Any) -> None:
-        self._replaced.append((place, name, ours, getattr(place, name)))
-        setattr(place, name, ours)
-
     # -- forward ------------------------------------------------------------------------------------------------
 
-    def _wrapped_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for ``nn.Module.__call__``. Everything it needs is at hand: it is the hot path.
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """Note that a module begins; return what :meth:`_leave` needs, None where nothing is noted.
 
-        Its first parameter is called as in the original: torch's profiler reads it from the frame, by name.
+        Everything it needs is at hand: it is the hot path.
         """
-        is_compiling = torch.compiler.is_compiling
-        enter, leave = self._enter, self._leave
-        tracker = self
-
-        @functools.wraps(original)
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
-            if is_compiling() or not tracker.active:
-                return original(self, *args, **kwargs)
-            frame = enter(self, args, kwargs)
-            if frame is None:
-                return original(self, *args, **kwargs)
-            try:
-                result = original(self, *args, **kwargs)
-            except BaseException as error:
-                leave(frame, None)
-                forget_frames(error)
-                raise
-            leave(frame, result)
-            return result
-
-        return __call__
-
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
-        """Note that a module begins; return what :meth:`_leave` needs, None after an error of ours."""
-        try:
-            phases = self.phases
-            state = phases.local.state
-            stack = state.stack
-            module_id = self._module_ids.get(id(module), -1)
-            if module_id < 0:
-                module_id = self.roster.enroll(module, inside=stack[-1][0] if stack else -1)
-            start = self._sequence()
-            outermost = hidden = False
-            if stack:
-                hidden = self._claim_inputs(state, args, kwargs, start)
-            elif phases.phase != Phase.BACKWARD:
-                outermost = True
-                self._enter_outermost(module_id, args, kwargs)
-            stack_id = -1 if self.intern_stack is None else self._call_stack_id()
-            frame = (module_id, state.token, start, outermost, hidden, stack_id)
-            stack.append([module_id, start])
-            if phases.phase == Phase.BACKWARD:
-                phases.put(module_id, phases.flags_now())
-            else:
-                token = phases.prefix + self._suffix_of(module_id)
-                state.token = token
-                self._set_token(token + state.scope)
-        except Exception as error:  # the one guard: ours must never reach the program
-            self._on_error(error)
+        if not self.active or torch.compiler._is_compiling_flag:
             return None
-        return frame
+        stack = self.phases.local.state.stack
+        depth = len(stack)
+        try:
+            return self._entered(module, args, kwargs, depth)
+        except RecursionError:  # the program is at its limit, and goes on without us
+            del stack[depth:]
+            return None
+        except BaseException as error:
+            del stack[depth:]
+            if not self._guard.absorbs(error):
+                raise
+            return None
+
+    def _entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Call:
+        phases = self.phases
+        state = phases.local.state
+        stack = state.stack
+        if self._gone:
+            self.roster.forget_gone()
+        module_id = self._module_ids.get(id(module), -1)
+        if module_id < 0:
+            module_id = self.roster.enroll(module, inside=stack[-1][0] if stack else -1)
+        start = self._sequence()
+        outermost = hidden = False
+        if stack:
+            hidden = self._claim_inputs(state, args, kwargs, start)
+        elif phases.phase != Phase.BACKWARD:
+            outermost = True
+            self._enter_outermost(module_id, args, kwargs)
+        stack_id = -1 if self.intern_stack is None else self._call_stack_id()
+        call = (depth, module_id, state.token, start, outermost, hidden, stack_id)
+        stack.append([module_id, start])
+        if phases.phase == Phase.BACKWARD:
+            phases.put(module_id, phases.flags_now())
+        else:
+            token = phases.prefix + self._suffix_of(module_id)
+            state.token = token
+            self._set_token(token + state.scope)
+        return call
 
     def _suffix_of(self, module_id: int) -> str:
         known = self._suffixes.get(module_id)
@@ -172,14 +175,19 @@ class ModuleTracker:
         self.phases.change(Phase.FORWARD if torch.is_grad_enabled() else Phase.EVALUATION)
         self._on_outermost(module_id, args, kwargs)
 
-    def _leave(self, frame: _Frame, result: Any) -> None:
+    def _fail(self, call: _Call) -> None:
+        """Note that a module has raised."""
+        self._leave(call, None)
+
+    def _leave(self, call: _Call, result: Any) -> None:
         """Note that a module has ended; ``result`` is None where it raised."""
         try:
-            module_id, token, start, outermost, _, _ = frame
+            depth, module_id, token, start, outermost, _, _ = call
             state = self.phases.local.state
             stack = state.stack
-            if stack:
-                stack.pop()
+            if len(stack) <= depth:
+                return
+            del stack[depth:]  # more than its own, where there was no room to note that others have ended
             if not self.active:
                 return
             if outermost:
@@ -191,16 +199,20 @@ class ModuleTracker:
             if stack:
                 stack[-1][1] = end
             if end > start and result is not None:
-                self._claim_outputs(state, frame, end, result)
+                self._claim_outputs(state, call, end, result)
             if outermost:
                 if self.phases.phase == Phase.EVALUATION:
                     self.phases.change(Phase.BETWEEN)
                 self._on_outermost_end(module_id)
-        except Exception as error:  # the one guard
-            self._on_error(error)
+        except RecursionError:
+            return
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
 
     def _call_stack_id(self) -> int:
-        return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(3))
+        """Return the number of the stack below the observed function."""
+        return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(4))
 
     # -- backward -----------------------------------------------------------------------------------------------
 
@@ -209,33 +221,33 @@ class ModuleTracker:
         parent_id, done = state.stack[-1]
         claimed = state.claimed
         reached = start <= done
-        for value in (*args, *kwargs.values()) if kwargs else args:
-            if not isinstance(value, Tensor):
-                continue
-            node = value.grad_fn
-            if node is None:
-                continue
-            number = node._sequence_nr()
-            if number == start - 1:
-                reached = True
-            if number not in claimed:
-                self._claim(state, node, number, parent_id, -1)
+        with without_overrides():
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                node = value.grad_fn if is_tensor(value) else None
+                if node is None:
+                    continue
+                number = node._sequence_nr()
+                if number == start - 1:
+                    reached = True
+                if number not in claimed:
+                    self._claim(state, node, number, parent_id, -1)
         return not reached
 
-    def _claim_outputs(self, state: ThreadState, frame: _Frame, end: int, result: Any) -> None:
+    def _claim_outputs(self, state: ThreadState, call: _Call, end: int, result: Any) -> None:
         """Claim the nodes of a module's outputs that nobody inside it has claimed."""
-        module_id, _, start, _, hidden, stack_id = frame
+        _, module_id, _, start, _, hidden, stack_id = call
         claimed = state.claimed
-        for tensor in (result,) if isinstance(result, Tensor) else _result_tensors(result):
-            node = tensor.grad_fn
-            if node is None:
-                continue
-            number = node._sequence_nr()
-            if number >= start and number not in claimed:
-                self._claim(state, node, number, module_id, stack_id)
-            if hidden:
-                hidden = False
-                self._give_back(node, start, end, state.stack)
+        with without_overrides():
+            for tensor in tensors_in(result, RESULT_LEVELS):
+                node = tensor.grad_fn
+                if node is None:
+                    continue
+                number = node._sequence_nr()
+                if number >= start and number not in claimed:
+                    self._claim(state, node, number, module_id, stack_id)
+                if hidden:
+                    hidden = False
+                    self._give_back(node, start, end, state.stack)
 
     def _claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
         """Have a node say its module before it runs, and where there are scopes its own: registering takes longest."""
@@ -282,50 +294,50 @@ class ModuleTracker:
 
         return at_work
 
-    def _wrapped_backward(self, original: Callable[..., Any], *, whole: bool) -> Callable[..., Any]:
-        tracker = self
+    def _enter_backward(self, tensors: Any, *_: Any) -> _Backward | None:
+        """Note that ``torch.autograd.backward`` begins; return what to go back to."""
+        return self._begin_backward(tensors, whole=True)
 
-        roots = "tensors" if whole else "outputs"
+    def _enter_grad(self, outputs: Any, *_: Any) -> _Backward | None:
+        """Note that ``torch.autograd.grad`` begins; return what to go back to."""
+        return self._begin_backward(outputs, whole=False)
 
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not tracker.active:
-                return original(*args, **kwargs)
-            before = tracker._enter_backward(args[0] if args else kwargs.get(roots))
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                forget_frames(error)
-                raise
-            finally:
-                tracker._leave_backward(*before, whole=whole)
-
-        return backward
-
-    def _enter_backward(self, tensors: Any) -> tuple[Phase, str, str]:
-        """Note that backward begins; return phase, token and scope to go back to."""
-        state = self.phases.threads
-        before, token, scope = self.phases.phase, state.token, state.scope
+    def _begin_backward(self, roots: Any, *, whole: bool) -> _Backward | None:
+        if not self.active or torch.compiler._is_compiling_flag:
+            return None
+        phases = self.phases
+        state = phases.threads
+        before = (phases.phase, state.token, state.scope, whole)
         try:
-            if before != Phase.BACKWARD:
-                self.phases.change(Phase.BACKWARD)
-                self.phases.put(OUTSIDE, 0, self._call_stack_id())
-            roots = _result_tensors(tensors)
-            for tensor in roots:
-                node = tensor.grad_fn
-                if node is not None and node._sequence_nr() not in state.claimed:
-                    self._claim(state, node, node._sequence_nr(), OUTSIDE, self._call_stack_id())
-            self._scopes.before_backward(roots, outermost=before != Phase.BACKWARD)
-        except Exception as error:
-            self._on_error(error)
-        return before, token, scope
+            if phases.phase != Phase.BACKWARD:
+                phases.change(Phase.BACKWARD)
+                phases.put(OUTSIDE, 0, self._call_stack_id())
+            with without_overrides():
+                nodes = [node for root in tensors_in(roots, RESULT_LEVELS) if (node := root.grad_fn) is not None]
+                for node in nodes:
+                    number = node._sequence_nr()
+                    if number not in state.claimed:
+                        self._claim(state, node, number, OUTSIDE, self._call_stack_id())
+            self._scopes.before_backward(nodes, outermost=before[0] != Phase.BACKWARD)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                phases.phase = before[0]
+                raise
+            return None
+        return before
 
-    def _leave_backward(self, before: Phase, token: str, scope: str, *, whole: bool) -> None:
+    def _fail_backward(self, before: _Backward) -> None:
+        """Note that a backward pass has raised."""
+        self._leave_backward(before, None)
+
+    def _leave_backward(self, before: _Backward, _result: Any) -> None:
+        """Note that a backward pass has ended."""
+        phase, token, scope, whole = before
         try:
             self.phases.threads.scope = scope
             if not self.active:
                 return
-            if before == Phase.BACKWARD:
+            if phase == Phase.BACKWARD:
                 self.phases.restore(token)
                 return
             self._scopes.after_backward(whole=whole)
@@ -333,30 +345,10 @@ class ModuleTracker:
                 self._on_backward_end()
                 self.phases.threads.claimed.clear()
                 self.phases.threads.scope_claimed.clear()
-            self.phases.after_backward(before, whole=whole)
-        except Exception as error:
-            self._on_error(error)
-
-
-def _result_tensors(result: Any) -> list[Tensor]:
-    """Return the tensors in a module's result: itself, or those of a container, two levels deep."""
-    if isinstance(result, Tensor):
-        return [result]
-    found = []
-    for value in _values(result):
-        if isinstance(value, Tensor):
-            found.append(value)
-        else:
-            found += [inner for inner in _values(value) if isinstance(inner, Tensor)]
-    return found
-
-
-def _values(container: Any) -> Any:
-    if isinstance(container, dict):
-        return container.values()
-    if isinstance(container, (tuple, list)):
-        return container
-    return ()
+            self.phases.after_backward(phase, whole=whole)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
 
 
 def _first_node(node: Any, start: int, end: int) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,17 @@ from torch.optim import Optimizer
 
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import Living
+from gpuledger.collect.program_objects import (
+    attributes_of,
+    buffers_of,
+    children_of,
+    entries_of,
+    holds_tensors,
+    modules_below,
+    parameter_groups,
+    parameters_of,
+    without_overrides,
+)
 from gpuledger.model.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
@@ -21,22 +34,72 @@ _WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 SCOPES = -2
 """Stands for the outermost module in the numbers of scopes' names."""
 
+_SHARED = -1
+"""Stands for the thread of what several threads have run."""
+
+
+class HeldTensor:
+    """Where a parameter or buffer is kept; calling it returns the tensor, or None where there is none any more.
+
+    No weak reference to the tensor itself: ``torch.utils.swap_tensors`` refuses tensors that have one.
+    """
+
+    __slots__ = ("_holder", "_key", "_kind")
+
+    def __init__(self, holder: nn.Module | Optimizer, kind: str, key: Any) -> None:
+        self._holder = weakref.ref(holder)
+        self._kind = kind
+        self._key = key
+
+    def __call__(self) -> Any:
+        """Return the tensor."""
+        holder = self._holder()
+        if holder is None:
+            return None
+        if self._kind != IN_GROUPS:
+            held = attributes_of(holder).get(self._kind)
+            return dict.get(held, self._key) if isinstance(held, dict) else dict(entries_of(held)).get(self._key)
+        group, place = self._key
+        try:
+            return parameter_groups(holder)[group][place]  # type: ignore[arg-type]
+        except IndexError:
+            return None
+
+
+IN_GROUPS = "param_groups"
+"""Kind of a tensor that an optimizer updates and no module owns; its key is the group's number and its place there."""
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference that knows whose it is: it is found by identity, and nothing of the program's is hashed."""
+
+    __slots__ = ("key",)
+    key: int
+
 
 class Roster:
     """Numbers modules by identity, holding none of them alive.
 
     ``module_ids`` maps ``id(module)`` to its number; an entry goes when its module does, so that a reused address is
-    not taken for the module that was there before. ``parameters`` and ``buffers`` list ``(weakref, name_id,
-    module_id)``, tied ones once. A name's number belongs to one outermost module: two may hold a ``0.weight`` each.
+    not taken for the module that was there before. ``parameters`` and ``buffers`` list ``(held tensor,
+    name_id, module_id)``, tied ones once. A name's number belongs to one outermost module: two may hold a
+    ``0.weight`` each.
+
+    A module's end is noted by a function written in C, and seen to later: in one of Python's, a signal handler of the
+    program could run, and what it raises would be lost.
     """
 
     def __init__(self) -> None:
         self.module_ids: dict[int, int] = {}
-        self.parameters: list[tuple[weakref.ref[Any], int, int]] = []
-        self.buffers: list[tuple[weakref.ref[Any], int, int]] = []
+        self.parameters: list[tuple[HeldTensor, int, int]] = []
+        self.buffers: list[tuple[HeldTensor, int, int]] = []
         self.called_roots: set[int] = set()
-        self._refs: dict[int, weakref.ref[Any]] = {}
-        self._known_tensors: dict[int, weakref.ref[Any]] = {}
+        self.gone: deque[_Reference] = deque()
+        """Modules that have ended and are still in ``module_ids``; :meth:`forget_gone` takes them out."""
+        self._refs: dict[int, _Reference] = {}
+        self._threads: dict[int, int] = {}
+        self._known_tensors: dict[int, HeldTensor] = {}
+        self._holders: list[weakref.ref[nn.Module]] = []
         self._name_ids: dict[tuple[int, str], int] = {}
         self._new_names: list[str] = []
         self._new_modules: list[dict[str, Any]] = []
@@ -54,8 +117,16 @@ class Roster:
         return number
 
     def note_called(self, module_id: int) -> None:
-        """Note that a module was called as an outermost one."""
-        self.called_roots.add(self._places[module_id][1])
+        """Note that a module was called as an outermost one, in this thread."""
+        root_id = self._places[module_id][1]
+        self.called_roots.add(root_id)
+        thread = threading.get_ident()
+        if self._threads.setdefault(root_id, thread) != thread:
+            self._threads[root_id] = _SHARED
+
+    def is_of_this_thread(self, module_id: int) -> bool:
+        """Return whether nobody but the calling thread has run a module: no other writes its gradients meanwhile."""
+        return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
 
     def holds_tensors(self, module_id: int) -> bool:
         """Return whether a module's outermost one held parameters or buffers when it was met."""
@@ -73,10 +144,12 @@ class Roster:
                 in each forward): those go by their class below the module they were met in, one number for each class.
             inside: Number of the module it was met in; -1 for an outermost one.
         """
+        if self.gone:
+            self.forget_gone()
         known = self.module_ids.get(id(module))
         if known is not None:
             return known
-        bare = not module._parameters and not module._buffers and not module._modules
+        bare = not (parameters_of(module) or buffers_of(module) or children_of(module))
         key = (inside, type(module).__name__)
         if bare and key in self._passing:
             return self._point(module, self._passing[key])
@@ -98,7 +171,7 @@ class Roster:
                 numbers[path] = self._add(module, _below(prefix, plain), parent, root_id)
         for _, plain, module in named:
             self._add_tensors(_below(prefix, plain), module, root_id)
-        if any(True for _ in (*top.parameters(), *top.buffers())):
+        if holds_tensors(top):
             self._roots_with_tensors.add(root_id)
         return first
 
@@ -113,9 +186,9 @@ class Roster:
                 "class_name": type(module).__name__,
                 "parent": parent,
                 "root": root_id,
-                "parameters": sum(1 for p in module._parameters.values() if p is not None),
+                "parameters": len(parameters_of(module)),
                 "compiled": type(module).__name__ == "OptimizedModule"
-                or getattr(module, "_compiled_call_impl", None) is not None,
+                or attributes_of(module).get("_compiled_call_impl") is not None,
             }
         )
         return number
@@ -123,34 +196,41 @@ class Roster:
     def _point(self, module: nn.Module, number: int) -> int:
         key = id(module)
         self.module_ids[key] = number
-        self._refs[key] = weakref.ref(module, lambda _, key=key: self._forget(key))  # type: ignore[misc]
+        reference = self._refs[key] = _Reference(module, self.gone.append)
+        reference.key = key
         return number
 
-    def _forget(self, key: int) -> None:
-        self.module_ids.pop(key, None)
-        self._refs.pop(key, None)
+    def forget_gone(self) -> None:
+        """Take out the modules that have ended; a new one may have the address of an old one."""
+        while self.gone:
+            reference = self.gone.popleft()
+            if self._refs.get(reference.key) is reference:
+                del self._refs[reference.key], self.module_ids[reference.key]
 
     def _add_tensors(self, path: str, module: nn.Module, root_id: int) -> None:
         owner = self.module_ids[id(module)]
-        for kept, own in ((self.parameters, module._parameters), (self.buffers, module._buffers)):
-            for name, tensor in own.items():
-                if tensor is None or self.is_known(tensor):
+        own = ((self.parameters, "_parameters", parameters_of), (self.buffers, "_buffers", buffers_of))
+        for kept, kind, held_by in own:
+            for name, tensor in held_by(module):
+                if self.is_known(tensor):
                     continue
-                kept.append((self._remember(tensor), self.name_id(_below(path, name), root_id), owner))
+                held = self._known_tensors[id(tensor)] = HeldTensor(module, kind, name)
+                kept.append((held, self.name_id(_below(path, name), root_id), owner))
+        if parameters_of(module):
+            self._holders.append(weakref.ref(module))
 
-    def add_loose_parameter(self, tensor: Any, name: str) -> None:
-        """Take in a tensor that an optimizer updates and no module owns."""
-        if not self.is_known(tensor):
-            self.parameters.append((self._remember(tensor), self.name_id(name), -1))
+    def add_loose_parameters(self, optimizer: Optimizer) -> None:
+        """Take in the tensors that an optimizer updates and no module owns."""
+        for group_number, group in enumerate(parameter_groups(optimizer)):
+            for place, tensor in enumerate(group):
+                if not self.is_known(tensor):
+                    held = self._known_tensors[id(tensor)] = HeldTensor(optimizer, IN_GROUPS, (group_number, place))
+                    self.parameters.append((held, self.name_id(f"{IN_GROUPS}.{group_number}.{place}"), -1))
 
     def is_known(self, tensor: Any) -> bool:
         """Return whether a tensor is a parameter or buffer met before."""
         known = self._known_tensors.get(id(tensor))
         return known is not None and known() is tensor
-
-    def _remember(self, tensor: Any) -> weakref.ref[Any]:
-        reference = self._known_tensors[id(tensor)] = weakref.ref(tensor)
-        return reference
 
     def enroll_alive(self, living: Living) -> list[Optimizer]:
         """Enroll every module with parameters or buffers that is alive and was not seen yet (an EMA copy, a teacher).
@@ -159,24 +239,31 @@ class Roster:
             The optimizers that are alive.
         """
         modules = living.modules()
-        optimizers = [thing for thing in modules if isinstance(thing, Optimizer)]
+        self.forget_gone()
+        optimizers = [thing for thing in modules if issubclass(type(thing), Optimizer)]
         found = [
             thing
             for thing in modules
-            if isinstance(thing, nn.Module)
+            if issubclass(type(thing), nn.Module)
             and id(thing) not in self.module_ids
-            and "_parameters" in thing.__dict__
+            and "_parameters" in attributes_of(thing)
             and not torch_private.is_compilers_own(thing)
         ]
-        inner = {id(child) for module in found for child in module.children()}
+        inner = {id(child) for module in found for _, child in children_of(module)}
         for module in found:
-            if id(module) not in inner and any(True for _ in (*module.parameters(), *module.buffers())):
+            if id(module) not in inner and holds_tensors(module):
                 self.enroll(module)
         return optimizers
 
     def weights_version(self) -> int:
         """Return a number that changes with every update of a parameter in place."""
-        return sum(weight._version for reference, _, _ in self.parameters if (weight := reference()) is not None)
+        with without_overrides():
+            return sum(
+                weight._version
+                for reference in self._holders
+                if (module := reference()) is not None
+                for _, weight in parameters_of(module)
+            )
 
     def drain(self, part: Part) -> None:
         """Move what is new since the last drain into ``part``."""
@@ -189,7 +276,7 @@ class Roster:
 def _named(top: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
     """Yield the path, the path without the pieces that wrappers put in, and each module from ``top`` down."""
     seen: dict[str, tuple[str, bool]] = {}
-    for path, module in top.named_modules():
+    for path, module in modules_below(top):
         above, _, name = path.rpartition(".")
         plain, wrapped = seen[above] if path else ("", False)
         if path and not (wrapped and name in _WRAPPED_NAMES):

@@ -8,9 +8,8 @@ that is left elsewhere, late or never leaves no range behind. What each operator
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gpuledger.collect import scopes, torch_private
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.roster import SCOPES, Roster
 from gpuledger.collect.task_switches import TaskSwitches
 from gpuledger.model.journal import SCOPE_RANGE
@@ -21,12 +20,12 @@ class ScopeMarks:
 
     Args:
         roster: Numbers for names.
-        on_error: Called with an exception of ours, after which there are no more marks; must not raise.
+        guard: Takes what is raised in our code; there are no more marks after an error of ours.
     """
 
-    def __init__(self, roster: Roster, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, roster: Roster, guard: Guard) -> None:
         self._roster = roster
-        self._on_error = on_error
+        self._guard = guard
         self._open_range = torch_private.open_range
         self._texts: dict[tuple[str, ...], str] = {}
         self._tasks = TaskSwitches(self.changed)
@@ -50,9 +49,10 @@ class ScopeMarks:
         try:
             with self._open_range(self._texts.get(key) or self._text(key)):
                 pass
-        except Exception as error:  # the one guard: ours must never reach the program
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
             self.remove()
-            self._on_error(error)
 
     def _text(self, key: tuple[str, ...]) -> str:
         """Return the name of a mark: the number of the path and, where one was entered, that of its name; -1: none."""

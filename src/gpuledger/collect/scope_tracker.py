@@ -8,10 +8,11 @@ crosses from one scope to another, a hook before the node says so. A node outsid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect import scopes, torch_private
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.roster import SCOPES, Roster
 from gpuledger.collect.scope_crossings import CHANGES_KEPT, Crossings, crossings_among, keep_changes, numbered_nodes
@@ -26,15 +27,15 @@ class ScopeTracker:
     Args:
         phases: Where the program is.
         roster: Numbers for names.
-        on_error: Called with an exception of ours; must not raise.
+        guard: Takes what is raised in our code.
     """
 
-    def __init__(self, phases: Phases, roster: Roster, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(self, phases: Phases, roster: Roster, guard: Guard) -> None:
         self.used = False
         """Whether any scope was met."""
         self._phases = phases
         self._roster = roster
-        self._on_error = on_error
+        self._guard = guard
         self._active = False
         self._mine = object()
         self._sequence = torch_private.sequence_reader()
@@ -74,7 +75,7 @@ class ScopeTracker:
         """
         phases, local, set_token = self._phases, self._phases.local, self._phases.recorder.set_token
         sequence, outside, backward = self._sequence, suffix(OUTSIDE), Phase.BACKWARD
-        mine, find, on_error = self._mine, self._find, self._on_error
+        mine, find, guard = self._mine, self._find, self._guard
 
         def changed(level: scopes.Level, scope: scopes.Scope | None) -> None:
             try:
@@ -92,8 +93,9 @@ class ScopeTracker:
                 if not token:
                     token = state.token = phases.prefix + outside
                 set_token(token + piece)
-            except Exception as error:  # the one guard: ours must never reach the program
-                on_error(error)
+            except BaseException as error:
+                if not guard.absorbs(error):
+                    raise
 
         return changed
 
@@ -104,7 +106,7 @@ class ScopeTracker:
         """
         local, set_token, sequence = self._phases.local, self._phases.recorder.set_token, self._sequence
         phases, backward, mine, tracker = self._phases, Phase.BACKWARD, self._mine, self
-        changed, on_error, go_back = self._changed, self._on_error, scopes.go_back
+        changed, guard, go_back = self._changed, self._guard, scopes.go_back
 
         def run(around: scopes.Level, level: scopes.Level, scope: Any, call: Any, args: Any, kwargs: Any) -> Any:
             state = local.state
@@ -124,8 +126,10 @@ class ScopeTracker:
                 if len(changes) > CHANGES_KEPT:
                     keep_changes(state)
                 set_token(token + piece)
-            except Exception as error:  # the one guard
-                on_error(error)
+            except BaseException as error:
+                if not guard.absorbs(error):
+                    go_back(around)
+                    raise
             try:
                 return call(*args, **kwargs)
             finally:
@@ -135,8 +139,9 @@ class ScopeTracker:
                         state.scope = before
                         state.scope_changes[sequence()] = before
                         set_token(state.token + before)
-                    except Exception as error:  # the one guard
-                        on_error(error)
+                    except BaseException as error:
+                        if not guard.absorbs(error):
+                            raise
                 else:  # another recording may have begun
                     scopes.say(around)
 
@@ -182,18 +187,17 @@ class ScopeTracker:
 
     # -- backward -----------------------------------------------------------------------------------------------
 
-    def before_backward(self, roots: Iterable[Any], *, outermost: bool) -> None:
+    def before_backward(self, nodes: list[Any], *, outermost: bool) -> None:
         """Say where the graph that is about to run goes from one scope to another.
 
         Args:
-            roots: Tensors that backward begins from.
+            nodes: What backward begins from.
             outermost: Whether no other backward pass is under way.
         """
         if not self.used:
             return
         state = self._phases.local.state
         keep_changes(state)
-        nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
         if len(state.scoped_nodes) > CHANGES_KEPT:
             state.scoped_nodes.clear()
         crossings = self._crossings.remembered(state, nodes) if outermost else {}

@@ -152,7 +152,7 @@ class Session:
             self.journal.note(f"Recorded by the dispatch-mode recorder: {why_not}.")
         self.journal.fact(devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}])
         kinds = ("cpu",) if why_not is None else ("cuda", "cpu")
-        self._adopt(DispatchRecorder(self.stacks, self.tags, self.fail, devices=kinds), None)
+        self._adopt(DispatchRecorder(self.stacks, self.tags, self._guarded, devices=kinds), None)
 
     def _first_call(self) -> None:
         """Begin in a child of multiprocessing that runs a model; a data worker leaves no trace."""
@@ -171,7 +171,7 @@ class Session:
             books=(self.tags, self.roster, self.stacks),
             card=card,
             begins_late=self._begins_late,
-            on_error=self.fail,
+            guard=self._guarded,
         )
         if self.steps.seen + 1 >= self.settings.first_step:
             self.window.open()
@@ -223,6 +223,7 @@ class Session:
         atexit.unregister(self.finish)
         if os.getpid() != self.pid:
             return
+        self._guarded.settle()
         try:
             if self._stood_by():
                 self._close_recorder()
@@ -238,8 +239,9 @@ class Session:
                 self.window.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
             if self.window is not None or self.journal.part.notes:
                 self.journal.write()
-        except Exception as error:
-            self.fail(error)
+        except BaseException as error:
+            if not self._guarded.absorbs(error):
+                raise
 
     def _stood_by(self) -> bool:
         """Return whether this process did nothing while others of the run recorded: torchrun's own does so."""

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from gpuledger.collect.optimizer_hooks import OptimizerHook, after_steps, before_steps
+from gpuledger.collect.program_objects import WeakIdentitySet
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -39,7 +41,7 @@ class StepCounter:
     ) -> None:
         self.seen = 0
         self.trained = False
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers = WeakIdentitySet()
         self._marked = False
         self._first_called = -1
         self._call_under_way = -1
@@ -52,16 +54,16 @@ class StepCounter:
         self._before = before_optimizer
         self._after = after_optimizer
         self._ended = ended
-        self._handles = [
-            register_optimizer_step_pre_hook(guard(self._before_step)),
-            register_optimizer_step_post_hook(guard(self._after_step)),
+        self._hooks: list[OptimizerHook] = [
+            before_steps(guard(self._before_step)),
+            after_steps(guard(self._after_step)),
         ]
 
     def remove(self) -> None:
-        """Take the hooks out."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Take the hooks out, or leave them without effect where they cannot go yet."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def restart_clock(self) -> None:
         """Let the step under way begin now: what came before was ours."""
@@ -105,12 +107,12 @@ class StepCounter:
         elif not expects_training():
             self._end("call")
 
-    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any) -> None:
         self.trained = True
         self.optimizers.add(optimizer)
         self._before(optimizer)
 
-    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any) -> None:
         self._after(optimizer)
         if self._first is None:
             self._first = weakref.ref(optimizer)
@@ -119,7 +121,7 @@ class StepCounter:
 
     def _end(self, kind: str) -> None:
         with self._ending:
-            if not self._handles:  # it was the last, while this thread waited
+            if not self._hooks:  # it was the last, while this thread waited
                 return
             now_ns = time.time_ns()
             started_ns, self._started_ns = self._started_ns, now_ns

@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from contextvars import Context
 from typing import Any
 
 from gpuledger.collect import scopes
+from gpuledger.collect.instrument import Observation, Observer
 
 
 class TaskSwitches:
     """Tells of the scope that each callback of an event loop runs in. Of loops that run their callbacks in Python.
 
     Args:
-        changed: Told of the scope of a callback before it, and of the loop's own after it. Must not raise.
+        changed: Told of the scope of a callback before it, and of the loop's own after it. Raises nothing of ours.
     """
 
     def __init__(self, changed: scopes.Listener) -> None:
         self.is_wanted = False
         """Whether there are scopes to tell of; until then a callback costs one look at this."""
         self._changed = changed
-        self._replaced: tuple[Any, Any] | None = None
+        self._observation: Observation | None = None
 
     def watch(self) -> None:
-        """Begin where the program has loaded asyncio; to be called again when it may have done so since."""
+        """Begin where the program has loaded asyncio; to be called again when it may have done so since.
+
+        Raises:
+            CannotInstrumentError: the event loop's callbacks are not those of a Python that is known.
+        """
         events = getattr(sys.modules.get("asyncio"), "events", None)
-        if events is None or self._replaced is not None:
-            return
-        theirs = events.Handle._run
-        switches, changed = self, self._changed
-
-        @functools.wraps(theirs)
-        def _run(self: Any) -> Any:
-            if not switches.is_wanted:
-                return theirs(self)
-            context: Context = self._context
-            changed(scopes.current_level(context), None)
-            try:
-                return theirs(self)
-            finally:
-                changed(scopes.current_level(), None)  # of the loop itself
-
-        self._replaced = (_run, theirs)
-        events.Handle._run = _run
+        if events is not None and self._observation is None:
+            self._observation = Observation(events.Handle._run, Observer(self._enter, self._leave, self._fail))
 
     def stop(self) -> None:
-        """Put the loop's own function back, unless somebody has replaced ours."""
+        """Stop looking."""
         self.is_wanted = False
-        if self._replaced is not None:
-            ours, theirs = self._replaced
-            handle = sys.modules["asyncio"].events.Handle
-            if handle._run is ours:
-                handle._run = theirs
-            self._replaced = None
+        observation, self._observation = self._observation, None
+        if observation is not None:
+            observation.remove()
+
+    def _enter(self, handle: Any) -> bool | None:
+        if not self.is_wanted:
+            return None
+        context: Context = handle._context
+        self._changed(scopes.current_level(context), None)
+        return True
+
+    def _leave(self, _entered: bool, _result: Any) -> None:
+        self._changed(scopes.current_level(), None)  # of the loop itself
+
+    def _fail(self, entered: bool) -> None:
+        self._leave(entered, None)

@@ -6,7 +6,6 @@ afterwards.
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 import time
@@ -16,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect import energy_cards, torch_private
-from gpuledger.collect.guard import describe, forget_frames
+from gpuledger.collect import energy_cards, torch_entrances, torch_private
+from gpuledger.collect.guard import Guard
+from gpuledger.collect.instrument import Observation, Observer
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_marks import ScopeMarks
@@ -28,6 +28,13 @@ from gpuledger.model.operator_key import SPEAKERS
 CALLS = 20_000
 """Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
 for long: an evaluation lies in one where steps are the optimizer's."""
+
+
+def _opened(name: str) -> list[Any]:
+    """Return a range that has just begun, to be taken out of its list when it ends."""
+    opened = torch_private.open_range(name)
+    opened.__enter__()
+    return [opened]
 
 
 ALL_TIMES = 1 << 62
@@ -72,19 +79,22 @@ class TimePass:
     Args:
         journal: Where the events go.
         roster: Numbers for modules.
+        guard: Takes what is raised in our code.
         overflow: Called when a pass has more than CALLS module calls, and is to end; must not raise.
     """
 
-    def __init__(self, journal: RankJournal, roster: Roster, overflow: Callable[[], None]) -> None:
+    def __init__(self, journal: RankJournal, roster: Roster, guard: Guard, overflow: Callable[[], None]) -> None:
         self.is_open = False
         self._overflow = overflow
         self._calls_left = CALLS
         self._journal = journal
         self._roster = roster
         self._profiler: torch_private.Profiler | None = None
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._guard = guard
+        self._observations: list[Observation] = []
         self._optimizer_ranges: list[Any] = []
-        self._scopes = ScopeMarks(roster, self._lose_scopes)
+        self._scopes = ScopeMarks(roster, guard)
+        self._texts: dict[int, str] = {}
         self._thread = 0
         self._alone: dict[str, int] | None = None
 
@@ -100,11 +110,15 @@ class TimePass:
         self._calls_left = CALLS
         self._alone = None
         self._profiler = torch_private.Profiler()
-        self._replace(nn.Module, "__call__", self._ranged_call(nn.Module.__call__))
-        for name in ("backward", "grad"):
-            self._replace(torch.autograd, name, self._ranged_backward(getattr(torch.autograd, name)))
-        self._scopes.install()
         self.is_open = True
+        backward = Observer(self._enter_backward, self._leave_range, self._fail_range)
+        for function, observer in (
+            (torch_entrances.module_call(), Observer(self._enter_call, self._leave_range, self._fail_range)),
+            (torch_entrances.backward(), backward),
+            (torch_entrances.grad(), backward),
+        ):
+            self._observations.append(Observation(function, observer))
+        self._scopes.install()
         self._journal.pause("time", started_ns)
 
     def leave_out_operators(self, next_step: int) -> None:
@@ -147,10 +161,8 @@ class TimePass:
 
     def _take_out_ranges(self) -> None:
         self._optimizer_ranges.clear()
-        for place, name, ours, theirs in self._replaced:
-            if getattr(place, name) is ours:
-                setattr(place, name, theirs)
-        self._replaced.clear()
+        while self._observations:
+            self._observations.pop().remove()
         self._scopes.remove()
 
     def enter_optimizer(self) -> None:
@@ -166,55 +178,43 @@ class TimePass:
         if self._optimizer_ranges:
             self._optimizer_ranges.pop().__exit__(None, None, None)
 
-    def _replace(self, place: Any, name: str, ours: Any) -> None:
-        self._replaced.append((place, name, ours, getattr(place, name)))
-        setattr(place, name, ours)
+    def _enter_call(self, module: nn.Module, _args: Any, _kwargs: Any) -> list[Any] | None:
+        """Open a range with the module's number."""
+        if not self.is_open or torch.compiler._is_compiling_flag:
+            return None
+        try:
+            self._calls_left -= 1
+            if self._calls_left < 0 and self.is_of_this_thread:
+                self._overflow()
+                return None
+            if self._roster.gone:
+                self._roster.forget_gone()
+            number = self._roster.module_ids.get(id(module), -1)
+            if number not in self._texts:
+                number = self._roster.enroll(module)
+                self._texts[number] = f"{MODULE_RANGE}{number}"
+            text = self._texts[number]
+            return _opened(text if torch.is_grad_enabled() else text + NO_GRAD)
+        except RecursionError:
+            return None
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+            return None
 
-    def _ranged_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_compiling, open_range, enroll = torch.compiler.is_compiling, torch_private.open_range, self._roster.enroll
-        known = self._roster.module_ids
-        texts: dict[int, str] = {}
-        time_pass = self
+    def _enter_backward(self, *_: Any) -> list[Any] | None:
+        """Open a range for a backward pass."""
+        if not self.is_open or torch.compiler._is_compiling_flag:
+            return None
+        return _opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
 
-        @functools.wraps(original)
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for one
-            if is_compiling() or not time_pass.is_open:
-                return original(self, *args, **kwargs)
-            time_pass._calls_left -= 1
-            if time_pass._calls_left < 0 and time_pass.is_of_this_thread:
-                time_pass._overflow()
-            number = known.get(id(self), -1)
-            if number not in texts:
-                number = enroll(self)
-                texts[number] = f"{MODULE_RANGE}{number}"
-            text = texts[number]
-            with open_range(text if torch.is_grad_enabled() else text + NO_GRAD):
-                try:
-                    return original(self, *args, **kwargs)
-                except BaseException as error:
-                    forget_frames(error)
-                    raise
+    def _leave_range(self, opened: list[Any], _result: Any) -> None:
+        """Close a range, once."""
+        if opened:
+            opened.pop().__exit__(None, None, None)
 
-        return __call__
-
-    def _ranged_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        time_pass = self
-
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not time_pass.is_open:
-                return original(*args, **kwargs)
-            with torch_private.open_range(f"{PHASE_RANGE}{int(Phase.BACKWARD)}"):
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    forget_frames(error)
-                    raise
-
-        return backward
-
-    def _lose_scopes(self, error: Exception) -> None:
-        self._journal.note(f"No times for scopes from here on, by an error of gpuledger's own: {describe(error)}")
+    def _fail_range(self, opened: list[Any]) -> None:
+        self._leave_range(opened, None)
 
     def _write(self, events: list[Any]) -> None:
         numbers: dict[str, int] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gpuledger.collect.program_objects import attributes_of
 from gpuledger.model.journal import ActivityKind
 
 _C = torch._C
@@ -90,9 +92,25 @@ def history_enabled() -> bool:
     return bool(enabled()) if enabled else False
 
 
+_ours_at_work: list[int] = []
+
+
+def history_is_ours() -> bool:
+    """Return whether it is we who start or stop a history at this moment, in this thread."""
+    return threading.get_ident() in _ours_at_work
+
+
+def _change_history(**how: Any) -> None:
+    _ours_at_work.append(threading.get_ident())
+    try:
+        _record_memory_history(**how)
+    finally:
+        _ours_at_work.pop()
+
+
 def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
     """Keep the allocator's history, with Python stacks or without; called again it changes the mode, losing nothing."""
-    _record_memory_history(
+    _change_history(
         enabled="all",
         context="alloc" if stacks else None,
         stacks="python",
@@ -103,7 +121,7 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
 
 def stop_history() -> None:
     """Stop keeping the allocator's history and drop it."""
-    _record_memory_history(enabled=None)
+    _change_history(enabled=None)
 
 
 def full_snapshot() -> dict[str, Any]:
@@ -174,12 +192,7 @@ def never_compile(code: CodeType) -> None:
 
 def is_compilers_own(module: Any) -> bool:
     """Return whether a module is a graph that torch.compile made: what it holds is the program's, under other names."""
-    return "compile_subgraph_reason" in module.__dict__
-
-
-def without_torch_function() -> Any:
-    """Return a context in which attributes of tensor subclasses run no code of the subclass."""
-    return _C.DisableTorchFunctionSubclass()
+    return "compile_subgraph_reason" in attributes_of(module)
 
 
 _MODE_FLAGS = (
@@ -203,9 +216,10 @@ def take_out_dispatch_mode(mode: Any) -> bool:
     from torch.utils import _python_dispatch
 
     stack = _python_dispatch._get_current_dispatch_mode_stack()
-    if mode not in stack:
+    place = next((number for number, one in enumerate(stack) if one is mode), None)
+    if place is None:
         return False
-    above = stack[stack.index(mode) + 1 :]
+    above = stack[place + 1 :]
     if above:  # the one above puts back what ours would have
         for name in _MODE_FLAGS:
             ours, theirs = getattr(mode, name, None), getattr(above[0], name, None)

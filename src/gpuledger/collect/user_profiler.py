@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,10 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd import profiler_legacy
 from torch.profiler import profiler as kineto_profiler
 
-from gpuledger.collect.guard import forget_frames
+from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.torch_entrances import torchs_own
 
-WATCHED = (
+WATCHED: tuple[type, ...] = (
     autograd_profiler.profile,
     autograd_profiler.emit_nvtx,
     autograd_profiler.emit_itt,
@@ -33,19 +33,13 @@ class UserProfiler:
         self.seen = False
         self._made = made
         self._ours = False
-        self._replaced: list[tuple[Any, Any, Any]] = []
-        for place in WATCHED:
-            theirs = place.__init__
-            watched = self._watched(theirs)
-            self._replaced.append((place, watched, theirs))
-            place.__init__ = watched  # type: ignore[method-assign]
+        observer = Observer(self._entered)
+        self._observations = [Observation(torchs_own(vars(place)["__init__"]), observer) for place in WATCHED]
 
     def remove(self) -> None:
-        """Put the profilers' own functions back, but for one that somebody else has replaced."""
-        for place, watched, theirs in self._replaced:
-            if place.__init__ is watched:
-                place.__init__ = theirs
-        self._replaced.clear()
+        """Stop looking."""
+        while self._observations:
+            self._observations.pop().remove()
 
     def ours_begins(self) -> None:
         """The next profiler is our own."""
@@ -55,18 +49,7 @@ class UserProfiler:
         """Every further profiler is the program's."""
         self._ours = False
 
-    def _watched(self, original: Callable[..., None]) -> Callable[..., None]:
-        watch = self
-
-        @functools.wraps(original)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it stands in for one
-            if not watch._ours:
-                watch.seen = True
-                watch._made()
-            try:
-                original(self, *args, **kwargs)
-            except BaseException as error:
-                forget_frames(error)
-                raise
-
-        return __init__
+    def _entered(self, *_: Any) -> None:
+        if not self._ours:
+            self.seen = True
+            self._made()

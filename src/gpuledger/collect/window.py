@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.alive import Living
 from gpuledger.collect.card import CardReader
 from gpuledger.collect.communication import collectives_backend
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.identities import Sightings
 from gpuledger.collect.inputs import InputShapes
 from gpuledger.collect.modules import ModuleTracker
@@ -42,7 +42,7 @@ class MemoryWindow:
         books: Numbers of tags, modules and stacks.
         card: Reads the cards beside the allocator's counters; None without a card.
         begins_late: Whether the program was under way before: then what is alive is looked for at once.
-        on_error: Takes an error of ours from inside a module's call.
+        guard: Takes what is raised inside a module's call.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MemoryWindow:
         books: tuple[TagBook, Roster, StackBook],
         card: CardReader | None,
         begins_late: bool,
-        on_error: Callable[[BaseException], None],
+        guard: Guard,
     ) -> None:
         tags, self._roster, self._stacks = books
         self.recorder = recorder
@@ -71,7 +71,7 @@ class MemoryWindow:
             on_outermost=self._on_outermost,
             on_outermost_end=self.on_outermost_end,
             on_backward_end=self._on_backward_end,
-            on_error=on_error,
+            guard=guard,
         )
         self._journal = journal
         self._steps = steps
@@ -170,7 +170,7 @@ class MemoryWindow:
         self._phases_before.append(self.phases.phase)
         self._meet(optimizer)
         if self.phases.phase == Phase.BACKWARD:
-            self.sightings.see_gradients_of(optimizer)
+            self.sightings.see_gradients(of=optimizer)
         self.phases.enter_optimizer()
 
     def after_optimizer(self, optimizer: Any) -> None:
@@ -227,7 +227,7 @@ class MemoryWindow:
     def see_again(self) -> None:
         """Note where all weights, buffers, gradients and optimizer states are now."""
         self.sightings.see_weights()
-        for optimizer in list(self._steps.optimizers):
+        for optimizer in self._steps.optimizers:
             if not self.sightings.knows(optimizer):
                 self.sightings.see_loose_parameters(optimizer)
             self.sightings.see_optimizer(optimizer, again=True)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import Living
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.modules import ModuleTracker
 from gpuledger.collect.phases import OUTSIDE, Phases
 from gpuledger.collect.recorder import Recorder
@@ -76,7 +77,7 @@ class Capture:
             on_outermost=self._outermost_began,
             on_outermost_end=self._outermost_ended,
             on_backward_end=lambda: None,
-            on_error=_raise,
+            guard=Guard(_raise),
         )
 
     def __enter__(self) -> Capture:
