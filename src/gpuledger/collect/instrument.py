@@ -271,6 +271,8 @@ def _observe(function: ast.FunctionDef, *, has_torch: bool) -> None:
     """Put an observer around a function's body."""
     documented = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
     head, body = function.body[:documented], function.body[documented:]
+    if not body:
+        raise CannotInstrumentError(f"{function.name} does nothing")
     returned = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
     place: ast.AST = cast("ast.AST", returned[-1].value) if returned else body[-1]
     observed = _at(ast.parse(_OBSERVED), place).body
