@@ -1,0 +1,92 @@
+"""What differs between a bare and a recorded execution of a program."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from corpus_outcome import Outcome
+from corpus_programs import Program
+
+DEPTH_TOLERANCE_FRAMES = 2
+
+PROFILER_THREADS = 1
+"""Native threads that torch's profiler starts when it is first used, and keeps: the timing pass uses it."""
+
+_ABSENT = "(absent)"
+
+
+def faults_of_program(program: Program, first: Outcome, second: Outcome) -> Iterator[str]:
+    """Yield why a program is no test: it does not end as it says, or it prints something else each time."""
+    if first.status != program.status:
+        yield f"bare status {first.status}, its header says {program.status}"
+        yield from first.stderr.decode(errors="replace").splitlines()[-3:]
+    for name in ("status", "stdout", "stderr"):
+        if getattr(first, name) != getattr(second, name):
+            yield f"two bare executions differ in {name}"
+
+
+def differences(
+    program: Program, first: Outcome, second: Outcome, recorded: Outcome, *, still_recording: bool = False
+) -> Iterator[str]:
+    """Yield what differs recorded, except in what two bare executions differ in already.
+
+    Args:
+        program: What ran.
+        first: A bare execution.
+        second: Another one.
+        recorded: The recorded one.
+        still_recording: Whether options have the recording last longer than the program expects: then hooks and
+            replaced functions are there when it looks for them.
+    """
+    if recorded.status != first.status:
+        yield f"status {first.status} bare, {recorded.status} recorded"
+    if "walks frames" not in program.allowed:
+        for name in ("stdout", "stderr"):
+            bare_text, recorded_text = getattr(first, name), getattr(recorded, name)
+            if bare_text != recorded_text:
+                yield from (f"{name}: {line}" for line in _changed_lines(bare_text, recorded_text))
+            if b"gpuledger" in recorded_text and b"gpuledger" not in bare_text:
+                yield f"{name} names gpuledger"
+    if recorded.processes_left != first.processes_left:
+        yield f"{first.processes_left} processes left bare, {recorded.processes_left} recorded"
+    yield from _compare("file", first.files, second.files, recorded.files)
+    for label, state in first.reports.items():
+        if label not in recorded.reports:
+            yield f"report {label!r} was not written"
+            continue
+        left_out = ("hooks", "patched") if still_recording else ()
+        states = (state, second.reports.get(label, {}), recorded.reports[label])
+        yield from _compare(label, *({key: one[key] for key in one if key not in left_out} for one in states))
+    yield from (f"report {label!r} is new" for label in recorded.reports if label not in first.reports)
+    if "recording ends early" not in program.allowed:
+        yield from (f"run: {note}" for note in recorded.notes)
+
+
+def _changed_lines(before: bytes, after: bytes) -> list[str]:
+    lines = [text.decode(errors="replace").splitlines() for text in (before, after)]
+    changed = list(difflib.unified_diff(*lines, lineterm="", n=0))[2:]
+    return [line for line in changed if not line.startswith("@@")][:12] or ["ends of lines differ"]
+
+
+def _compare(where: str, first: Any, second: Any, recorded: Any) -> Iterator[str]:
+    """Yield the leaves that differ; those that differ between bare executions are noise of the program's own."""
+    if isinstance(first, dict) and isinstance(recorded, dict):
+        others = second if isinstance(second, dict) else {}
+        for key in {**first, **recorded}:
+            place = f"{where}.{key}" if where else str(key)
+            yield from _compare(place, first.get(key, _ABSENT), others.get(key, _ABSENT), recorded.get(key, _ABSENT))
+        return
+    if first == recorded or first != second:
+        return
+    if where.rpartition(".")[2].startswith("depth") and abs(first - recorded) <= DEPTH_TOLERANCE_FRAMES:
+        return
+    if where.endswith(".native_threads") and 0 < len(recorded) - len(first) <= PROFILER_THREADS:
+        return
+    if isinstance(first, list) and isinstance(recorded, list):
+        gone = [one for one in first if one not in recorded]
+        new = [one for one in recorded if one not in first]
+        yield f"{where}: without {gone}, with {new}" if gone or new else f"{where}: {first} bare, {recorded} recorded"
+        return
+    yield f"{where}: {first} bare, {recorded} recorded"

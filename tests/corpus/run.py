@@ -1,0 +1,146 @@
+"""Run every program of the corpus bare and recorded, and compare.
+
+``python tests/corpus/run.py`` runs all of it in fresh processes; ``--forked`` takes forks of an interpreter that has
+loaded torch, except for programs about hooks, exits, imports, processes and signals. ``--out`` writes the outcome.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "bench")]
+
+from corpus_compare import differences, faults_of_program
+from corpus_outcome import Outcome, Place, Zygote, run_fresh
+from corpus_programs import KINDS, Program, find_programs
+
+Run = Callable[[Program, Place, tuple[str, ...] | None], Outcome]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one program with one set of options."""
+
+    program: str
+    options: str
+    way: str
+    status: int | None
+    differences: tuple[str, ...]
+    faults: tuple[str, ...]
+    skipped: str | None
+    bare_s: float
+    recorded_s: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether the program ran bare and recorded alike."""
+        return not (self.differences or self.faults or self.skipped)
+
+
+def run_program(program: Program, run: Run, *, way: str) -> list[Record]:
+    """Return a record for each set of options the program is recorded with."""
+    lacks = program.lacks()
+    if lacks is not None:
+        return [Record(program.name, "", way, None, (), (), f"needs {lacks}", 0.0, 0.0)]
+    records = []
+    with tempfile.TemporaryDirectory(prefix="corpus-") as directory:
+        place = Place(Path(directory) / "place")
+        began_s = time.monotonic()
+        first, second = run(program, place, None), run(program, place, None)
+        bare_s = (time.monotonic() - began_s) / 2
+        faults = tuple(faults_of_program(program, first, second))
+        for options in ((), *program.also):
+            began_s = time.monotonic()
+            recorded = run(program, place, options)
+            recorded_s = time.monotonic() - began_s
+            found = tuple(differences(program, first, second, recorded, still_recording=bool(options)))
+            times = (round(bare_s, 2), round(recorded_s, 2))
+            records.append(Record(program.name, " ".join(options), way, first.status, found, faults, None, *times))
+    return records
+
+
+def run_corpus(programs: Iterable[Program], *, forked: bool, jobs: int = 2) -> Iterator[Record]:
+    """Yield the records of programs as they end, ``jobs`` programs at a time."""
+    with _zygotes(jobs if forked else 0) as zygotes, ThreadPoolExecutor(jobs) as pool:
+
+        def run_one(program: Program) -> list[Record]:
+            if not forked or program.is_fresh_only:
+                return run_program(program, run_fresh, way="fresh")
+            zygote = zygotes.get()
+            try:
+                return run_program(program, zygote.run, way="forked")
+            finally:
+                zygotes.put(zygote)
+
+        for records in pool.map(run_one, programs):
+            yield from records
+
+
+@contextmanager
+def _zygotes(number: int) -> Iterator[queue.Queue[Zygote]]:
+    zygotes: queue.Queue[Zygote] = queue.Queue()
+    all_of_them = [Zygote() for _ in range(number)]
+    for zygote in all_of_them:
+        zygotes.put(zygote)
+    try:
+        yield zygotes
+    finally:
+        for zygote in all_of_them:
+            zygote.close()
+
+
+def _tell(record: Record) -> None:
+    outcome = record.skipped or ("same" if record.is_equal else "DIFFERS" if not record.faults else "FAULTY")
+    name = f"{record.program} {record.options}".strip()
+    print(f"{name:60} {outcome:8} {record.bare_s:6.2f} s bare {record.recorded_s:6.2f} s recorded", flush=True)
+    for line in (*record.faults, *record.differences):
+        print(f"    {line}", flush=True)
+
+
+def _write(out: Path, kind: str, records: list[Record]) -> None:
+    from environment import describe_environment, write_results
+
+    counted = {
+        "programs": len({record.program for record in records}),
+        "recordings": len(records),
+        "equal": sum(record.is_equal for record in records),
+        "different": sum(bool(record.differences or record.faults) for record in records),
+        "skipped": sum(record.skipped is not None for record in records),
+    }
+    content = {"environment": describe_environment("cuda" if kind == "cuda" else "cpu"), "kind": kind, **counted}
+    write_results(out, {**content, "records": [asdict(record) for record in records]})
+
+
+def main() -> int:
+    """Return 0 where every program ran alike, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pattern", nargs="*", default=[""], help="only programs whose category/name contains this")
+    parser.add_argument("--kind", choices=sorted(KINDS), default="cpu")
+    parser.add_argument("--forked", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write the outcome as JSON")
+    given = parser.parse_args()
+    programs = {one.name: one for pattern in given.pattern for one in find_programs(given.kind, pattern)}
+    records = []
+    for record in run_corpus(programs.values(), forked=given.forked, jobs=given.jobs):
+        _tell(record)
+        records.append(record)
+    equal = sum(record.is_equal for record in records)
+    skipped = sum(record.skipped is not None for record in records)
+    print(f"{len(programs)} programs, {len(records)} recordings: {equal} equal, {skipped} skipped")
+    if given.out is not None:
+        _write(given.out, given.kind, records)
+    return 0 if records and equal + skipped == len(records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
