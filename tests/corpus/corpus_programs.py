@@ -56,9 +56,9 @@ class Program:
         return f"{self.category}/{self.path.stem}"
 
     @property
-    def is_fresh_only(self) -> bool:
-        """Return whether it needs an interpreter of its own."""
-        return self.alone or bool(self.launch) or self.category in FRESH_ONLY
+    def needs_own_process(self) -> bool:
+        """Return whether a fork of a loaded interpreter does not serve."""
+        return self.alone or bool(self.launch)
 
     def lacks(self) -> str | None:
         """Return what it needs and this machine has not."""

@@ -1,7 +1,8 @@
 """Run every program of the corpus bare and recorded, and compare.
 
-``python tests/corpus/run.py`` runs all of it in fresh processes; ``--forked`` takes forks of an interpreter that has
-loaded torch, except for programs about hooks, exits, imports, processes and signals. ``--out`` writes the outcome.
+``python tests/corpus/run.py`` runs all of it in fresh processes. ``--way mixed`` takes forks of an interpreter that has
+loaded torch, except for programs about hooks, exits, imports, processes and signals; ``--way forked`` forks for those,
+too, which is only for a quick look. ``--out`` writes the outcome.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from corpus_compare import differences, faults_of_program
 from corpus_outcome import Outcome, Place, Zygote, run_fresh
-from corpus_programs import KINDS, Program, find_programs
+from corpus_programs import FRESH_ONLY, KINDS, Program, find_programs
 
+WAYS = ("fresh", "mixed", "forked")
 Run = Callable[[Program, Place, tuple[str, ...] | None], Outcome]
 
 
@@ -68,12 +70,12 @@ def run_program(program: Program, run: Run, *, way: str) -> list[Record]:
     return records
 
 
-def run_corpus(programs: Iterable[Program], *, forked: bool, jobs: int = 2) -> Iterator[Record]:
-    """Yield the records of programs as they end, ``jobs`` programs at a time."""
-    with _zygotes(jobs if forked else 0) as zygotes, ThreadPoolExecutor(jobs) as pool:
+def run_corpus(programs: Iterable[Program], *, way: str = "fresh", jobs: int = 2) -> Iterator[Record]:
+    """Yield the records of programs in their order, ``jobs`` programs at a time; ``way`` is one of ``WAYS``."""
+    with _zygotes(jobs if way != "fresh" else 0) as zygotes, ThreadPoolExecutor(jobs) as pool:
 
         def run_one(program: Program) -> list[Record]:
-            if not forked or program.is_fresh_only:
+            if way == "fresh" or program.needs_own_process or (way == "mixed" and program.category in FRESH_ONLY):
                 return run_program(program, run_fresh, way="fresh")
             zygote = zygotes.get()
             try:
@@ -125,13 +127,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pattern", nargs="*", default=[""], help="only programs whose category/name contains this")
     parser.add_argument("--kind", choices=sorted(KINDS), default="cpu")
-    parser.add_argument("--forked", action="store_true")
+    parser.add_argument("--way", choices=WAYS, default="fresh")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the outcome as JSON")
     given = parser.parse_args()
     programs = {one.name: one for pattern in given.pattern for one in find_programs(given.kind, pattern)}
     records = []
-    for record in run_corpus(programs.values(), forked=given.forked, jobs=given.jobs):
+    for record in run_corpus(programs.values(), way=given.way, jobs=given.jobs):
         _tell(record)
         records.append(record)
     equal = sum(record.is_equal for record in records)

@@ -4,13 +4,22 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 corpus_state.seed()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-seen = []
-register_optimizer_step_post_hook(lambda *_: seen.append(1))
-for _ in range(30):
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
     optimizer.zero_grad()
-    model(torch.ones(2, 4)).sum().backward()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
     optimizer.step()
+    return loss.item()
+
+
+seen = []
+handle = register_optimizer_step_post_hook(lambda *_: seen.append(1))
+for _ in range(30):
+    step()
 print("trained", len(seen))
+handle.remove()
 corpus_state.report(model=model, recording_over=True)
