@@ -1,0 +1,23 @@
+# Assertions and __debug__, below PYTHONOPTIMIZE.
+# environment: PYTHONOPTIMIZE=2
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for _ in range(30):
+    step()
+assert False, "never evaluated"
+print(__debug__, step.__doc__)
+corpus_state.report(model=model, recording_over=True)

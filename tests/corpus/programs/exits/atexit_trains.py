@@ -1,0 +1,28 @@
+# A function at exit trains on, in the window.
+import atexit
+
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@atexit.register
+def train_on():
+    for _ in range(20):
+        step()
+    print(f"{step():.6f}")
+    corpus_state.report(model=model)
+
+
+step()

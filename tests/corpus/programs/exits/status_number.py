@@ -1,0 +1,24 @@
+# Ends with a number, in the timing pass.
+# status: 3
+import sys
+
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for _ in range(14):
+    step()
+corpus_state.report(model=model)
+sys.exit(3)

@@ -1,0 +1,22 @@
+# Every warning is an error, from the interpreter's start.
+# environment: PYTHONWARNINGS=error,ignore::DeprecationWarning,ignore::FutureWarning,ignore::ImportWarning
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for _ in range(30):
+    step()
+print("no warning at all")
+corpus_state.report(model=model, recording_over=True)

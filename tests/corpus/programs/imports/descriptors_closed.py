@@ -1,0 +1,24 @@
+# The program closes all descriptors but the standard ones, as daemons do.
+import os
+
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+step()
+os.closerange(3, 256)
+for _ in range(29):
+    step()
+corpus_state.report(model=model, recording_over=True)

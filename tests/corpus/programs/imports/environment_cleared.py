@@ -1,0 +1,25 @@
+# The program clears its environment, in the window.
+import os
+
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+step()
+kept = os.environ.pop("CORPUS_STATE")
+os.environ.clear()
+for _ in range(29):
+    step()
+corpus_state.report(model=model, recording_over=True)

@@ -1,0 +1,25 @@
+# Reads a line of standard input before and after the training.
+# stdin: first words
+import sys
+
+import corpus_state
+import torch
+
+print(sys.stdin.isatty(), input())
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for _ in range(30):
+    step()
+print(repr(sys.stdin.read()))
+corpus_state.report(model=model, recording_over=True)
