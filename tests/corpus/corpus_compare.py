@@ -22,13 +22,15 @@ _LOG_HEAD = re.compile(
 )
 """Time and process at the head of what torch's own libraries log."""
 
+_ADDRESS = re.compile(rb"at 0x[0-9a-f]+")
+
 
 def faults_of_program(program: Program, first: Outcome, second: Outcome) -> Iterator[str]:
     """Yield why a program is no test: it does not end as it says, or it prints something else each time."""
     if first.status != program.status:
         yield f"bare status {first.status}, its header says {program.status}"
         yield from first.stderr.decode(errors="replace").splitlines()[-3:]
-    for name in ("status", "stdout", "stderr"):
+    for name in ("status",) if "walks frames" in program.allowed else ("status", "stdout", "stderr"):
         if _text(first, name) != _text(second, name):
             yield f"two bare executions differ in {name}"
 
@@ -72,7 +74,7 @@ def differences(
 
 def _text(outcome: Outcome, name: str) -> Any:
     value = getattr(outcome, name)
-    return _LOG_HEAD.sub(rb"\1", value) if isinstance(value, bytes) else value
+    return _ADDRESS.sub(b"at 0x", _LOG_HEAD.sub(rb"\1", value)) if isinstance(value, bytes) else value
 
 
 def _changed_lines(before: bytes, after: bytes) -> list[str]:
@@ -102,6 +104,8 @@ def _compare(where: str, first: Any, second: Any, recorded: Any) -> Iterator[str
 
 
 def _is_tolerated(key: str, first: Any, recorded: Any) -> bool:
+    if key == "meta_path":  # what waits for torch, in a program that has not imported it
+        return bool([one for one in recorded if one != "sitecustomize._TorchWatch"] == first)
     if key.startswith("depth"):
         return bool(abs(first - recorded) <= DEPTH_TOLERANCE_FRAMES)
     return key == "native_threads" and 0 < len(recorded) - len(first) <= PROFILER_THREADS

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,11 @@ import psutil
 from corpus_programs import HERE, Program
 
 TIMEOUT_S = 120.0
-_OF_OTHERS = ("GPULEDGER_", "COV_", "COVERAGE_", "PYTEST_", "CORPUS_")
+
+PATIENCE_S = 2.0
+"""How long helpers of a program that has ended, such as a fork server, may take to notice."""
+
+_OF_OTHERS = ("GPULEDGER_", "COV_", "COVERAGE_", "PYTEST_", "CORPUS_", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True)
@@ -91,16 +96,23 @@ class Place:
 
 
 def _end_session(session: int) -> int:
-    """Return how many processes of a session are left, after killing them."""
-    left = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                left.append(process)
+    """Return how many processes of a session are left after a moment, and kill them."""
+    patience_ends_s = time.monotonic() + PATIENCE_S
+    while (left := _of_session(session)) and time.monotonic() < patience_ends_s:
+        time.sleep(0.05)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
     return len(left)
+
+
+def _of_session(session: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _notes(run: Path) -> list[str]:

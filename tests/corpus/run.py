@@ -24,6 +24,8 @@ from corpus_compare import differences, faults_of_program
 from corpus_outcome import Outcome, Place, Zygote, run_fresh
 from corpus_programs import FRESH_ONLY, KINDS, Program, find_programs
 
+import gpuledger
+
 WAYS = ("fresh", "mixed", "forked")
 Run = Callable[[Program, Place, tuple[str, ...] | None], Outcome]
 
@@ -131,6 +133,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the outcome as JSON")
     given = parser.parse_args()
+    print(f"recorded by {Path(gpuledger.__file__).parent}")
     programs = {one.name: one for pattern in given.pattern for one in find_programs(given.kind, pattern)}
     records = []
     for record in run_corpus(programs.values(), way=given.way, jobs=given.jobs):

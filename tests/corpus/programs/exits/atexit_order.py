@@ -22,10 +22,15 @@ step()
 atexit.register(print, "registered in the window")
 
 
-@atexit.register
-def fail():
-    raise RuntimeError("at exit")
+class Failing:
+    def __repr__(self):
+        return "Failing()"
 
+    def __call__(self):
+        raise RuntimeError("at exit")
+
+
+atexit.register(Failing())
 
 for _ in range(29):
     step()

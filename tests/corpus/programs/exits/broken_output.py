@@ -1,6 +1,7 @@
 # Standard output fails when it is flushed at the end.
 # status: 120
 import os
+import sys
 
 import corpus_state
 import torch

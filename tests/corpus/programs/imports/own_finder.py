@@ -17,7 +17,7 @@ sys.meta_path.insert(0, Finder())
 import torch
 
 try:
-    import no_such_thing
+    import no_such_thing  # noqa: F401
 except ImportError as error:
     print(error)
 corpus_state.seed()

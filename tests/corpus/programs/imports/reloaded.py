@@ -21,7 +21,7 @@ def step():
 for number in range(30):
     step()
     if number in (1, 14, 20):
-        importlib.reload(sys.modules["torch.nn.functional"])
-        del sys.modules["torch.nn.modules.activation"]
-        importlib.import_module("torch.nn.modules.activation")
+        importlib.reload(sys.modules["torch.nn.utils.clip_grad"])
+        del sys.modules["torch.optim.lr_scheduler"]
+        importlib.import_module("torch.optim.lr_scheduler")
 corpus_state.report(model=model, recording_over=True)

@@ -3,3 +3,4 @@
 from pathlib import Path
 
 Path("torch.py").write_text("value = 1\nraise RuntimeError('this is not the torch you want')\n")
+import torch

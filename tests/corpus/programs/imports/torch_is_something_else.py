@@ -1,6 +1,8 @@
 # A package named torch that is something else altogether.
 from pathlib import Path
 
+import corpus_state
+
 Path("torch").mkdir()
 Path("torch/__init__.py").write_text("nn = 'a lamp'\n")
 import torch

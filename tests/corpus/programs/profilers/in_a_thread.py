@@ -4,6 +4,8 @@ import threading
 import corpus_state
 import torch
 
+with torch.profiler.profile():
+    pass
 corpus_state.seed()
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -1,0 +1,25 @@
+# Signatures and documentation of what is called, in every stage.
+import inspect
+
+import corpus_state
+import torch
+
+corpus_state.seed()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for number in range(30):
+    step()
+    if number in (0, 2, 8, 14, 20):
+        for one in (model[0].forward, torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.grad, step):
+            print(number, one.__name__, one.__qualname__, one.__module__, inspect.signature(one))
+corpus_state.report(model=model, recording_over=True)
