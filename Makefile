@@ -2,12 +2,13 @@
 # make test   check style and types, build the wheel and run every test against it
 # make lint   only the checks; make wheel: only the environment the tests run in
 # make coverage   the tests and the lines they reach
+# make corpus   every program of tests/corpus in fresh processes, bare and recorded; takes an hour on two cores
 # make docs   the generated pages; make site: all pages as a site; make clean: back to a fresh clone
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test coverage checked compiled wheel lint docs site clean
+.PHONY: demo test coverage corpus checked compiled wheel lint docs site clean
 
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -50,6 +51,10 @@ test: checked
 # Not part of the tests: following every line makes them take half as long again.
 coverage: checked
 	@$(TESTED)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+
+# Ends with 1 where a program differs; the outcome is written either way.
+corpus: wheel
+	@$(TESTED)/python tests/corpus/run.py --out bench/results/cpu/corpus.json
 
 docs:
 	@$(PYTHON) tools/prepare.py run

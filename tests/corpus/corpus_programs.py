@@ -14,6 +14,9 @@ KINDS = {"cpu": HERE / "programs", "cuda": HERE / "cuda_programs"}
 FRESH_ONLY = frozenset({"hooks", "exits", "imports", "processes", "signals"})
 """Categories whose programs need an interpreter of their own: what a fork inherits is part of what they are about."""
 
+FRESH_IN_THIRD = 4
+"""Programs with interpreters of their own in the third of the corpus that the tests run."""
+
 _HEADER = re.compile(r"# (status|needs|arguments|environment|allowed|also|launch|stdin|alone): (.+)")
 
 
@@ -85,6 +88,19 @@ def find_programs(kind: str = "cpu", pattern: str = "") -> list[Program]:
     """Return the programs of a kind in order, those whose name contains ``pattern``."""
     programs = [read_program(path) for path in sorted(KINDS[kind].glob("*/*.py"))]
     return [program for program in programs if pattern in program.name]
+
+
+def fixed_third(programs: list[Program]) -> list[Program]:
+    """Return a third of the programs, the same ones each time: half of those that a fork serves, and a few others.
+
+    A fork of a loaded interpreter takes half a second of processor time for two bare executions and a recorded one,
+    processes of their own take ten. With a few of these the third fits into a minute on two cores.
+    """
+    forked = [program for program in programs if not (program.needs_own_process or program.category in FRESH_ONLY)]
+    fresh = [program for program in programs if not program.needs_own_process and program.category in FRESH_ONLY]
+    some_fresh = fresh[:: len(fresh) // FRESH_IN_THIRD][:FRESH_IN_THIRD]
+    others = len(programs) // 3 + 1 - len(some_fresh)
+    return [*(forked[number * len(forked) // others] for number in range(others)), *some_fresh]
 
 
 def read_program(path: Path) -> Program:

@@ -15,6 +15,7 @@ import signal
 import sys
 import sysconfig
 import threading
+import time
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ def report(label: str = "end", *, model: Any = None, recording_over: bool = Fals
         more: Anything of the program's own, as JSON; numbers whose name begins with ``depth`` may differ by two frames.
     """
     torch = sys.modules.get("torch")
+    _let_feeders_end()
     state = {"label": label, **more, "process": _process(), "python": _python()}
     if model is not None:
         state["weights"], state["gradients"] = _hash_tensors(model)
@@ -92,6 +94,13 @@ def _process() -> dict[str, Any]:
         "directory": _directory(),
         "umask": _umask(),
     }
+
+
+def _let_feeders_end() -> None:
+    """Wait a moment for the threads of queues that are closed, as those of data loaders: they end by themselves."""
+    ends_s = time.monotonic() + 1.0
+    while time.monotonic() < ends_s and any("QueueFeeder" in thread.name for thread in threading.enumerate()):
+        time.sleep(0.01)
 
 
 def _native_threads() -> Iterator[str]:

@@ -1,4 +1,6 @@
 # A worker's exception reaches the training loop, in several stages.
+import gc
+
 import corpus_state
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -35,4 +37,5 @@ for number in range(24):
                 model(batch)
         except KeyError as error:
             print(number, "".join(str(error)).count("Original Traceback"), "ledger" in str(error))
+        gc.collect()
 corpus_state.report(model=model, recording_over=True)
