@@ -1,5 +1,5 @@
 """Batches of many sizes train a model under CUDA's own asynchronous allocator."""
-# environment: PYTORCH_ALLOC_CONF=backend:cudaMallocAsync
+# environment: PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync TORCH_CPP_LOG_LEVEL=ERROR
 
 import hashlib
 import time

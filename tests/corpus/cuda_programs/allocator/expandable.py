@@ -1,5 +1,5 @@
 """Batches of many sizes train a model under expandable segments."""
-# environment: PYTORCH_ALLOC_CONF=expandable_segments:True
+# environment: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TORCH_CPP_LOG_LEVEL=ERROR
 
 import time
 
@@ -20,4 +20,5 @@ for step in range(200):
     torch.cuda.synchronize()
     time.sleep(0.02)
 print(torch.cuda.get_allocator_backend(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+print(torch.cuda.memory._snapshot()["allocator_settings"])
 corpus_state.report(model=model)

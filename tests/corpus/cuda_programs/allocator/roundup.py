@@ -1,5 +1,5 @@
 """Batches of many sizes train a model under sizes rounded up to divisions of powers of two."""
-# environment: PYTORCH_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2,1024:4,>:8]
+# environment: PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2,1024:4,>:8]
 
 import corpus_state
 import torch
@@ -17,4 +17,5 @@ for step in range(45):
         torch.cuda.empty_cache()
     torch.cuda.synchronize()
 print(torch.cuda.get_allocator_backend(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+print(torch.cuda.memory._snapshot()["allocator_settings"])
 corpus_state.report(model=model)

@@ -1,5 +1,5 @@
-"""Batches of many sizes train a model; the variable's old name: max_split_size_mb, garbage collection."""
-# environment: PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,garbage_collection_threshold:0.6 TORCH_CPP_LOG_LEVEL=ERROR
+"""Batches of many sizes train a model under max_split_size_mb and a threshold of garbage collection."""
+# environment: PYTORCH_ALLOC_CONF=max_split_size_mb:64,garbage_collection_threshold:0.6
 
 import corpus_state
 import torch
@@ -17,4 +17,5 @@ for step in range(45):
         torch.cuda.empty_cache()
     torch.cuda.synchronize()
 print(torch.cuda.get_allocator_backend(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+print(torch.cuda.memory._snapshot()["allocator_settings"])
 corpus_state.report(model=model)

@@ -29,6 +29,6 @@ if __name__ == "__main__":
     shared, answers = torch.ones(1000, device="cuda"), spawn.Queue()
     child = spawn.Process(target=work, args=(shared, answers))
     child.start()
-    theirs = answers.get()
+    theirs = answers.get(timeout=60)
     child.join()
     print(child.exitcode, shared.sum().item(), theirs == train("parent", 20))

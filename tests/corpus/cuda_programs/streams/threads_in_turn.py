@@ -23,7 +23,8 @@ def train(number: int) -> None:
     for step in range(STEPS):
         with turn:
             while taken % THREADS != number:
-                turn.wait()
+                if not turn.wait(20):
+                    raise TimeoutError(f"thread {number} waits for its turn")
             with torch.cuda.stream(stream):
                 if step == 0:
                     models[number].cuda()
