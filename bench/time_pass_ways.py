@@ -16,6 +16,7 @@ from torch import nn
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
 
+from gpuledger.collect import kineto as our_kineto
 from gpuledger.collect import torch_private
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
@@ -54,7 +55,7 @@ def kineto(
     more = {"custom_profiler_config": configuration} if configuration else {}
     own = _ExperimentalConfig(disable_external_correlation=not correlate, **more)
     config = ProfilerConfig(ProfilerState.KINETO, shapes, False, False, flops, False, own)
-    with torch_private._variables(TEARDOWN_CUPTI="1", KINETO_LOG_LEVEL="99"):
+    with our_kineto._variables(TEARDOWN_CUPTI="1", KINETO_LOG_LEVEL="99"):
         _prepare_profiler(config, asked)
         _enable_profiler(config, asked, scopes)
         try:
@@ -64,7 +65,7 @@ def kineto(
                 torch.cuda.synchronize()
             RESULTS[:] = [_disable_profiler()]
             if torch.cuda.is_available():
-                torch_private._see_cupti_off()
+                our_kineto._see_cupti_off()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import gpuledger
 from gpuledger.analyze.own_cost import own_cost
 from gpuledger.analyze.posting import post_rank
 from gpuledger.analyze.times import break_down_time
-from gpuledger.collect import energy_cards, room, time_pass, torch_private
+from gpuledger.collect import energy_cards, kineto, room, time_pass, torch_private
 from gpuledger.collect.energy_meter import EnergyMeter
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading
@@ -60,7 +60,7 @@ def test_a_profiler_around_the_program_goes_first(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("pool", "held"), [((0, 0), False), ((0, 1), True)])
 def test_captured_graphs_are_left_alone(pool: tuple[int, int], held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_private.torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch_private, "_find", lambda name: name)
+    monkeypatch.setattr(torch_private, "find", lambda name: name)
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: {"segments": [{"segment_pool_id": pool}]})
     assert ("CUDA graphs" in str(room.why_no_time_pass(1_000))) == held
 
@@ -199,16 +199,16 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
 ) -> None:
     """There are no kernels here to be recorded in the others, and nothing of ours is on the modules in them."""
 
-    theirs = torch_private.Profiler.leave_out_operators
+    theirs = kineto.Profiler.leave_out_operators
 
-    def leave_out_operators(profiler: torch_private.Profiler) -> bool:
+    def leave_out_operators(profiler: kineto.Profiler) -> bool:
         assert not theirs(profiler)
         profiler._profile.use_device = "cuda"
         left_out = theirs(profiler)
         profiler._profile.use_device = None
         return left_out
 
-    monkeypatch.setattr(torch_private.Profiler, "leave_out_operators", leave_out_operators)
+    monkeypatch.setattr(kineto.Profiler, "leave_out_operators", leave_out_operators)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters()) if trains else None
     bare = torch.nn.Module.__call__.__code__

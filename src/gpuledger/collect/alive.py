@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.program_objects import without_overrides
+from gpuledger.collect.program_objects import grad_of, is_leaf, without_overrides
 
 
 class Living:
@@ -40,8 +40,9 @@ class Living:
                 if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
                     continue
                 yield tensor
-                if alone and tensor.is_leaf and tensor.grad is not None:
-                    yield tensor.grad
+                gradient = grad_of(tensor) if alone and is_leaf(tensor) else None
+                if gradient is not None:
+                    yield gradient
 
     def _walk(self) -> tuple[list[Any], list[Any]]:
         if self._found is not None:
@@ -49,13 +50,13 @@ class Living:
         tensors: list[Any] = []
         modules: list[Any] = []
         others: list[Any] = []  # stays empty
-        keeps: dict[type, list[Any]] = {}
+        keeps: dict[int, list[Any]] = {}  # by identity: a class can have a metaclass that says how it is hashed
         for thing in gc.get_objects():
             kind = type(thing)
-            kept = keeps.get(kind)
+            kept = keeps.get(id(kind))
             if kept is None:
                 module = issubclass(kind, (nn.Module, Optimizer))
-                kept = keeps[kind] = tensors if issubclass(kind, torch.Tensor) else modules if module else others
+                kept = keeps[id(kind)] = tensors if issubclass(kind, torch.Tensor) else modules if module else others
             if kept is not others:
                 kept.append(thing)
         self._found = tensors, modules

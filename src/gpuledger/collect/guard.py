@@ -38,6 +38,8 @@ class Guard:
         self.ended = False
         """Whether wrapped functions do nothing any more."""
         self._fail = fail
+        self.lacked_room = False
+        """Whether something was left out because the program was at Python's recursion limit."""
         self._pid = os.getpid()
         self._unsettled: BaseException | None = None
 
@@ -50,6 +52,8 @@ class Guard:
                 return
             try:
                 kept(*args, **kwargs)
+            except RecursionError:
+                self.lacked_room = True
             except BaseException as error:
                 forget_own_frames(error)
                 raise
@@ -64,6 +68,8 @@ class Guard:
                 return
             try:
                 function(*args, **kwargs)
+            except RecursionError:  # the program is at its limit, and goes on without us
+                self.lacked_room = True
             except BaseException as error:
                 if not self.absorbs(error):
                     raise

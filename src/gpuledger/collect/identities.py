@@ -8,7 +8,18 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.program_objects import parameter_groups, state_of, tensors_in, without_overrides
+from gpuledger.collect.program_objects import (
+    device_of,
+    grad_of,
+    is_leaf,
+    layout_of,
+    local_part,
+    parameter_groups,
+    state_of,
+    storage_of,
+    tensors_in,
+    without_overrides,
+)
 from gpuledger.collect.roster import Roster
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal import Part
@@ -18,14 +29,14 @@ Place = tuple[int, int]
 
 def storage_place(tensor: Any) -> Place | None:
     """Return ``(device_idx, address)`` of a tensor's storage; None where it has none of its own (sparse, meta)."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    if local.layout is not torch.strided:
+    local = local_part(tensor)
+    if layout_of(local) is not torch.strided:
         return None
-    device = local.device
+    device = device_of(local)
     if device.type not in ("cuda", "cpu"):
         return None
     try:
-        storage = local.untyped_storage()
+        storage = storage_of(local)
         address = storage.data_ptr() if storage.device.type != "meta" else 0  # a fake one would warn the program
     except (RuntimeError, NotImplementedError):  # functional and wrapper tensors say no
         return None
@@ -76,11 +87,12 @@ class Sightings:
         alone = threading.active_count() == 1
         mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
         self._note(
-            (Identity.GRADIENT, name_id, module_id, parameter.grad, None)
+            (Identity.GRADIENT, name_id, module_id, grad_of(parameter), None)
             for reference, name_id, module_id in self.roster.parameters
             if (alone or self.roster.is_of_this_thread(module_id))
             and (parameter := reference()) is not None
             and (mine is None or id(parameter) in mine)
+            and is_leaf(parameter)
         )
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
@@ -141,4 +153,4 @@ class Sightings:
 
 def _dense(tensor: Any) -> tuple[Any, ...]:
     """Return a tensor, or the two that a sparse one (an embedding's gradient) is made of."""
-    return (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else (tensor,)
+    return (tensor._indices(), tensor._values()) if layout_of(tensor) is torch.sparse_coo else (tensor,)

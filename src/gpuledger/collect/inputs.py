@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gpuledger.collect.program_objects import tensors_in, without_overrides
+from gpuledger.collect.program_objects import is_complex, is_floating, shape_of, tensors_in, without_overrides
 from gpuledger.collect.torch_entrances import is_tracing
 from gpuledger.model.journal import Part
 
@@ -35,8 +35,8 @@ class InputShapes:
         if tensor is None:
             return
         with without_overrides():
-            shape = tuple(int(size) for size in tensor.shape)
-            is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+            shape = tuple(int(size) for size in shape_of(tensor))
+            is_whole = not (is_floating(tensor) or is_complex(tensor))
         if not shape:
             return
         self._module_id = module_id

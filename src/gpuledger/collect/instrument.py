@@ -40,6 +40,7 @@ except BaseException:
             {_OBSERVER!r}.fail(_gpuledger_token)
         except RecursionError:
             pass
+    del _gpuledger_token
     raise
 """
 """What a function's body becomes. At the recursion limit the observer is left out, and the program goes on."""

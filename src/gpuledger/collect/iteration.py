@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,14 @@ from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.memory_dispatch import DispatchRecorder
 from gpuledger.collect.program_objects import (
     WeakIdentitySet,
+    grad_of,
+    is_leaf,
+    is_on_card,
+    layout_of,
+    local_part,
     modules_below,
+    named_parameters,
     parameter_groups,
-    parameters_of,
     without_overrides,
 )
 from gpuledger.collect.rank_journal import RankJournal
@@ -117,7 +122,7 @@ class IterationRecorder:
         """Return the numbers of the model's modules."""
         model = self._model()
         modules = () if model is None else modules_below(model)
-        numbers = (self._roster.module_ids.get(id(module)) for _, module in modules)
+        numbers = (self._roster.module_ids.get(id(module)) for _, _, module in modules)
         return frozenset(number for number in numbers if number is not None)
 
     def _called(self, _module: nn.Module) -> None:
@@ -169,7 +174,7 @@ class IterationRecorder:
         journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
         model = self._model()
         with without_overrides():
-            on_card = model is not None and any(parameter.is_cuda for _, parameter in _named_parameters(model))
+            on_card = model is not None and any(is_on_card(parameter) for _, parameter in named_parameters(model))
         why_not = torch_private.keeps_cuda_history() if on_card else None
         if not on_card or why_not is not None:
             journal.fact(
@@ -192,9 +197,11 @@ class IterationRecorder:
         some = None if parameters is None else {id(parameter) for parameter in parameters}
         model = self._model()
         with without_overrides():
-            for name, parameter in () if model is None else _named_parameters(model):
-                if parameter.grad is not None and (some is None or id(parameter) in some):
-                    size = own_bytes(parameter.grad)
+            for name, parameter in () if model is None else named_parameters(model):
+                wanted = is_leaf(parameter) and (some is None or id(parameter) in some)
+                gradient = grad_of(parameter) if wanted else None
+                if gradient is not None:
+                    size = own_bytes(gradient)
                     self.gradient_bytes[name] = max(self.gradient_bytes.get(name, 0), size)
 
     def _give_way(self) -> None:
@@ -215,8 +222,8 @@ class IterationRecorder:
 
 def own_bytes(tensor: Any) -> int:
     """Return the bytes of a tensor's own elements, whatever else its storage holds; of a shard, on a DTensor."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    if local.layout is torch.sparse_coo:
+    local = local_part(tensor)
+    if layout_of(local) is torch.sparse_coo:
         return own_bytes(local._indices()) + own_bytes(local._values())
     return int(local.numel() * local.element_size())
 
@@ -296,16 +303,6 @@ class _UnderWay:
 
 def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in parameter_groups(optimizer) for parameter in group]
-
-
-def _named_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield ``(name, parameter)`` as ``nn.Module.named_parameters`` does, tied ones once."""
-    seen: set[int] = set()
-    for path, module in modules_below(model):
-        for name, parameter in parameters_of(module):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield f"{path}.{name}" if path else name, parameter
 
 
 def _end_step(window: MemoryWindow, journal: RankJournal, steps: StepCounter, step: tuple[str, int, int]) -> None:

@@ -110,6 +110,10 @@ class CudaRecorder:
         self._note_snapshot(part, snapshot, reason)
         self._note_events(part, snapshot)
 
+    def is_closed(self) -> bool:
+        """Return whether no history is kept for it."""
+        return not self._open
+
     def close(self, part: Part, reason: str) -> None:
         """Take the last of the history, and stop it."""
         if not self._open:

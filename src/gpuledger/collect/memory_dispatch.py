@@ -24,7 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import Living
 from gpuledger.collect.guard import Guard, forget_own_frames
-from gpuledger.collect.program_objects import is_tensor, without_overrides
+from gpuledger.collect.program_objects import (
+    device_of,
+    is_tensor,
+    layout_of,
+    local_part,
+    storage_of,
+    without_overrides,
+)
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.tags import TagBook
 from gpuledger.model.journal import REASONS, Action, BlockState, Part
@@ -37,11 +44,6 @@ OPENING = 0
 """Number of the opening snapshot."""
 
 UNSEEN_THREADS = "Modules ran in another thread as well, whose tensors the dispatch-mode recorder does not see."
-
-
-AT_THE_LIMIT = (
-    "Some tensors were not seen: the program was at Python's recursion limit, where there is no room to look at them."
-)
 
 
 class _Token(threading.local):
@@ -80,7 +82,7 @@ class DispatchRecorder:
         self.set_token: Callable[[str], None] = self._set_token
         self._stacks = stacks
         self._tags = tags
-        self._guard = guard
+        self.guard = guard
         self._kinds = frozenset(devices)
         self._token = _Token()
         self._thread = threading.get_ident()
@@ -91,8 +93,6 @@ class DispatchRecorder:
         self._pid = os.getpid()
         self._live: dict[int, tuple[_Death, int, int, int]] = {}
         self._ended: deque[_Death] = deque()
-        self.at_the_limit = False
-        """Whether an operator was not looked at because Python's recursion limit was reached."""
         self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
         self._operators: dict[Any, int] = {}
         self._held: dict[int, list[int]] = {}
@@ -153,9 +153,6 @@ class DispatchRecorder:
         events, self._events = self._events, []
         if self._unseen:
             part.notes.append(UNSEEN_THREADS)
-        if self.at_the_limit:
-            part.notes.append(AT_THE_LIMIT)
-            self.at_the_limit = False
         part.facts["operators"] = [str(operator) for operator in self._operators]
         if not events:
             return
@@ -163,6 +160,10 @@ class DispatchRecorder:
         columns = dict(zip(names, zip(*events, strict=True), strict=True))
         tag_ids = [self._tags.number(token) for token in columns.pop("tag_id")]
         part.add("events", stream=0, tag_id=tag_ids, **columns)
+
+    def is_closed(self) -> bool:
+        """Return whether its mode is out."""
+        return self._mode is None
 
     def close(self, part: Part, reason: str) -> None:
         """Take the mode out and move the last events into ``part``; called again, it takes out what could not be."""
@@ -190,9 +191,9 @@ class DispatchRecorder:
                 for tensor in _tensors(results):
                     self._note(tensor, operator)
         except RecursionError:
-            self.at_the_limit = True
+            self.guard.lacked_room = True
         except BaseException as error:
-            if not self._guard.absorbs(error):
+            if not self.guard.absorbs(error):
                 raise
 
     def _write_opening(self, part: Part, living: Living) -> None:
@@ -237,17 +238,20 @@ class DispatchRecorder:
 
     def _begin(self, tensor: torch.Tensor) -> tuple[int, int, int] | None:
         """Return device, address and bytes of a tensor's storage; None where it has none or it is known already."""
-        device = tensor.device
-        if device.type not in self._kinds or tensor.layout is not torch.strided:
+        device = device_of(tensor)
+        if device.type not in self._kinds or layout_of(tensor) is not torch.strided:
             return None
         if self._ended:  # one of them can have had this address
             self._note_ended()
-        storage = tensor.untyped_storage()
+        try:
+            storage = storage_of(tensor)
+            size_bytes = storage.nbytes()
+            fake = storage.device.type == "meta"  # asked for its address, it would warn the program
+            address = 0 if fake else storage.data_ptr()
+        except (RuntimeError, NotImplementedError):  # functional and wrapper tensors have none
+            return None
         key = storage._cdata
         known = self._live.get(key)
-        size_bytes = storage.nbytes()
-        fake = storage.device.type == "meta"  # asked for its address, it would warn the program
-        address = 0 if fake else storage.data_ptr()
         if known is not None:
             if known[3] == size_bytes and address in (0, known[2]):
                 return None
@@ -333,7 +337,7 @@ class _Mode(TorchDispatchMode):
                 try:
                     self._recorder.see(func, result, args)
                 except RecursionError:  # no room for the call itself
-                    self._recorder.at_the_limit = True
+                    self._recorder.guard.lacked_room = True
         except BaseException as error:
             forget_own_frames(error)
             raise
@@ -343,7 +347,7 @@ class _Mode(TorchDispatchMode):
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
     """Yield the tensors of an operator's results or arguments: itself, or those in lists and tuples."""
     if is_tensor(value):
-        yield value
+        yield local_part(value)
     elif issubclass(type(value), (tuple, list)):
         for inner in value:
             yield from _tensors(inner)

@@ -24,7 +24,7 @@ from gpuledger.collect.communication import CommunicationMarks
 from gpuledger.collect.guard import Guard
 from gpuledger.collect.instrument import Observation, Observer
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
-from gpuledger.collect.program_objects import is_tensor, tensors_in, without_overrides
+from gpuledger.collect.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_tracker import ScopeTracker
 from gpuledger.collect.tags import suffix
@@ -130,6 +130,7 @@ class ModuleTracker:
         try:
             return self._entered(module, args, kwargs, depth)
         except RecursionError:  # the program is at its limit, and goes on without us
+            self._guard.lacked_room = True
             del stack[depth:]
             return None
         except BaseException as error:
@@ -205,7 +206,7 @@ class ModuleTracker:
                     self.phases.change(Phase.BETWEEN)
                 self._on_outermost_end(module_id)
         except RecursionError:
-            return
+            self._guard.lacked_room = True
         except BaseException as error:
             if not self._guard.absorbs(error):
                 raise
@@ -223,7 +224,7 @@ class ModuleTracker:
         reached = start <= done
         with without_overrides():
             for value in (*args, *kwargs.values()) if kwargs else args:
-                node = value.grad_fn if is_tensor(value) else None
+                node = grad_fn_of(value) if is_tensor(value) else None
                 if node is None:
                     continue
                 number = node._sequence_nr()
@@ -239,7 +240,7 @@ class ModuleTracker:
         claimed = state.claimed
         with without_overrides():
             for tensor in tensors_in(result, RESULT_LEVELS):
-                node = tensor.grad_fn
+                node = grad_fn_of(tensor)
                 if node is None:
                     continue
                 number = node._sequence_nr()
@@ -313,7 +314,7 @@ class ModuleTracker:
                 phases.change(Phase.BACKWARD)
                 phases.put(OUTSIDE, 0, self._call_stack_id())
             with without_overrides():
-                nodes = [node for root in tensors_in(roots, RESULT_LEVELS) if (node := root.grad_fn) is not None]
+                nodes = [node for root in tensors_in(roots, RESULT_LEVELS) if (node := grad_fn_of(root)) is not None]
                 for node in nodes:
                     number = node._sequence_nr()
                     if number not in state.claimed:

@@ -2,15 +2,17 @@
 
 torch keeps such hooks in one dictionary and goes through it while it calls them. To take an entry out at that moment
 ends the program with "OrderedDict mutated during iteration". So a hook that is removed does nothing from then on, and
-leaves the dictionary when nobody goes through it: at once where no optimizer steps, at its own call where it is the
-last entry, and where that never comes it stays without effect.
+leaves the dictionary when nobody goes through it: at once where no optimizer steps, or at its own call where it is the
+last entry, or from a hook of the other kind in the next step. Where several threads train it stays without effect.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -22,6 +24,9 @@ _BEFORE: _Hooks = torch_optimizer._global_optimizer_pre_hooks
 _AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
 _STEP_NAME = "wrapper"
 """Name of torch's function around an optimizer's step, which calls the hooks."""
+
+_LONG_S = 10.0
+"""Longer than it takes to look at all threads."""
 
 _running: dict[int, OptimizerHook] = {}
 """The hook of ours that a thread is in."""
@@ -39,7 +44,9 @@ class OptimizerHook:
         self._called: Callable[[Any], None] | None = called
         self._hooks = hooks
         register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
-        self._handle = register(self._run)
+        self._remover: OptimizerHook | None = None
+        with _undisturbed():
+            self._handle = register(self._run)
 
     @property
     def is_last(self) -> bool:
@@ -49,8 +56,28 @@ class OptimizerHook:
     def remove(self) -> None:
         """Do nothing any more, and leave torch's dictionary if nobody goes through it."""
         self._called = None
-        if self._may_leave():
-            self._handle.remove()
+        self._leave_when_safe()
+
+    def _leave_when_safe(self) -> None:
+        """Leave torch's dictionary, or have a last hook of the other kind, which is called later, take this one out."""
+        if not self._left() and self._remover is None and threading.active_count() == 1:
+            others = _AFTER if self._hooks is _BEFORE else _BEFORE
+            self._remover = OptimizerHook(self._remove_both, others)
+
+    def _remove_both(self, _optimizer: Any) -> None:
+        """Take this hook out, called from the one that was put in for it, and that one as well."""
+        remover, self._remover = self._remover, None
+        if remover is not None:
+            self._left()
+            remover._called = None
+            remover._left()
+
+    def _left(self) -> bool:
+        """Leave torch's dictionary where nobody goes through it; return whether it has been left."""
+        with _undisturbed():
+            if self._may_leave():
+                self._handle.remove()
+        return self._handle.id not in self._hooks
 
     def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """What torch calls."""
@@ -60,8 +87,10 @@ class OptimizerHook:
         try:
             if called is not None:
                 called(optimizer)
-            elif self.is_last and self._may_leave():
-                self._handle.remove()
+            else:
+                self._leave_when_safe()
+        except RecursionError:  # the program is at its limit: not even the frame of what is called fits
+            return
         finally:
             if before is None:
                 del _running[thread]
@@ -78,6 +107,21 @@ class OptimizerHook:
         if not steps[here] or running is None:
             return not steps[here]
         return steps[here] == 1 and (running._hooks is not self._hooks or (running is self and self.is_last))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Have no other thread run meanwhile, as long as nothing inside waits: a step could begin there."""
+    if threading.active_count() == 1:
+        yield
+        return
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_LONG_S)
+    try:
+        time.sleep(0)  # for a thread that has asked for its turn already
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _steps_under_way(frame: FrameType | None) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import UserDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import MemberDescriptorType
 from typing import Any
 
@@ -21,6 +21,20 @@ from torch.optim import Optimizer
 without_overrides = torch._C.DisableTorchFunction
 """Makes a context in which reading a tensor's attribute calls no ``__torch_function__``, of a mode or of a subclass."""
 
+_TENSOR = vars(torch._C.TensorBase)
+grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
+"""Reads an attribute of a tensor as torch has it, whatever its class makes of it; so do those below."""
+grad_of: Callable[[Tensor], Tensor | None] = _TENSOR["grad"].__get__
+is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
+version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__
+shape_of: Callable[[Tensor], torch.Size] = _TENSOR["shape"].__get__
+device_of: Callable[[Tensor], torch.device] = _TENSOR["device"].__get__
+layout_of: Callable[[Tensor], torch.layout] = _TENSOR["layout"].__get__
+is_on_card: Callable[[Tensor], bool] = _TENSOR["is_cuda"].__get__
+storage_of: Callable[[Tensor], torch.UntypedStorage] = _TENSOR["untyped_storage"]
+is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
+is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
+
 CONTAINER_LEVELS = 4
 """How deep containers are looked into for tensors."""
 
@@ -28,6 +42,12 @@ CONTAINER_LEVELS = 4
 def is_tensor(thing: object) -> bool:
     """Return whether a thing is a tensor by its type; ``isinstance`` would ask a proxy for its ``__class__``."""
     return issubclass(type(thing), Tensor)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the tensor that holds the numbers: the shard of this rank, of one that is spread over several."""
+    found: Tensor = attributes_of(tensor).get("_local_tensor", tensor)
+    return found
 
 
 def attributes_of(thing: object) -> dict[str, Any]:
@@ -71,23 +91,37 @@ def children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, child) for name, child in _held(module, "_modules") if issubclass(type(child), nn.Module)]
 
 
-def modules_below(top: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield ``(path, module)`` from ``top`` down, each module once, as ``nn.Module.named_modules`` does."""
+def modules_below(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
+    """Yield ``(parent, name, module)`` from ``top`` down, in the order of ``nn.Module.named_modules``, each once.
+
+    ``top`` itself has no parent and no name.
+    """
     seen: set[int] = set()
-    waiting = [("", top)]
+    waiting: list[tuple[nn.Module | None, str, nn.Module]] = [(None, "", top)]
     while waiting:
-        path, module = waiting.pop()
+        parent, name, module = waiting.pop()
         if id(module) in seen:
             continue
         seen.add(id(module))
-        yield path, module
-        below = [(f"{path}.{name}" if path else name, child) for name, child in children_of(module)]
-        waiting.extend(reversed(below))
+        yield parent, name, module
+        waiting.extend((module, name, child) for name, child in reversed(children_of(module)))
 
 
 def holds_tensors(top: nn.Module) -> bool:
     """Return whether a module, or one below it, has a parameter or a buffer."""
-    return any(parameters_of(module) or buffers_of(module) for _, module in modules_below(top))
+    return any(parameters_of(module) or buffers_of(module) for _, _, module in modules_below(top))
+
+
+def named_parameters(top: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield ``(name, parameter)`` as ``nn.Module.named_parameters`` does, tied ones once."""
+    prefixes: dict[int, str] = {}
+    seen: set[int] = set()
+    for parent, name, module in modules_below(top):
+        prefix = prefixes[id(module)] = "" if parent is None else f"{prefixes[id(parent)]}{name}."
+        for own_name, parameter in parameters_of(module):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{prefix}{own_name}", parameter
 
 
 def parameter_groups(optimizer: Optimizer) -> list[list[Any]]:

@@ -36,5 +36,8 @@ class Recorder(Protocol):
     def drain(self, part: Part, reason: str) -> None:
         """Move every event since the last drain into ``part``."""
 
+    def is_closed(self) -> bool:
+        """Return whether nothing of it is installed."""
+
     def close(self, part: Part, reason: str) -> None:
         """Drain, write the closing snapshot and leave nothing installed. Safe to call twice."""

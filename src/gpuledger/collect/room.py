@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from gpuledger.collect import energy_cards, torch_private
+from gpuledger.collect import energy_cards, kineto, torch_private
 from gpuledger.units import format_bytes
 
 CARD_BYTES = 1 << 30
@@ -32,6 +32,10 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     """
     if threading.current_thread() is not threading.main_thread():
         return "its steps end in other threads than the main one, and torch's profiler complains there"
+    if threading.get_ident() != kineto.REGISTERED_THREAD:
+        return "torch was imported in another thread than its steps end in, and torch's profiler complains there"
+    if not kineto.can_end_thread():
+        return "torch's profiler would leave a thread behind, for which forked children wait when they exit"
     if any(os.environ.get(name) for name in OUTER_PROFILERS):
         return "the program runs below another profiler, which goes first"
     if step_allocations > STEP_ALLOCATIONS:

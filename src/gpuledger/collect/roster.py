@@ -22,6 +22,7 @@ from gpuledger.collect.program_objects import (
     modules_below,
     parameter_groups,
     parameters_of,
+    version_of,
     without_overrides,
 )
 from gpuledger.model.journal import Part
@@ -163,13 +164,12 @@ class Roster:
         first = self._count
         root_id = self._places[inside][1] if inside >= 0 else first
         prefix = f"{self._places[inside][0]}.{type(top).__name__}".lstrip(".") if inside >= 0 else ""
-        numbers: dict[str, int] = {}
-        named = list(_named(top))
-        for path, plain, module in named:
+        found = list(_named(top))
+        for parent, plain, module in found:
             if id(module) not in self.module_ids:
-                parent = numbers.get(path.rpartition(".")[0], first) if path else inside
-                numbers[path] = self._add(module, _below(prefix, plain), parent, root_id)
-        for _, plain, module in named:
+                above = inside if parent is None else self.module_ids[id(parent)]
+                self._add(module, _below(prefix, plain), above, root_id)
+        for _, plain, module in found:
             self._add_tensors(_below(prefix, plain), module, root_id)
         if holds_tensors(top):
             self._roots_with_tensors.add(root_id)
@@ -259,7 +259,7 @@ class Roster:
         """Return a number that changes with every update of a parameter in place."""
         with without_overrides():
             return sum(
-                weight._version
+                version_of(weight)
                 for reference in self._holders
                 if (module := reference()) is not None
                 for _, weight in parameters_of(module)
@@ -273,16 +273,15 @@ class Roster:
         self._new_names, self._new_modules = [], []
 
 
-def _named(top: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """Yield the path, the path without the pieces that wrappers put in, and each module from ``top`` down."""
-    seen: dict[str, tuple[str, bool]] = {}
-    for path, module in modules_below(top):
-        above, _, name = path.rpartition(".")
-        plain, wrapped = seen[above] if path else ("", False)
-        if path and not (wrapped and name in _WRAPPED_NAMES):
+def _named(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
+    """Yield each module from ``top`` down, after its parent and its path without the pieces that wrappers put in."""
+    plain_paths: dict[int, str] = {}
+    for parent, name, module in modules_below(top):
+        plain = "" if parent is None else plain_paths[id(parent)]
+        if parent is not None and not (type(parent).__name__ in _WRAPPERS and name in _WRAPPED_NAMES):
             plain = _below(plain, name)
-        seen[path] = plain, type(module).__name__ in _WRAPPERS
-        yield path, plain, module
+        plain_paths[id(module)] = plain
+        yield parent, plain, module
 
 
 def _below(path: str, name: str) -> str:

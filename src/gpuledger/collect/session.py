@@ -35,10 +35,15 @@ from gpuledger.collect.steps import StepCounter
 from gpuledger.collect.tags import TagBook
 from gpuledger.collect.uncompiled import keep_uncompiled
 from gpuledger.collect.user_history import UserHistory
+from gpuledger.collect.user_profiler import ProfilerStart
 from gpuledger.collect.window import MemoryWindow
 from gpuledger.errors import UsageError
 from gpuledger.model.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run import rank_directories
+
+AT_THE_LIMIT = (
+    "Some modules, tensors or steps were not seen: the program was at Python's recursion limit, without room for more."
+)
 
 
 class Session:
@@ -56,7 +61,9 @@ class Session:
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
         self._guarded = Guard(self.fail)
         self._calls: FirstCall | OutermostCalls | None = None
+        self._deferred: FirstCall | None = None
         self._user_history: UserHistory | None = None
+        self._user_profiler: ProfilerStart | None = None
         self._oom: list[dict[str, Any]] = []
 
     @property
@@ -152,6 +159,7 @@ class Session:
             self.journal.note(f"Recorded by the dispatch-mode recorder: {why_not}.")
         self.journal.fact(devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}])
         kinds = ("cpu",) if why_not is None else ("cuda", "cpu")
+        self._user_profiler = ProfilerStart(self._guarded(self._give_way_to_profiler))
         self._adopt(DispatchRecorder(self.stacks, self.tags, self._guarded, devices=kinds), None)
 
     def _first_call(self) -> None:
@@ -198,7 +206,7 @@ class Session:
     def _close_window(self, reason: str) -> None:
         if self._is_recording and self.window is not None:
             self.window.close(reason)
-            self._stop_watching_history()
+            self._stop_watching_program()
 
     def _end(self) -> None:
         """Take out everything that is left."""
@@ -210,13 +218,17 @@ class Session:
             self.window.take_out()
         self._later.take_out()
         self._watch_calls(None)
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.remove()
         self.steps.remove()
-        self._stop_watching_history()
+        self._stop_watching_program()
 
-    def _stop_watching_history(self) -> None:
-        if self._user_history is not None:
-            self._user_history.remove()
-            self._user_history = None
+    def _stop_watching_program(self) -> None:
+        for watch in (self._user_history, self._user_profiler):
+            if watch is not None:
+                watch.remove()
+        self._user_history = self._user_profiler = None
 
     def finish(self, reason: str = "exit") -> None:
         """Close what is open and write the last of the journal. Called at exit and at the end of ``record``."""
@@ -224,6 +236,8 @@ class Session:
         if os.getpid() != self.pid:
             return
         self._guarded.settle()
+        if self._guarded.lacked_room:
+            self.journal.note(AT_THE_LIMIT)
         try:
             if self._stood_by():
                 self._close_recorder()
@@ -255,8 +269,12 @@ class Session:
             self._end()
 
     def _close_recorder(self) -> None:
-        if self.window is not None:
-            self.window.close_recorder()
+        """End the recorder; what cannot be taken out now goes at the next call of a module, or at the end."""
+        if self.window is None:
+            return
+        self.window.close_recorder()
+        if not self.window.recorder.is_closed():
+            FirstCall(self._guarded.for_good(self._close_recorder)).install()
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -292,7 +310,7 @@ class Session:
             self._later.after_optimizer()
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
-        """Open, drain or close the window where it is time."""
+        """Write the step down, and go on."""
         self.journal.fact(steps_seen=self.steps.seen)
         self.journal.part.add(
             "steps",
@@ -302,11 +320,35 @@ class Session:
             start_ns=start_ns,
             end_ns=end_ns,
         )
+        if self._is_recording and self.steps.seen < self.settings.last_step:
+            self._go_on()
+        else:
+            self._outside_backward(self._go_on)
+
+    def _outside_backward(self, action: Callable[[], None]) -> None:
+        """Do something now, or at the next call of a module where autograd is at work: a step can end inside backward.
+
+        What is put in or taken out there, a dispatch mode or a profiler, autograd would undo at its end.
+        """
+        if not torch_private.is_in_backward():
+            action()
+        elif self._deferred is None:
+            self._deferred = FirstCall(self._guarded.for_good(lambda: self._do_deferred(action)))
+            self._deferred.install()
+
+    def _do_deferred(self, action: Callable[[], None]) -> None:
+        self._deferred = None
+        self._outside_backward(action)
+
+    def _go_on(self) -> None:
+        """A step has ended: open, drain or close the window where it is time, or go on with what follows it."""
+        if self._guarded.ended:
+            return
         if self._is_recording and self.window is not None:
             if self.window.end_step():
-                self._stop_watching_history()
+                self._stop_watching_program()
                 self._begin_later_passes()
-        elif self.window is not None and self.steps.seen + 1 == self.settings.first_step:
+        elif self.window is not None and not self.window.was_opened and self.steps.seen + 1 >= self.settings.first_step:
             self._watch_calls(None)
             self.window.open()
         elif self.steps.seen > self.settings.last_step and self._later.end_step():
@@ -343,6 +385,13 @@ class Session:
             self.window.drain()
         elif self.window is not None:
             self.journal.write()
+
+    def _give_way_to_profiler(self) -> None:
+        """The program profiles operators that pass through our recorder, and would count them twice: ours ends here."""
+        if self._is_recording:
+            self.journal.note("The program started a profiler of its own; recording of CPU tensors ended there.")
+            self._close_window("program's own profiler")
+            self._end()
 
     def _give_way(self) -> None:
         """The program starts a memory history of its own: ours ends here."""

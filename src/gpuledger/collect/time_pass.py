@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect import energy_cards, torch_entrances, torch_private
+from gpuledger.collect import energy_cards, kineto, torch_entrances, torch_private
 from gpuledger.collect.guard import Guard
 from gpuledger.collect.instrument import Observation, Observer
 from gpuledger.collect.rank_journal import RankJournal
@@ -89,7 +89,7 @@ class TimePass:
         self._calls_left = CALLS
         self._journal = journal
         self._roster = roster
-        self._profiler: torch_private.Profiler | None = None
+        self._profiler: kineto.Profiler | None = None
         self._guard = guard
         self._observations: list[Observation] = []
         self._optimizer_ranges: list[Any] = []
@@ -109,7 +109,7 @@ class TimePass:
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        self._profiler = torch_private.Profiler()
+        self._profiler = kineto.Profiler()
         self.is_open = True
         backward = Observer(self._enter_backward, self._leave_range, self._fail_range)
         for function, observer in (

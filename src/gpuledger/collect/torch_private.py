@@ -6,14 +6,10 @@ Seen to work with torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -35,12 +31,14 @@ LOST_WITHOUT = {
     "_cuda_memoryStats": "the allocator's own counters are not read, so nothing is checked against them",
     "_get_sequence_nr": "backward allocations of functional code between two modules can go to the neighbouring module",
     "_enable_record_function": "all steps of the time pass are recorded with their operators, which takes longer",
+    "_current_graph_task_id": "a step that ends inside backward can leave a dispatch mode or a profiler behind",
     "_current_autograd_node": "sums of operators leave out what autograd takes the host",
 }
 """Private functions of PyTorch that are used, and what is lost where one is missing."""
 
 
-def _find(name: str) -> Callable[..., Any] | None:
+def find(name: str) -> Callable[..., Any] | None:
+    """Return a private function of torch; None where this torch has none of that name."""
     for place in (_C, torch.autograd):
         found: Callable[..., Any] | None = getattr(place, name, None)
         if found is not None:
@@ -52,7 +50,7 @@ def capabilities() -> dict[str, str | None]:
     """Return ``function -> None`` where this torch has it, else what is lost without it."""
     built_for_cuda = torch.version.cuda is not None
     return {
-        name: None if _find(name) or (name.startswith("_cuda") and not built_for_cuda) else lost
+        name: None if find(name) or (name.startswith("_cuda") and not built_for_cuda) else lost
         for name, lost in LOST_WITHOUT.items()
     }
 
@@ -60,7 +58,7 @@ def capabilities() -> dict[str, str | None]:
 def keeps_cuda_history() -> str | None:
     """Return why this process's CUDA allocations cannot be taken from the allocator's history; None when they can."""
     for name in ("_cuda_setMemoryMetadata", "_cuda_memorySnapshot", "_cuda_memoryStats"):
-        if _find(name) is None:
+        if find(name) is None:
             return f"torch {torch.__version__} has no {name}"
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
         return "PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns the caching allocator off"
@@ -72,13 +70,19 @@ def keeps_cuda_history() -> str | None:
 
 def sequence_reader() -> Callable[[], int]:
     """Return a function that reads the thread's next autograd sequence number; constant 0 where torch has none."""
-    return _find("_get_sequence_nr") or (lambda: 0)
+    return find("_get_sequence_nr") or (lambda: 0)
 
 
 def current_node() -> object:
     """Return the autograd node whose backward runs in this thread; None outside, or where torch does not tell."""
-    reader = _find("_current_autograd_node")
+    reader = find("_current_autograd_node")
     return None if reader is None else reader()
+
+
+def is_in_backward() -> bool:
+    """Return whether autograd runs a graph in this thread; where torch does not tell, whether a node's code runs."""
+    task_id = find("_current_graph_task_id")
+    return current_node() is not None if task_id is None else bool(task_id() != -1)
 
 
 def set_memory_metadata() -> Callable[[str], None]:
@@ -88,7 +92,7 @@ def set_memory_metadata() -> Callable[[str], None]:
 
 def history_enabled() -> bool:
     """Return whether somebody records the allocator's history already."""
-    enabled = _find("_cuda_isHistoryEnabled")
+    enabled = find("_cuda_isHistoryEnabled")
     return bool(enabled()) if enabled else False
 
 
@@ -136,7 +140,7 @@ def light_snapshot() -> dict[str, Any]:
 
 def holds_graphs() -> bool:
     """Return whether memory is kept apart for CUDA graphs that were captured, or in another pool of the program's."""
-    if not torch.cuda.is_initialized() or _find("_cuda_memorySnapshot") is None:
+    if not torch.cuda.is_initialized() or find("_cuda_memorySnapshot") is None:
         return False
     return any(tuple(one.get("segment_pool_id", (0, 0))) != (0, 0) for one in light_snapshot()["segments"])
 
@@ -151,7 +155,7 @@ def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> None:
 
     Torch has no way to take an observer back: it must turn itself off.
     """
-    attach = _find("_cuda_attach_out_of_memory_observer")
+    attach = find("_cuda_attach_out_of_memory_observer")
     if attach is not None:
         attach(observer)
 
@@ -211,8 +215,11 @@ def has_dispatch_mode() -> bool:
 def take_out_dispatch_mode(mode: Any) -> bool:
     """Return whether a TorchDispatchMode was taken from this thread's stack, be there others above it.
 
-    Not while it is at work: torch has it in hand then, and puts it back afterwards.
+    Not while it is at work: torch has it in hand then, and puts it back afterwards. Nor inside backward, after which
+    autograd puts back the modes of before.
     """
+    if is_in_backward():
+        return False
     from torch.utils import _python_dispatch
 
     stack = _python_dispatch._get_current_dispatch_mode_stack()
@@ -310,104 +317,3 @@ def _is_annotation(event: Any) -> bool:
 def is_profiling() -> bool:
     """Return whether a profiler records now. One that waits or warms up is not seen."""
     return bool(_C._autograd._profiler_enabled())
-
-
-TEARDOWN, LOG_LEVEL = "TEARDOWN_CUPTI", "KINETO_LOG_LEVEL"
-"""Variables by which Kineto knows whether to take CUPTI out again, and from what level on it writes to stderr."""
-
-SILENT = 99
-"""A level above all that Kineto writes."""
-
-NOT_BEGUN, ERRORS = 0, 4
-"""Kineto's level before its first use in a process, and the one that torch then gives it where no variable does."""
-
-
-GOING_CALLS, GOING_S = 20, 0.1
-"""How often, and for how long, a card is asked something after the pass, for CUPTI to go in one of these calls."""
-
-
-@contextmanager
-def _variables(**values: str) -> Iterator[None]:
-    """Set variables for libraries, where the program has not; ``os.environ`` does not show them."""
-    ours = {name: value for name, value in values.items() if name not in os.environ}
-    for name, value in ours.items():
-        os.putenv(name, value)
-    try:
-        yield
-    finally:
-        for name in ours:
-            os.unsetenv(name)
-
-
-def _kineto_level() -> ctypes.c_int:
-    """Return the variable in which Kineto keeps its level; one of no use where torch does not show it."""
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        return ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
-    except (OSError, ValueError):
-        return ctypes.c_int()
-
-
-def _see_cupti_off() -> None:
-    """Give CUPTI the calls in which it goes: a thread of Kineto's waits for them, and then takes it out.
-
-    Left to the program, it would go in one of its next calls, and with it what a profiler of its own records there.
-    """
-    for _ in range(GOING_CALLS):
-        if torch.cuda.is_current_stream_capturing():
-            return
-        torch.cuda.current_stream().query()
-        time.sleep(GOING_S / GOING_CALLS)
-
-
-class Profiler:
-    """Kineto, recording from construction to :meth:`stop`: host operators, and kernels where there is a card.
-
-    Where there is one, operators tell the shapes of their inputs as well; Kineto copies these, and keeps no tensor.
-    CUPTI is torn down at the end, or it would go on slowing every launch; not where there are CUDA graphs, which can
-    crash then (torch.profiler leaves it in place for the same reason). Kineto's own lines are silenced until the end:
-    it reads the variable once, which would silence the program's own profiler, too.
-    """
-
-    def __init__(self) -> None:
-        self._teardown = "0" if holds_graphs() else "1"
-        self._puts_back: Callable[..., Any] | None = None
-        self._level = _kineto_level()
-        before = self._level.value
-        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-        self._profile = torch.autograd.profiler.profile(
-            use_kineto=True, use_device=device, record_shapes=device is not None
-        )
-        with _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)}):
-            self._profile._prepare_trace()
-            chosen = self._level.value if LOG_LEVEL in os.environ else ERRORS
-            self._level_after = chosen if before == NOT_BEGUN else before
-            self._level.value = SILENT
-            self._profile._start_trace()
-
-    def leave_out_operators(self) -> bool:
-        """Record kernels alone from here on, in this thread; return False where there is no card, or torch cannot.
-
-        Kineto's own way, ``toggle_collection_dynamic``, writes a warning to the program's stderr.
-        """
-        enable = _find("_enable_record_function")
-        if enable is None or self._profile.use_device is None:
-            return False
-        enable(False)
-        self._puts_back = enable
-        return True
-
-    def stop(self, *, wait: bool) -> list[Any]:
-        """Return Kineto's events. All streams of the device are waited for, or else the caller has waited."""
-        if self._puts_back is not None:
-            self._puts_back(True)
-        on_card = self._profile.use_device is not None
-        if not wait:
-            self._profile.use_device = None
-        with _variables(**{TEARDOWN: self._teardown}):
-            self._profile.__exit__(None, None, None)
-        if on_card and self._teardown == "1":
-            _see_cupti_off()
-        self._level.value = self._level_after
-        results = self._profile.kineto_results
-        return [] if results is None else list(results.events())

@@ -23,6 +23,21 @@ WATCHED: tuple[type, ...] = (
 """What a program profiles itself with; all but the last can only be on one at a time, and that one would see ours."""
 
 
+class ProfilerStart:
+    """Calls ``started()`` when a profiler begins to record, until it is removed.
+
+    Where operators pass through the dispatch-mode recorder, a profiler would count them twice.
+    """
+
+    def __init__(self, started: Callable[[], None]) -> None:
+        function = torchs_own(autograd_profiler.profile._start_trace)
+        self._observation = Observation(function, Observer(lambda *_: started()))
+
+    def remove(self) -> None:
+        """Stop looking."""
+        self._observation.remove()
+
+
 class UserProfiler:
     """Calls ``made()`` when the program makes a profiler, until it is removed.
 

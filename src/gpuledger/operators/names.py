@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect import torch_private
+from gpuledger.collect import kineto, torch_private
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.journal import ActivityKind
 from gpuledger.model.operator_key import OperatorKey
@@ -61,7 +61,7 @@ def kernels_of_keys(
 
     Source: Kineto's activities that begin within the range around a call, which ends when the device is done.
     """
-    profiler = torch_private.Profiler()
+    profiler = kineto.Profiler()
     try:
         for number, key in enumerate(keys):
             _call_in_range(f"{RANGE}{number}", key, place, wait)

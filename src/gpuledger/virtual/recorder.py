@@ -86,6 +86,10 @@ class VirtualRecorder:
         tag_ids = [self._tags.number(token) for token in columns.pop("tag_id")]
         part.add("events", device_idx=DEVICE_IDX, tag_id=tag_ids, stack_id=-1, **columns)
 
+    def is_closed(self) -> bool:
+        """Return whether it has been closed."""
+        return not self._open
+
     def close(self, part: Part, reason: str) -> None:
         """Move the last events and a closing snapshot into ``part``."""
         if self._open:
