@@ -315,7 +315,7 @@ def test_one_model_that_cannot_be_does_not_stop_a_campaign(desk: Path) -> None:
         {"model": "op_models:conv_net", "inputs": ["2x9x8x8", "2x3x8x8"]},
     ]
     written(desk, json.dumps({"gpu": "cpu", "models": models}))
-    result = ops("capture", "--config", "campaign.yml")
+    result = ops("capture", "--config", "campaign.yml", "--trust-files")
     assert result.exit_code == 3
     assert [path.name for path in desk.glob("*.workload.json")] == ["conv_net-inference-2x3x8x8.workload.json"]
     assert result.stderr.count("not captured") == 3

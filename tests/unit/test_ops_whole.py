@@ -36,7 +36,8 @@ def ask(folder, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.delenv("GPULEDGER_BOOK", raising=False)
-    return lambda *words: CliRunner().invoke(main, ["ops", *words])
+    trust = {"campaign": ["--trust-files"]}  # its file names a model of the folder's own, and a book
+    return lambda command, *words: CliRunner().invoke(main, ["ops", command, *trust.get(command, []), *words])
 
 
 def test_a_campaign_goes_from_a_file_to_a_picture_and_an_unknown_model_does_not_stop_it(ask, folder):

@@ -7,18 +7,24 @@ from typing import Any
 
 from gpuledger.errors import InputError
 from gpuledger.operators.captures import asked_for, step_of_model
-from gpuledger.operators.models import build_model
+from gpuledger.operators.models import build_model, refuse_code_of_file
 from gpuledger.operators.place import Place
 from gpuledger.operators.steps import default_inputs, draw_inputs
 from gpuledger.operators.wanted import Wanted
 from gpuledger.operators.workload import Workload
 
 
-def step_of(workload: Workload, place: Place) -> Callable[[], Any]:
+def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Callable[[], Any]:
     """Return what runs the workload's model once on a device, as it was captured.
 
+    Args:
+        workload: What was captured; usually read from a file.
+        place: The device.
+        trusted: Let the workload name code to run, as
+            :func:`gpuledger.operators.models.refuse_code_of_file` says.
+
     Raises:
-        InputError: the workload is of a program, not of a model that has a name.
+        InputError: the workload is of a program, not of a model that has a name, or it names code to run.
         UsageError: the model or its library is not here.
     """
     settings = workload.settings
@@ -35,6 +41,8 @@ def step_of(workload: Workload, place: Place) -> Callable[[], Any]:
         autocast=settings.get("autocast"),
     )
     asked = asked_for(wanted)
+    if not trusted:
+        refuse_code_of_file(asked.model, asked.weights, f"workload {workload.name}")
     model = build_model(asked.model, asked.weights).to(place.device)
     inputs = draw_inputs(model, asked.inputs or default_inputs(model, asked.batch), place.device)
     return step_of_model(model, inputs, asked, place.device)

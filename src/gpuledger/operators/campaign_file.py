@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.operators.models import parse_model, refuse_code_of_file
 from gpuledger.operators.wanted import Wanted
 from gpuledger.operators.workload import MODES, Mode
 
@@ -36,12 +37,24 @@ class Campaign:
     book: str | None = None
 
 
-def read_campaign(path: Path) -> Campaign:
+def read_campaign(path: Path, *, trusted: bool = False) -> Campaign:
     """Return the campaign in a file, or in a folder of older ``summary.yml`` files.
 
+    Args:
+        path: The file or folder.
+        trusted: Let it name code to run, as :func:`gpuledger.operators.models.refuse_code_of_file` says.
+
     Raises:
-        InputError: it cannot be read, holds an unknown key, or a value of the wrong kind.
+        InputError: it cannot be read, holds an unknown key, or a value of the wrong kind, or names code to run.
     """
+    campaign = _read(path)
+    if not trusted:
+        for one in campaign.wanted:
+            refuse_code_of_file(parse_model(one.model), one.weights, str(path))
+    return campaign
+
+
+def _read(path: Path) -> Campaign:
     if path.is_dir():
         places = sorted(path.rglob(OLD_NAME))
         if not places:

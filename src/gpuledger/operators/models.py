@@ -1,9 +1,14 @@
-"""Models by name: ``torchvision:resnet50``, ``timm:…``, ``transformers:…``, ``package.module:factory``."""
+"""Models by name: ``torchvision:resnet50``, ``timm:…``, ``transformers:…``, ``package.module:factory``.
+
+A name that the user typed may import and call anything. A name that a file holds may not: see
+:func:`refuse_code_of_file`.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +23,10 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.virtual.card import let_torchvision_import
 
 RANDOM = "random"
+TRUST_FILES = "--trust-files"
+"""The option by which the user lets files name code; no file can set it."""
+_KIND = re.compile(r"[\w-]+", re.ASCII)
+"""A kind of model of Transformers, such as ``gpt2`` or ``xlm-roberta``: neither a path nor a repository."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,41 @@ def _option(text: str, part: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def refuse_code_of_file(model: ModelName, weights: str, source: str) -> None:
+    """Do nothing where a file may ask for this model: one of a known library, by name, sized by numbers.
+
+    Everything else can run code or read other files: a factory in a module of the user's, a folder or a repository of
+    Transformers' hub, and options that are text, such as ``checkpoint_path`` of timm.
+
+    Args:
+        model: The model that the file names.
+        weights: The weights that the file names.
+        source: The file, for the error.
+
+    Raises:
+        InputError: the model needs the user's consent.
+    """
+    hint = f"{TRUST_FILES} allows it: only for a file that you trust as you trust a program"
+    if model.library not in _BUILDERS:
+        raise InputError(f"{source}: model {model.text}: a file may not name Python code to import and call", hint=hint)
+    texts = [name for name, value in model.options.items() if not _is_number(value)]
+    if texts:
+        raise InputError(f"{source}: model {model.text}: {texts[0]}: a file may set numbers only", hint=hint)
+    if model.library == "transformers" and (not model.name.isidentifier() and not _KIND.fullmatch(model.name)):
+        raise InputError(f"{source}: model {model.text}: a file may not name a folder or a repository", hint=hint)
+    if model.library == "transformers" and weights != RANDOM:
+        raise InputError(f"{source}: weights {weights}: a file may not name weights of Transformers", hint=hint)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether an option's value is a number, true, false, None, or a list of such."""
+    return (
+        value is None
+        or isinstance(value, int | float)
+        or (isinstance(value, list | tuple) and all(map(_is_number, value)))
+    )
 
 
 def build_model(model: ModelName, weights: str = RANDOM) -> nn.Module:

@@ -1,7 +1,11 @@
-"""From a key back to a call: the operator, and inputs drawn like the captured ones. Nothing is unpickled."""
+"""From a key back to a call: the operator, and inputs drawn like the captured ones. Nothing is unpickled.
+
+Keys come from files, so a key may only call operators that compute: see :func:`refuse_no_compute`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +17,14 @@ from gpuledger.model.operator_key import ITEM_BYTES, OperatorKey, is_tensor
 from gpuledger.operators.values import Values, values_of
 
 HOST = torch.device("cpu")
+NAMESPACES = ("aten", "prims", "torchvision")
+"""Libraries whose operators compute: the one of ``image``, which comes with torchvision, reads and writes files."""
+_PLAIN = frozenset({"Tensor", "int", "float", "bool", "complex", "number", "str", "Device", "Generator"})
+_WRAPPING = re.compile(r"Optional\[|List\[|\]")
+_CHOICES: dict[str, type] = {
+    "torch": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout,
+}  # fmt: skip
+"""What a key names by a word, and what it has to be."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +61,46 @@ def find_operator(name: str) -> Any:
     """Return the operator of a name such as ``aten.addmm.default``.
 
     Raises:
-        InputError: this torch has none.
+        InputError: this torch has none, or it does more than compute.
     """
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
+    if namespace not in NAMESPACES:
+        known = f"only operators of {', '.join(NAMESPACES)} are called"
+        raise InputError(f"{name}: {known}", hint="measure the whole model")
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except (AttributeError, RuntimeError) as error:
-        hint = None if namespace == "aten" else f"import the library that has {namespace} first"
+        hint = None if namespace == "aten" else f"import {namespace} first"
         raise InputError(f"{name}: torch {torch.__version__} has no such operator", hint=hint) from error
+    refuse_no_compute(name, function)
+    return function
+
+
+def refuse_no_compute(name: str, function: Any) -> None:
+    """Do nothing where an operator makes tensors from tensors, numbers and words that choose between kernels.
+
+    ``aten`` also has operators that open files (``from_file``), end processes or keep objects (those of TorchScript).
+    Their schemas tell them apart: they take or return what is no tensor and no number, or take a text without a tensor
+    to work on.
+
+    Raises:
+        InputError: it is not such an operator.
+    """
+    if not isinstance(function, torch._ops.OpOverload):
+        raise InputError(f"{name}: not an operator")
+    schema = function._schema
+    kinds = {_element(one.type) for one in schema.arguments}
+    returned = {_element(one.type) for one in schema.returns}
+    has_input = any(_element(one.type) == "Tensor" and not one.kwarg_only for one in schema.arguments)  # not just out=
+    makes_tensor = "Tensor" in returned and "str" not in kinds
+    if not kinds | returned <= _PLAIN or not (has_input or makes_tensor):
+        raise InputError(f"{name}: does more than compute, and is not called", hint="measure the whole model")
+
+
+def _element(kind: Any) -> str:
+    """Return the type inside lists and optionals, as TorchScript writes it."""
+    return _WRAPPING.sub("", str(kind))
 
 
 def _named(function: Any, key: OperatorKey) -> dict[str, Any]:
@@ -98,8 +141,10 @@ class _Drawer:
             return float(inner)
         if kind == "complex":
             return complex(*inner)
-        if kind in ("torch", "memory_format", "layout"):
-            return getattr(torch, inner)
+        if kind in _CHOICES:
+            found = getattr(torch, str(inner), None)
+            if isinstance(found, _CHOICES[kind]):
+                return found
         raise InputError(f"{self._key.operator}: its {inner} cannot be made again", hint="measure the whole model")
 
     def _tensor(self, described: Mapping[str, Any], values: Values) -> torch.Tensor:

@@ -13,6 +13,7 @@ import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.capture import not_captured_lines
+from gpuledger.cli.ops.common import trust_files_option
 from gpuledger.cli.ops.compare import document_of, draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
     energy_share_of,
@@ -47,8 +48,9 @@ Examples:
   gpuledger ops campaign --config campaign.yml --ray local --book postgresql://me@host/books""",
 )
 @click.option("--config", required=True, metavar="FILE|DIR", help="A campaign.yml, or a folder of summary.yml files.")
-@click.option("--book", "book_url", metavar="FILE|URL", envvar="GPULEDGER_BOOK", help="[default: the file's, else "
-              f"{DEFAULT_BOOK}]")  # fmt: skip
+@trust_files_option()
+@click.option("--book", "book_url", metavar="FILE|URL", envvar="GPULEDGER_BOOK", help="The operator book.  [default: "
+              f"the file's with --trust-files, else {DEFAULT_BOOK}]")  # fmt: skip
 @click.option("--ray", "ray_address", metavar="ADDRESS|local", help="Measure on every GPU that Ray has.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, metavar="N", help="Of Ray on a processor.")
 @click.option("--budget", metavar="TIME", help="Begin no operator after so long, such as 10m; not with --ray.")
@@ -58,6 +60,7 @@ Examples:
 @json_option()
 def campaign_command(
     config: str,
+    trust_files: bool,
     book_url: str | None,
     ray_address: str | None,
     workers: int,
@@ -83,7 +86,11 @@ def campaign_command(
     from gpuledger.operators.names import name_kernels
     from gpuledger.operators.place import find_place
 
-    campaign = read_campaign(Path(config))
+    campaign = read_campaign(Path(config), trusted=trust_files)
+    if campaign.book and not book_url and not trust_files:
+        raise InputError(
+            f"{config}: book: a file may not say where results are written", hint="--book, or --trust-files"
+        )
     place = find_place(how["device"], force=how["force"])
     book, folder = open_book(book_url or campaign.book or DEFAULT_BOOK), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +108,7 @@ def campaign_command(
                     workloads, book, place, method, energy_share_frac=share_frac, budget_ns=budget_ns, tell=told
                 )
             print_notes(f"gpuledger: {line}" for line in filled_lines(filled))
-        pairs = _compared(workloads, book, place, method, windows)
+        pairs = _compared(workloads, book, place, method, windows, trusted=trust_files)
     name_kernels(book, place)
     _write(pairs, place, folder, as_json=as_json)
     if failures:
@@ -199,7 +206,9 @@ def _measure_with_ray(
     print_notes([f"gpuledger: {counted(done.measured, 'operator')} measured, {done.failed} failed{died}{again}"])
 
 
-def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: Method, windows: _Windows) -> list[Pair]:
+def _compared(
+    workloads: Sequence[Workload], book: Book, place: Place, method: Method, windows: _Windows, *, trusted: bool
+) -> list[Pair]:
     from gpuledger.operators.again import step_of
     from gpuledger.operators.choose import cache_folder, shelf_of, sum_measured
     from gpuledger.operators.compare import Pair
@@ -209,7 +218,7 @@ def _compared(workloads: Sequence[Workload], book: Book, place: Place, method: M
     pairs = []
     for workload in workloads:
         with windows.window(workload.name):
-            whole = measure_whole(step_of(workload, place), place, method)
+            whole = measure_whole(step_of(workload, place, trusted=trusted), place, method)
         pairs.append(Pair(workload.name, workload.mode, sum_measured(workload, shelf, cache_folder()), whole))
     return pairs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import print_json, print_notes, quoted
-from gpuledger.cli.ops.common import print_safe
+from gpuledger.cli.ops.common import print_safe, trust_files_option
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ Examples:
 @click.option("--optimizer", default="sgd", show_default=True, metavar="NAME", help="sgd or adamw.")
 @click.option("--autocast", metavar="DTYPE", help="float16 or bfloat16.")
 @click.option("--config", metavar="FILE|DIR", help="A campaign.yml, or a folder of older summary.yml files.")
+@trust_files_option()
 @click.option("--gpu", metavar="CARD", help="cpu, or a card of `gpuledger cards`.  [default: the one here, else h200]")
 @click.option("--step", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Of a program.")
 @click.option("-o", "--output", metavar="FILE|DIR", help="Where to write.  [default: named after the model]")
@@ -119,7 +120,7 @@ def _campaign(flags: dict[str, Any]) -> Campaign:
     from gpuledger.operators.wanted import Wanted
 
     if flags["config"]:
-        return read_campaign(Path(flags["config"]))
+        return read_campaign(Path(flags["config"]), trusted=flags["trust_files"])
     names = ("model", "batch", "weights", "optimizer", "autocast")
     shared = {name: flags[name] for name in names} | {"mode": "training" if flags["train"] else "inference"}
     return Campaign(tuple(Wanted(**shared, inputs=size) for size in flags["inputs"] or (None,)))

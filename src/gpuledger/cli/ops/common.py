@@ -32,6 +32,16 @@ def book_option() -> Decorator:
     )
 
 
+def trust_files_option() -> Decorator:
+    """Return the option --trust-files."""
+    return click.option(
+        "--trust-files",
+        "trust_files",
+        is_flag=True,
+        help="Let files name code to import and run (package.module:factory), folders and hub repositories.",
+    )
+
+
 def workload_argument() -> Decorator:
     """Return the argument WORKLOAD."""
     return click.argument("workload_path", metavar="WORKLOAD")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, open_workload, table_lines
+from gpuledger.cli.ops.common import book_option, open_workload, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
 from gpuledger.cli.report import choose_file, write_bytes
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
@@ -27,6 +27,7 @@ Examples:
   gpuledger ops compare *.workload.json -o compare.png --json""",
 )
 @workloads_argument()
+@trust_files_option()
 @book_option()
 @measuring_options()
 @click.option("-o", "--output", metavar="FILE", help="Draw the bars here as well: .png, .svg or .pdf.")
@@ -34,6 +35,7 @@ Examples:
 @json_option()
 def compare_command(
     workload_paths: tuple[str, ...],
+    trust_files: bool,
     book_url: str,
     output: str | None,
     overwrite: bool,
@@ -56,8 +58,9 @@ def compare_command(
     from gpuledger.operators.place import find_place
     from gpuledger.operators.whole import measure_whole
 
-    place, book = find_place(how["device"], force=how["force"]), open_book(book_url)
-    steps = [step_of(workload, place) for workload in workloads]
+    place = find_place(how["device"], force=how["force"])
+    steps = [step_of(workload, place, trusted=trust_files) for workload in workloads]
+    book = open_book(book_url)
     with progress_bar() as tell:
         fill(workloads, book, place, method, energy_share_frac=energy_share_of(how), tell=tell)
     shelf = shelf_of(book, place.environment)
