@@ -27,8 +27,19 @@ from gpuledger.collect.calibrate import (
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.formats.readers import find_format, read_files, single_paths
+from gpuledger.model.files import refuse_links
 from gpuledger.model.imported import write_imported
-from gpuledger.model.run import SUFFIX, Rank, Run, choose_directory, rank_directories, read_json, read_run, write_json
+from gpuledger.model.run import (
+    SUFFIX,
+    Rank,
+    Run,
+    choose_directory,
+    rank_directories,
+    read_json,
+    read_run,
+    write_json,
+    write_rank_manifest,
+)
 from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -44,9 +55,10 @@ def load(path: str | Path) -> Run:
     """Return the run in ``path``; a rank whose journal is not posted (its process was killed, or runs) is posted first.
 
     Raises:
-        InputError: not a run, damaged, or of a newer schema.
+        InputError: not a run, damaged, of a newer schema, or with a link, a pipe or a device in it.
     """
     place = Path(path)
+    refuse_links(place)
     if (place / "manifest.json").is_file():
         read_json(place / "manifest.json")
         post_missing(place)
@@ -157,7 +169,7 @@ def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) ->
         manifest = {**rank.manifest, "notes": [*rank.manifest["notes"], *notes]}
         if libraries is not None:
             manifest["libraries"] = libraries
-        write_json(rank.directory / "manifest.json", manifest)
+        write_rank_manifest(rank.directory, manifest)
 
 
 def _add_watts(rank_directory: Path) -> None:
@@ -175,7 +187,7 @@ def _add_watts(rank_directory: Path) -> None:
     known = {} if table is None else {measured_watts.MANIFEST_KEY: table.to_json()}
     known |= {} if model is None else {power_model.MANIFEST_KEY: power_model.model_to_json(model)}
     if known:
-        write_json(rank_directory / "manifest.json", {**manifest, **known})
+        write_rank_manifest(rank_directory, {**manifest, **known})
 
 
 def _kept_profile(key: CardKey, _uuid: str) -> Calibration:

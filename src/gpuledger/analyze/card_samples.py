@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.rows import process_sample_table, sample_table
 from gpuledger.model.journal import Journal, read_journal
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_json, write_table
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
 
 _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
@@ -38,7 +38,7 @@ def post_card_samples(run_directory: Path) -> None:
             journal = _of_rank(read_journal(place), devices)
             write_table(directory, sample_table(journal), "samples", number)
             write_table(directory, process_sample_table(journal), "process_samples", number)
-        write_json(directory / "manifest.json", {**manifest, "sample_parts": parts})
+        write_rank_manifest(directory, {**manifest, "sample_parts": parts})
 
 
 def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str, int]]]:

@@ -9,7 +9,7 @@ from typing import Any
 from gpuledger.analyze.pass_energy import CardReadings, PassEnergy, measure_pass, readings_of
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal import Journal, read_journal
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_json, write_table
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import TABLES
 
 _PART = 1
@@ -34,7 +34,7 @@ def post_energy(run_directory: Path) -> list[Path]:
             continue
         if "end_ns" not in facts:
             notes = [*manifest["notes"], "The energy pass was cut off: its process was killed, or still runs."]
-            write_json(directory / "manifest.json", {**manifest, "energy": [], "notes": notes})
+            write_rank_manifest(directory, {**manifest, "energy": [], "notes": notes})
             continue
         found = [
             measure_pass(int(device_idx), facts, _readings(journal, str(uuid))) for device_idx, uuid in facts["cards"]
@@ -42,7 +42,7 @@ def post_energy(run_directory: Path) -> list[Path]:
         write_table(directory, _window_rows(found), "windows", _PART)
         notes = [*manifest["notes"], *(note for one in found for note in one.notes)]
         energy = [asdict(one) for one in found]
-        write_json(directory / "manifest.json", {**manifest, "energy": energy, "notes": notes})
+        write_rank_manifest(directory, {**manifest, "energy": energy, "notes": notes})
         if any(one.energy_j is not None for one in found):
             posted.append(directory)
     return posted

@@ -28,7 +28,7 @@ from gpuledger.analyze.rows import (
     window_table,
 )
 from gpuledger.model.journal import OWN_ERROR, REASONS, Journal, read_journal
-from gpuledger.model.run import read_json, write_json, write_table
+from gpuledger.model.run import read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"
@@ -55,6 +55,7 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
             ``library_bytes``, ``source``.
 
     Raises:
+        InputError: a directory that is written to is a link.
         OSError: the tables cannot be written.
     """
     parts = _count_parts(rank_directory)
@@ -69,7 +70,7 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
         manifest["libraries"] = libraries
     if owned is not None:
         manifest[HOST_WAITS] = host_waits(owned)
-    write_json(rank_directory / "manifest.json", manifest)
+    write_rank_manifest(rank_directory, manifest)
     return manifest
 
 

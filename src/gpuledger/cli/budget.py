@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuledger.cli.common import open_run, print_notes, quoted
-from gpuledger.cli.report import choose_file, write_text
+from gpuledger.cli.report import choose_file, echo_path, write_text
 from gpuledger.units import parse_frac
 
 
@@ -32,5 +32,5 @@ def budget_command(run_paths: tuple[str, ...], headroom: str, output: str | None
     from gpuledger.analyze.first_budget import write_budget
 
     write_text(place, write_budget([open_run(path) for path in run_paths], share))
-    click.echo(place)
+    echo_path(place)
     print_notes([f"next   gpuledger check {quoted(run_paths[0])} --budget {quoted(place)}"])

@@ -17,7 +17,7 @@ from gpuledger.cli.common import (
     print_notes,
     quoted,
 )
-from gpuledger.cli.report import choose_file, write_text
+from gpuledger.cli.report import choose_file, echo_path, write_text
 from gpuledger.errors import UsageError
 from gpuledger.units import format_bytes
 
@@ -93,7 +93,7 @@ def diff_command(
         from gpuledger.report.diff_html import render_diff
 
         written = write_text(place, render_diff(diff, (by,) if by else ("category", "module")))
-        click.echo(place)
+        echo_path(place)
         print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     else:
         _print_text(diff, by, rows, (quoted(before_path), quoted(after_path)))

@@ -11,6 +11,8 @@ import click
 
 from gpuledger.cli.common import open_run, print_notes, run_argument
 from gpuledger.errors import UsageError
+from gpuledger.model.files import is_taken
+from gpuledger.model.files import output as written_to
 from gpuledger.model.tables import TABLES
 from gpuledger.units import counted
 
@@ -73,7 +75,6 @@ def _export_snapshot(run: Run, table: str | None, output: str | None, force: boo
     Raises:
         UsageError: ``--table`` or ``-o -`` is given, or it would overwrite something.
     """
-    from gpuledger.model.export import replaced
     from gpuledger.model.export_snapshot import write_snapshot, write_snapshots
 
     if table is not None or output == STDOUT:
@@ -82,7 +83,7 @@ def _export_snapshot(run: Run, table: str | None, output: str | None, force: boo
     path = Path(output) if output else Path(f"{run.name}.pickle" if one_file else f"{run.name}-snapshots")
     _refuse(path, one_file, force)
     if one_file:
-        with replaced(path) as stream:
+        with written_to(path) as stream:
             count = write_snapshot(run.ranks[0], stream)
     else:
         count = write_snapshots(run, path)
@@ -104,16 +105,16 @@ def _refuse(path: Path, one_file: bool, force: bool) -> None:
         raise UsageError(f"{path}: is a directory", hint="give a file with -o")
     if not one_file and path.exists() and not path.is_dir():
         raise UsageError(f"{path}: is not a directory", hint="give a directory with -o")
-    occupied = path.exists() and (one_file or any(path.iterdir()))
+    occupied = is_taken(path) if one_file else path.exists() and any(path.iterdir())
     if occupied and not force:
         state = "exists" if one_file else "exists and is not empty"
         raise UsageError(f"{path}: {state}, will not overwrite", hint="give another -o, or --force")
 
 
 def _write_file(run: Run, form: str, table: str | None, path: Path) -> int:
-    from gpuledger.model.export import replaced, write_csv, write_json_tables, write_parquet
+    from gpuledger.model.export import write_csv, write_json_tables, write_parquet
 
-    with replaced(path) as stream:
+    with written_to(path) as stream:
         if form == "json" or table is None:
             return write_json_tables(run, (table,) if table else tuple(TABLES), stream)
         return (write_csv if form == "csv" else write_parquet)(run, table, stream)

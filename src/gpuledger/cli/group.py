@@ -23,7 +23,7 @@ from gpuledger.cli.common import (
     run_argument,
 )
 from gpuledger.cli.keywords import group_places, keyword_options, read_asked
-from gpuledger.errors import UsageError
+from gpuledger.cli.report import choose_file, write_text
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -92,8 +92,8 @@ def group_command(
 
 
 def _refuse_existing(proposal: str | None, force: bool) -> None:
-    if proposal not in (None, STDOUT) and Path(str(proposal)).exists() and not force:
-        raise UsageError(f"{proposal}: exists, will not overwrite", hint="give another file, or --force")
+    if proposal not in (None, STDOUT):
+        choose_file(proposal, "keywords.toml", force=force)
 
 
 def _propose(places: list[tuple[Rank, int]], proposal: str, at: str, step: int | None, run_path: str) -> None:
@@ -109,6 +109,6 @@ def _propose(places: list[tuple[Rank, int]], proposal: str, at: str, step: int |
     if proposal == STDOUT:
         click.echo(text, nl=False)
         return
-    Path(proposal).write_text(text, encoding="utf-8")
+    write_text(Path(proposal), text)
     following = f"gpuledger group {quoted(run_path)} --keywords {quoted(proposal)}"
     print_notes([f"gpuledger: wrote {proposal}", f"next   {following}"])

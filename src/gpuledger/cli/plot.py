@@ -11,8 +11,9 @@ import click
 
 from gpuledger.cli.common import open_runs, print_notes
 from gpuledger.cli.keywords import Asked, bar_panels, keyword_options, read_asked
-from gpuledger.cli.report import choose_file, write_bytes
+from gpuledger.cli.report import choose_file, echo_path, write_bytes
 from gpuledger.errors import UsageError
+from gpuledger.model.files import write_whole
 from gpuledger.units import format_bytes, parse_frac
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def plot_command(
         runs = open_runs(run_paths)
         figure, notes = _KINDS[kind or _default_kind(runs)](runs, wanted)
         written = write_bytes(place, picture_bytes(figure, suffix))
-    click.echo(place)
+    echo_path(place)
     print_notes([*(f"gpuledger: {note}" for note in notes), f"gpuledger: wrote {place} ({format_bytes(written)})"])
 
 
@@ -143,7 +144,7 @@ def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: W
     folder.mkdir(parents=True, exist_ok=True)
     for place, own in zip(places, panels, strict=True):
         figure = draw_bars(own, kind, title=wanted.title, min_share_frac=wanted.min_share_frac, among=among)
-        write_bytes(place, picture_bytes(figure, place.suffix))
+        write_whole(place, picture_bytes(figure, place.suffix))
         click.echo(place)
     print_notes([f"gpuledger: wrote {len(places)} pictures to {folder}"])
 

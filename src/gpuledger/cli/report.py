@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import click
 
 from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
 from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.files import is_special, is_taken
+from gpuledger.model.files import output as written_to
 from gpuledger.units import format_bytes
 
 
@@ -37,7 +38,7 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
     from gpuledger.report.html import render_html
 
     written = write_text(place, render_html(gather(run, ranks)))
-    click.echo(place)
+    echo_path(place)
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     if open_after and not webbrowser.open(place.absolute().as_uri()):
         raise GpuLedgerError(f"{place}: no browser could be started", hint="open the file by hand")
@@ -46,13 +47,15 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
 def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:
     """Return the file to write; nothing is created. ``option`` is what the command calls ``force``.
 
+    A device, a pipe or ``/dev/stdout`` may be there already: what is written goes into it.
+
     Raises:
         UsageError: it exists and ``force`` is not given, or it is a directory.
     """
     place = Path(output or default)
     if place.is_dir():
         raise UsageError(f"{place}: is a directory", hint=f"-o {place / default}")
-    if place.exists() and not force:
+    if is_taken(place) and not force:
         raise UsageError(f"{place}: exists, will not overwrite", hint=f"give another -o, or {option}")
     return place
 
@@ -63,11 +66,12 @@ def write_text(place: Path, text: str) -> int:
 
 
 def write_bytes(place: Path, content: bytes) -> int:
-    """Return the bytes written: beside ``place`` first, then renamed, so that half a file never bears its name."""
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content)
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)
-    return len(content)
+    """Return the bytes written to the file that the user named; see :func:`gpuledger.model.files.output`."""
+    with written_to(place) as stream:
+        return stream.write(content)
+
+
+def echo_path(place: Path) -> None:
+    """Print where a file was written; a device or a pipe, which may be stdout itself, gets nothing else."""
+    if not is_special(place):
+        click.echo(place)

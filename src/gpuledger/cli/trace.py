@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
-from gpuledger.cli.report import choose_file
+from gpuledger.cli.report import choose_file, echo_path
 from gpuledger.units import format_bytes
 
 
@@ -34,13 +34,13 @@ def trace_command(run_path: str, output: str | None, rank_text: str | None, forc
     run = open_run(run_path)
     ranks = choose_ranks(run, rank_text)
     place = choose_file(output, f"{run.name}.trace.json.gz", force=force)
-    from gpuledger.model.export import replaced
+    from gpuledger.model.files import output as written_to
     from gpuledger.report.trace import build_trace, write_trace
 
     trace = build_trace(run, ranks)
-    with replaced(place) as stream:
+    with written_to(place) as stream:
         count = write_trace(trace, stream, packed=place.name.endswith(".gz"))
-    click.echo(place)
-    size = format_bytes(place.stat().st_size)
+        size = format_bytes(stream.tell())
+    echo_path(place)
     print_notes([f"gpuledger: wrote {count:,} events ({size}), open {place.name} at https://ui.perfetto.dev"])
     print_notes(f"gpuledger: {note}" for note in trace.notes)

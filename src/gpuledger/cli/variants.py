@@ -14,6 +14,7 @@ import click
 
 from gpuledger.analyze.repeats import REPEAT_OF, SERIES
 from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.files import write_whole
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -289,8 +290,8 @@ def show_comparison(folder: Path, names: Sequence[str], say: Callable[[str], Non
         return
     plots = folder / PLOTS
     plots.mkdir(exist_ok=True)
-    (plots / "compared.md").write_text(comparison_markdown(comparison), encoding="utf-8")
-    (plots / "compared.csv").write_text(comparison_csv(comparison), encoding="utf-8")
+    write_whole(plots / "compared.md", comparison_markdown(comparison).encode())
+    write_whole(plots / "compared.csv", comparison_csv(comparison).encode())
     for line in comparison_lines(comparison, Terminal.of(sys.stderr)):
         say(line)
     for note in comparison.notes:
@@ -323,7 +324,7 @@ def _draw(runs: Sequence[Run], plots: Path, say: Callable[[str], None]) -> None:
         try:
             with own_settings():
                 series, _ = build_series(runs, metric, align="first-use")
-                place.write_bytes(picture_bytes(draw_lines(series, Framing(metric, "first-use")), place.suffix))
+                write_whole(place, picture_bytes(draw_lines(series, Framing(metric, "first-use")), place.suffix))
         except EmptyRunError:
             continue
         except UsageError as error:

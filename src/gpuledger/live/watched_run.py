@@ -16,6 +16,7 @@ from gpuledger.analyze.instant import find_peak
 from gpuledger.analyze.live import device_indices, pick_device
 from gpuledger.analyze.posting import post_rank
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.files import refuse_links, write_whole
 from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories, read_json
 
 
@@ -44,8 +45,9 @@ class WatchedRun:
         """Return the run as it is now.
 
         Raises:
-            InputError: it is not a run.
+            InputError: it is not a run, or there is a link in it.
         """
+        refuse_links(self._path)
         manifest = read_json(self._path / "manifest.json")
         recorded = self._recorded()
         ranks = [directory for _, directory in rank_directories(recorded)]
@@ -68,7 +70,7 @@ class WatchedRun:
         if not (self._path / LISTENING).exists():
             return "its process does not listen: start it with gpuledger run --live"
         try:
-            (self._path / ASKED).touch()
+            write_whole(self._path / ASKED, b"")
         except OSError as error:
             return f"cannot ask: {error.strerror}"
         return "asked for a memory pass: it begins with a step"
@@ -79,7 +81,10 @@ class WatchedRun:
         asked = [
             place for place in self._path.parent.glob(f"{escape(stem)}-asked-*{SUFFIX}") if rank_directories(place)
         ]
-        return max(asked, key=lambda place: place.stat().st_mtime_ns, default=self._path)
+        newest = max(asked, key=lambda place: place.stat().st_mtime_ns, default=self._path)
+        if newest != self._path:
+            refuse_links(newest)
+        return newest
 
     def close(self) -> None:
         """Remove the directory of ours."""

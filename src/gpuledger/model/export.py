@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gpuledger.model.files import replaced
 from gpuledger.model.run import write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
@@ -80,6 +79,8 @@ def write_directory(
 ) -> dict[str, int]:
     """Write every table to ``directory/TABLE.suffix``, and ``manifest.json``; files of other names are left alone.
 
+    A link at one of these names is replaced, not followed.
+
     Returns:
         Rows by table.
     """
@@ -90,18 +91,6 @@ def write_directory(
             counts[name] = write(run, name, stream)
     write_json(directory / "manifest.json", manifests(run))
     return counts
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """Give a stream to a file beside ``path`` that takes its place when all went well, and is removed when not."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as stream:
-            yield stream
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def exported_schema(name: str) -> pa.Schema:

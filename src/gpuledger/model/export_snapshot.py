@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gpuledger.model.files import replaced
 from gpuledger.model.pools import pool_pair
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def write_snapshots(run: Run, directory: Path) -> int:
     Returns:
         The number of events in all traces.
     """
-    from gpuledger.model.export import replaced
-
     directory.mkdir(parents=True, exist_ok=True)
     count = 0
     for rank in run.ranks:

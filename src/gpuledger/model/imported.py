@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
-from gpuledger.model.run import Run, read_run, write_json, write_table
+from gpuledger.model.run import Run, read_run, write_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def write_imported(run: ImportedRun, path: Path) -> Run:
         directory.mkdir()
         for name, table in rank.tables.items():
             write_table(directory, table, name)
-        write_json(directory / "manifest.json", _rank_manifest(run, rank))
+        write_rank_manifest(directory, _rank_manifest(run, rank))
     write_json(path / "manifest.json", _run_manifest(run))
     return read_run(path)
 

@@ -11,7 +11,6 @@ fixed width (names, modules, stacks, notes) travel as one JSON text per part.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.errors import InputError
+from gpuledger.model.files import replaced
 
 JOURNAL_VERSION = 1
 
@@ -278,14 +278,8 @@ class JournalWriter:
         arrays = part.arrays()
         self.directory.mkdir(parents=True, exist_ok=True)
         place = self.directory / f"{self.next_part:05d}.npz"
-        beside = place.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            with beside.open("wb") as stream:
-                self._save(stream, text=blob, **arrays)
-            beside.replace(place)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
+        with replaced(place) as stream:
+            self._save(stream, text=blob, **arrays)
         self.next_part += 1
 
 

@@ -7,7 +7,6 @@ process wrote while it ran, ``rank-N/<table>/part-*.parquet`` are the posted tab
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.files import refuse_links, replaced, write_whole
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 from gpuledger.units import counted
@@ -29,11 +29,19 @@ LISTENING, ASKED = "listening", "asked"
 """Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write ``value`` beside ``path`` and rename it into place."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    beside.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n", encoding="utf-8")
-    beside.replace(path)
+def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None) -> None:
+    """Write ``value`` as :func:`gpuledger.model.files.replaced` does."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    write_whole(path, text.encode("ascii"), inside=inside)
+
+
+def write_rank_manifest(rank_directory: Path, manifest: dict[str, Any]) -> None:
+    """Write a rank's manifest into the run's own directory, through no link.
+
+    Raises:
+        InputError: the rank's directory is a link.
+    """
+    write_json(rank_directory / "manifest.json", manifest, inside=rank_directory.parent)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -87,9 +95,10 @@ def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
 
 
 def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0) -> None:
-    """Write one part of table ``name``, beside its place first, then renamed.
+    """Write one part of table ``name`` into the run's own directory, through no link.
 
     Raises:
+        InputError: the directory of the rank or of the table is a link.
         ValueError: the columns are not those of :data:`gpuledger.model.tables.TABLES`.
     """
     import pyarrow.parquet as pq
@@ -97,12 +106,10 @@ def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0)
     wanted = TABLES[name].arrow_schema()
     if table.schema.names != wanted.names:
         raise ValueError(f"{name}: columns {table.schema.names}, expected {wanted.names}")
-    directory = rank_directory / name
-    directory.mkdir(parents=True, exist_ok=True)
-    place = directory / f"part-{part:05d}.parquet"
-    beside = place.with_suffix(f".{os.getpid()}.tmp")
-    pq.write_table(table.cast(wanted), beside, compression="zstd")
-    beside.replace(place)
+    rank_directory.parent.mkdir(parents=True, exist_ok=True)
+    place = rank_directory / name / f"part-{part:05d}.parquet"
+    with replaced(place, inside=rank_directory.parent) as stream:
+        pq.write_table(table.cast(wanted), stream, compression="zstd")
 
 
 @dataclass(frozen=True)
@@ -249,8 +256,9 @@ def read_run(path: Path) -> Run:
     """Return the run in ``path``; ranks without a manifest (not posted yet) are left out.
 
     Raises:
-        InputError: ``path`` is not a run, or its schema is newer.
+        InputError: ``path`` is not a run, its schema is newer, or it holds a link, a pipe or a device.
     """
+    refuse_links(path)
     if not (path / "manifest.json").is_file():
         known = " (a file)" if path.is_file() else "" if path.exists() else ": no such directory"
         raise InputError(f"{path}: not a run{known}", hint=_hint_for(path))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError
+from gpuledger.model.files import output
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.records import Environment, Record
 
@@ -128,14 +129,16 @@ def write_parquet(contents: Contents, path: Path) -> None:
     """Write everything as one Parquet file."""
     import pyarrow.parquet as pq
 
-    pq.write_table(exchange_table(contents), path, compression="zstd", compression_level=19)
+    with output(path) as stream:
+        pq.write_table(exchange_table(contents), stream, compression="zstd", compression_level=19)
 
 
 def write_csv(contents: Contents, path: Path) -> None:
     """Write everything as one CSV file."""
     import pyarrow.csv as csv
 
-    csv.write_csv(exchange_table(contents), path)
+    with output(path) as stream:
+        csv.write_csv(exchange_table(contents), stream)
 
 
 def read_parquet(path: Path) -> Contents:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import InputError
+from gpuledger.model.files import output
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.beyond import Best, drawn_to_best
 from gpuledger.operators.features import NAMES, features_of
@@ -148,9 +149,8 @@ def save_model(model: Model, place: Path) -> None:
             arrays.update(quantity.forest.arrays(f"{name}.forest"))
             levels = quantity.levels
             arrays |= {f"{name}.kinds": levels.kinds, f"{name}.levels": levels.values, f"{name}.other": levels.other}
-    beside = place.with_name(place.name + ".part.npz")
-    np.savez_compressed(beside, **arrays)
-    beside.replace(place)
+    with output(place) as stream:
+        np.savez_compressed(stream, **arrays)
 
 
 def load_model(place: Path) -> Model:

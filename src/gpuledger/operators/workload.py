@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuledger.errors import InputError
+from gpuledger.model.files import output
 from gpuledger.model.operator_key import OperatorKey
 
 VERSION = 1
@@ -71,8 +72,13 @@ class Workload:
         return sum(use.count for use in self.uses)
 
     def write(self, path: Path) -> None:
-        """Write the workload as one JSON file."""
-        path.write_text(json.dumps(to_json(self), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        """Write the workload as one JSON file, through a link where the path is one."""
+        with output(path) as stream:
+            stream.write(self.encoded())
+
+    def encoded(self) -> bytes:
+        """Return the content of the workload's file."""
+        return f"{json.dumps(to_json(self), ensure_ascii=False, allow_nan=False)}\n".encode()
 
 
 def to_json(workload: Workload) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import UsageError
+from gpuledger.model.files import is_special
 from gpuledger.report.figures import FAINT, INK, SOFT, drawable
 
 if TYPE_CHECKING:
@@ -59,12 +60,14 @@ def picture_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def picture_suffix(place: Path) -> str:
-    """Return which kind of picture a file's name asks for: ``.png``, ``.svg`` or ``.pdf``.
+    """Return which kind of picture a file's name asks for: ``.png``, ``.svg`` or ``.pdf``; a device's none is PNG.
 
     Raises:
         UsageError: none of these.
     """
     suffix = place.suffix.lower()
+    if not suffix and is_special(place):
+        return SUFFIXES[0]
     if suffix not in SUFFIXES:
         raise UsageError(f"{place}: no such picture", hint=f"a name that ends in {', '.join(SUFFIXES)}")
     return suffix

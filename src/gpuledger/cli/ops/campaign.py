@@ -25,6 +25,7 @@ from gpuledger.cli.ops.measure import (
 )
 from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.model.files import write_whole
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _captured(wanted: Sequence[Any], place: Place, folder: Path) -> tuple[list[W
             failures.append(error.message)
             print_notes(not_captured_lines(one, error))
             continue
-        workload.write(folder / (workload.name + SUFFIX))
+        write_whole(folder / (workload.name + SUFFIX), workload.encoded())
         workloads.append(workload)
     if not workloads:
         raise InputError("campaign: no workload could be captured", hint=failures[0])
@@ -228,7 +229,7 @@ def _write(pairs: Sequence[Pair], place: Place, folder: Path, *, as_json: bool) 
     import json
 
     document = document_of(pairs, place.environment.to_json())
-    (folder / "compare.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "compare.json", f"{json.dumps(document, indent=1)}\n".encode("ascii"))
     if as_json:
         print_json(document)
     else:

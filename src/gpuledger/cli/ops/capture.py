@@ -12,6 +12,7 @@ import click
 from gpuledger.cli.common import print_json, print_notes, quoted
 from gpuledger.cli.ops.common import print_safe, trust_files_option
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.model.files import is_taken, write_whole
 
 if TYPE_CHECKING:
     from gpuledger.operators.campaign_file import Campaign
@@ -73,13 +74,18 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):
         raise UsageError("capture: give one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
     single = not flags["config"] and len(flags["inputs"]) < 2
+    named = None
     if flags["output"] and single and not Path(flags["output"]).is_dir():
-        _refuse_existing(Path(flags["output"]), force=flags["force"])  # before a program runs
+        named = Path(flags["output"])
+        _refuse_existing(named, force=flags["force"])  # before a program runs
     captured = []
     for workload in _captured(program, flags):
         path = _place(workload.name, flags["output"], single=single)
         _refuse_existing(path, force=flags["force"])
-        workload.write(path)
+        if path == named:
+            workload.write(path)
+        else:
+            write_whole(path, workload.encoded())
         captured.append((path, workload))
         if not flags["as_json"]:
             print_safe(_lines(workload))
@@ -146,7 +152,7 @@ def _place(name: str, output: str | None, *, single: bool) -> Path:
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:
-    if path.exists() and not force:
+    if is_taken(path) and not force:
         raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
 
 

@@ -8,7 +8,7 @@ import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines
 from gpuledger.cli.ops.common import book_option, say_note
-from gpuledger.errors import UsageError
+from gpuledger.cli.report import choose_file
 
 
 @click.command(
@@ -30,8 +30,8 @@ def fit_command(book_url: str, card: str | None, output: str | None, force: bool
     The model is kept until the book changes, as arrays of numbers: reading one runs no code. `ops predict` does this
     by itself where it has not been done.
     """
-    if output is not None and Path(output).exists() and not force:
-        raise UsageError(f"{output}: exists", hint="--force replaces it")
+    if output is not None:
+        choose_file(output, "operators.model", force=force)
     from gpuledger.operators.book import open_existing
     from gpuledger.operators.choose import cache_folder, model_of, open_shelf
     from gpuledger.operators.predict import save_model

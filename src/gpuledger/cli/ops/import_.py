@@ -9,6 +9,7 @@ import click
 from gpuledger.cli.common import print_lines, print_notes, unread_lines
 from gpuledger.cli.ops.common import book_option
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.files import is_taken, write_whole
 from gpuledger.units import counted
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
@@ -53,11 +54,11 @@ def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
 
     read = [(directory / (path.stem + SUFFIX), read_list(path)) for path in paths]
     for place, _ in read:
-        if place.exists() and not force:
+        if is_taken(place) and not force:
             raise UsageError(f"{place}: exists", hint="--force replaces it, --out gives another directory")
     directory.mkdir(parents=True, exist_ok=True)
     for place, workload in read:
-        workload.write(place)
+        write_whole(place, workload.encoded())
         print_lines([f"{place}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls"])
 
 

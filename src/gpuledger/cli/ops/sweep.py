@@ -9,6 +9,7 @@ import click
 
 from gpuledger.cli.common import print_lines, print_notes, quoted
 from gpuledger.errors import UsageError
+from gpuledger.model.files import is_taken
 from gpuledger.units import counted
 
 
@@ -83,7 +84,7 @@ def sweep_command(
     reuse_bytes = 0.0 if hot else None
     workload = sweep(operator, Grid(**lists), sample, seed, train=train, reuse_bytes=reuse_bytes)
     path = Path(output or workload.name + SUFFIX)
-    if path.exists() and not force:
+    if is_taken(path) and not force:
         raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
     workload.write(path)
     print_lines([f"{path}: {counted(len(workload.uses), 'operator')}, of {operator}"])
