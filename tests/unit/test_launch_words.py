@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,42 @@ from hypothesis import strategies as st
 
 from gpuledger.cli.run import command_of, split_line
 from gpuledger.collect.bootstrap import bootstrap_directory
-from gpuledger.collect.redact import HIDDEN, redact
+from gpuledger.collect.redact import HIDDEN, hide_credentials, redact
 from gpuledger.errors import UsageError
 
 OURS = st.sampled_from([["-q"], ["--force"], ["--steps", "1:2"], ["--out", "x"], ["--no-stacks"], ["--out=-m"]])
 PROGRAMS = st.sampled_from([["train.py"], ["-m", "pack"], ["--", "sh", "-c"], ["-"]])
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        ("export A=1 HF_TOKEN=s3cret; python a.py --lr 1", f"export A=1 HF_TOKEN={HIDDEN} python a.py --lr 1"),
+        ("python a.py --password s3cret  --lr 1", f"python a.py --password {HIDDEN}  --lr 1"),
+        ("X-Api-Key: s3cret", f"X-Api-Key: {HIDDEN}"),
+        ("Authorization: Basic s3cret", f"Authorization: Basic {HIDDEN}"),
+        ('{"api_key": "s3cret", "lr": 1}', f'{{"api_key": {HIDDEN} "lr": 1}}'),
+        ("host=h password=s3cret dbname=d", f"host=h password={HIDDEN} dbname=d"),
+        ("password=s3cret and more", f"password={HIDDEN}"),
+        ("a text with two  spaces", "a text with two  spaces"),
+    ],
+)
+def test_secrets_inside_an_argument_are_not_kept(argument: str, kept: str) -> None:
+    assert redact(["bash", "-c", argument]) == ["bash", "-c", kept]
+
+
+def test_messages_lose_credentials_and_nothing_else() -> None:
+    assert hide_credentials("operator key: not an object, tokens: 3") == "operator key: not an object, tokens: 3"
+    for secret in ("x://a:s3cret@h", "x://h?password=s3cret", "host=h password='s3 cret' x", "PGPASSWORD=s3cret"):
+        assert "s3" not in hide_credentials(f"{secret}: cannot be reached")
+        assert hide_credentials(f"{secret}: cannot be reached").endswith("reached")
+
+
+def test_a_long_word_is_redacted_at_once() -> None:
+    begun = time.monotonic()
+    for word in ("a" * 50_000, "a=" * 25_000, "x://" * 12_000, "key" * 17_000, "-.-" * 17_000, "https://" * 6_000):
+        redact([word, f"{word} {word}"])
+    assert time.monotonic() - begun < 20
 
 
 @given(ours=st.lists(OURS), program=PROGRAMS, arguments=st.lists(st.text()))
@@ -62,6 +94,28 @@ def test_nothing_to_run(program: list[str]) -> None:
         ("env WANDB_API_KEY=s3cret python a.py", f"env WANDB_API_KEY={HIDDEN} python a.py"),
         ("train.py --keep a=b=c", "train.py --keep a=b=c"),
         ("--token", "--token"),
+        ("--pwd s3cret", f"--pwd {HIDDEN}"),
+        ("--pwd=s3cret", f"--pwd={HIDDEN}"),
+        ("-p s3cret train.py", f"-p {HIDDEN} train.py"),
+        ("-ps3cret train.py", f"-p{HIDDEN} train.py"),
+        ("-p=s3cret train.py", f"-p{HIDDEN} train.py"),
+        ("--dsn postgresql://me@h/db", f"--dsn {HIDDEN}"),
+        ("--auth=me:s3cret", f"--auth={HIDDEN}"),
+        ("--header X-Auth:s3cret", f"--header {HIDDEN}"),
+        ("-H X-Api-Key:s3cret", f"-H X-Api-Key:{HIDDEN}"),
+        ("Authorization: Bearer s3cret x", f"Authorization: Bearer {HIDDEN} x"),
+        ("Bearer s3cret", f"Bearer {HIDDEN}"),
+        ("DB_PWD=s3cret dbPwd=s3cret", f"DB_PWD={HIDDEN} dbPwd={HIDDEN}"),
+        ("--env=HF_TOKEN=s3cret --env HF_TOKEN=s3cret", f"--env=HF_TOKEN={HIDDEN} --env HF_TOKEN={HIDDEN}"),
+        ("-u me:s3cret --user=me:s3cret --user me", f"-u me:{HIDDEN} --user=me:{HIDDEN} --user me"),
+        ("--db postgresql://me:s3@cr/et@h/db", f"--db postgresql://me:{HIDDEN}@h/db"),
+        ("--db=redis://:s3cret@h", f"--db=redis://:{HIDDEN}@h"),
+        ("https://s3cret@git.h/x", f"https://{HIDDEN}@git.h/x"),
+        ("postgresql://h/db?user=me&password=s3cret&x=1", f"postgresql://h/db?user=me&password={HIDDEN}&x=1"),
+        ("s3://b/x?X-Amz-Signature=s3cret", f"s3://b/x?X-Amz-Signature={HIDDEN}"),
+        ("--path data --compass x --lr=0.1 -m pkg.mod", "--path data --compass x --lr=0.1 -m pkg.mod"),
+        ("--passes memory,energy --spin 3 key", "--passes memory,energy --spin 3 key"),
+        ("postgresql://me@h/db a:b http://h:80/a@b", "postgresql://me@h/db a:b http://h:***@b"),
     ],
 )
 def test_secrets_are_not_kept(line: str, kept: str) -> None:

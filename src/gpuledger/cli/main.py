@@ -13,6 +13,7 @@ import click
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from gpuledger._version import __version__
+from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import GpuLedgerError, UsageError
 
 INTERRUPTED = 130
@@ -121,6 +122,7 @@ def tell(error: Exception) -> int:
         error.show()
         return error.exit_code
     message, hint, code = _describe(error)
+    message, hint = hide_credentials(message), None if hint is None else hide_credentials(hint)
     from gpuledger.report.terminal import Terminal
 
     terminal = Terminal.of(sys.stderr)

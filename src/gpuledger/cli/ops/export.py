@@ -9,6 +9,7 @@ import click
 from gpuledger.cli.common import print_notes
 from gpuledger.cli.ops.common import book_option
 from gpuledger.cli.report import choose_file, write_text
+from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import UsageError
 from gpuledger.units import counted
 
@@ -43,7 +44,7 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
     else:
         from gpuledger.report.book_page import render_book
 
-        write_text(path, render_book(contents.rows(), book_url, held))
+        write_text(path, render_book(contents.rows(), hide_credentials(book_url), held))
     print_notes([f"gpuledger: {held} in {path}"])
 
 
