@@ -25,7 +25,7 @@ from programs import environment
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators import schema
-from gpuledger.operators.book import Book, open_book, parse_url
+from gpuledger.operators.book import Book, open_book, open_existing, parse_url
 from gpuledger.operators.choose import open_shelf, shelf_of
 from gpuledger.operators.records import Environment, Record
 
@@ -71,6 +71,24 @@ def test_what_was_put_comes_back(book: Book, url: str) -> None:
     assert again.keys() == {key.digest: key for key in KEYS}
     assert again.keys([KEYS[0].digest, "nothing"]) == {KEYS[0].digest: KEYS[0]}
     assert again.environments() == {HERE.digest: HERE, THERE.digest: THERE}
+
+
+def test_a_book_that_is_opened_to_read_refuses_to_be_written(book: Book, url: str) -> None:
+    book.put_records([record(KEYS[0], 1)])
+    book.close()
+    with open_existing(url, retry_s=0) as reading:
+        assert reading.records() == [record(KEYS[0], 1)]
+        with pytest.raises(InputError, match=r"read-?only"):
+            reading.put_environment(replace(HERE, card="other"))
+
+
+def test_an_older_book_is_not_changed_by_reading(book: Book, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.close()
+    _newest_schema(monkeypatch, _with_note)
+    with pytest.raises(InputError, match="which is read once it is brought to"):
+        open_existing(url)
+    with open_book(url), open_existing(url) as reading:
+        assert reading.keys().keys() == {key.digest for key in KEYS}
 
 
 def test_writing_twice_changes_nothing(book: Book) -> None:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import PARQUET
@@ -22,17 +23,21 @@ except ImportError as error:  # the extra is not installed
     raise UsageError("ops: SQLAlchemy is not installed", hint="pip install 'gpuledger[ops]'") from error
 
 from gpuledger.operators import schema
+from gpuledger.operators.book_file import NOT_ONE, open_to_read, refuse_foreign
+from gpuledger.operators.stores import is_file, parse_url, reading_engine, shown_url, writing_engine
 
-__all__ = ["Book", "Environment", "Record", "open_book", "open_existing"]
+__all__ = ["Book", "Environment", "Record", "open_book", "open_existing", "parse_url"]
 
 RETRY_S = 60.0
 """How long a write is tried again while the store cannot be reached."""
-BUSY_MS = 60_000
-"""How long SQLite waits for another writer."""
 BATCH = 500
 """Digests in one statement: below SQLite's limit of variables."""
 LOCK = 7_203_114
 """PostgreSQL's advisory lock under which a book's tables are made."""
+_SQLITE_BUSY = (5, 6)
+"""SQLITE_BUSY and SQLITE_LOCKED; what else SQLite says does not pass by waiting."""
+_POSTGRES_GONE = ("08", "53", "57P", "40", "55P03")
+"""Beginnings of SQLSTATE: no connection, no resources, shutdown, deadlock, lock not available."""
 
 T = TypeVar("T")
 
@@ -50,8 +55,14 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
     """
     parsed = parse_url(str(url))
     if str(url).endswith(PARQUET):
-        raise InputError(f"{url}: an export, not a book", hint=f"gpuledger ops merge {url} --book FILE makes it one")
-    book = Book(_engine(parsed), _shown(parsed), retry_s)
+        shown = hide_credentials(str(url))
+        raise InputError(
+            f"{shown}: an export, not a book", hint=f"gpuledger ops merge {shown} --book FILE makes it one"
+        )
+    shown = shown_url(parsed)
+    if is_file(parsed):
+        refuse_foreign(Path(shown))
+    book = Book(writing_engine(parsed), shown, retry_s)
     try:
         book.prepare()
     except BaseException:
@@ -60,87 +71,46 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
     return book
 
 
-def open_existing(url: str) -> Book:
-    """Return the book at a path or URL to read from it.
+def open_existing(url: str, *, retry_s: float = RETRY_S) -> Book:
+    """Return the book at a path or URL to read from it; neither it nor anything beside it is written.
 
     Raises:
-        InputError: there is none, or as :func:`open_book`.
+        InputError: there is none, or as :func:`open_book`; or it is of an older schema.
     """
-    file = parse_url(url).database if parse_url(url).get_backend_name() == "sqlite" else None
-    if file and not Path(file).is_file():
-        raise InputError(f"{file}: no such book", hint="gpuledger ops measure makes one; --book names another")
-    return open_book(url)
-
-
-def parse_url(text: str) -> sa.URL:
-    """Return a book's URL; a plain path is a SQLite file.
-
-    Raises:
-        UsageError: it is neither SQLite's nor PostgreSQL's.
-    """
-    if "://" not in text:
-        return sa.URL.create("sqlite", database=text)
+    parsed = parse_url(url)
+    _refuse_export(url)
+    if parsed.get_backend_name() != "sqlite":
+        reading = writing_engine(parsed).execution_options(postgresql_readonly=True)
+        book = Book(reading, shown_url(parsed), retry_s)
+    else:
+        path = Path(parsed.database or "")
+        if not path.is_file():
+            raise InputError(f"{path}: no such book", hint="gpuledger ops measure makes one; --book names another")
+        file = open_to_read(path)
+        book = Book(reading_engine(file), str(path), retry_s, file.refuse_changed)
     try:
-        parsed = sa.make_url(text)
-    except exc.ArgumentError as error:
-        raise UsageError("--book: not a URL", hint="postgresql://USER@HOST/NAME, sqlite:///FILE, or a file") from error
-    kind = parsed.get_backend_name()
-    if kind == "postgresql" or parsed.drivername == "postgres":
-        return parsed.set(drivername="postgresql+psycopg")
-    if kind != "sqlite":
-        raise UsageError(f"--book {kind}://…: only SQLite and PostgreSQL are known", hint="postgresql://USER@HOST/NAME")
-    return parsed
+        book.refuse_other_schema()
+    except BaseException:
+        book.close()
+        raise
+    return book
 
 
-def _shown(url: sa.URL) -> str:
-    """Return a book's name for people: a file as they gave it, a server's URL without its password.
-
-    Raises:
-        InputError: a file cannot be made there.
-    """
-    if url.get_backend_name() != "sqlite":
-        return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
-    name = url.database or ":memory:"
-    if name == ":memory:" or name.startswith("file:"):  # SQLite's own kinds of names
-        return name
-    file = Path(name)
-    if file.is_dir():
-        raise InputError(f"{file}: is a directory", hint="--book names a file")
-    if not file.parent.is_dir():
-        raise InputError(f"{file}: no folder {file.parent}", hint="make it, or give another --book")
-    return str(file)
-
-
-def _engine(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url, connect_args={"timeout": BUSY_MS / 1000, "isolation_level": None})
-        sa.event.listen(engine, "connect", _set_up_sqlite)
-        sa.event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    try:
-        return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10})
-    except ImportError as error:
-        raise UsageError("--book: no driver for PostgreSQL", hint="pip install 'gpuledger[ops]'") from error
-
-
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    """WAL lets others read while one writes; a file system that cannot do it keeps its journal, and is slower."""
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    """A write takes its lock at once: one that began as a read could not wait for another writer's end."""
-    writes = connection.get_execution_options().get("writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+def _refuse_export(url: str) -> None:
+    if url.endswith(PARQUET):
+        name = hide_credentials(url)
+        raise InputError(f"{name}: an export, not a book", hint=f"gpuledger ops merge {name} --book FILE makes it one")
 
 
 class Book:
     """A store of keys, environments and records. Safe for several processes; writing a thing twice changes nothing."""
 
-    def __init__(self, engine: sa.Engine, url: str, retry_s: float) -> None:
+    def __init__(
+        self, engine: sa.Engine, url: str, retry_s: float, refuse_changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.url = url
         self.engine = engine
+        self._refuse_changed = refuse_changed
         self._writing = engine.execution_options(writes=True)
         self._closing = weakref.finalize(self, engine.dispose)
         self._retry_s = retry_s
@@ -155,20 +125,41 @@ class Book:
             InputError: it cannot be reached, is no book, or is of a newer schema.
         """
         try:
-            with self.engine.connect() as connection:
-                version = schema.version_of(connection)
-            if version > schema.VERSION:
-                raise InputError(
-                    f"{self.url}: book of schema {version}, this gpuledger reads up to {schema.VERSION}",
-                    hint="pip install --upgrade gpuledger",
-                )
-            if version < schema.VERSION:
+            if self._version() < schema.VERSION:
                 with self._writing.begin() as connection:
                     if self.engine.dialect.name == "postgresql":
                         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
                     schema.migrate(connection)
         except exc.DBAPIError as error:
             raise InputError(f"{self.url}: {_one_line(error)}", hint="is it a book, and can it be reached?") from error
+
+    def refuse_other_schema(self) -> None:
+        """Do nothing where the book can be read as it is.
+
+        Raises:
+            InputError: it cannot be reached, is no book, or is of another schema.
+        """
+        try:
+            version = self._version()
+        except exc.DBAPIError as error:
+            raise InputError(f"{self.url}: {_one_line(error)}", hint="is it a book, and can it be reached?") from error
+        if version == 0:
+            raise InputError(f"{self.url}: {NOT_ONE}", hint="gpuledger ops measure makes one; --book names another")
+        if version < schema.VERSION:
+            raise InputError(
+                f"{self.url}: book of schema {version}, which is read once it is brought to {schema.VERSION}",
+                hint="gpuledger ops measure does, and any other command that writes into it",
+            )
+
+    def _version(self) -> int:
+        with self.engine.connect() as connection:
+            version = schema.version_of(connection)
+        if version > schema.VERSION:
+            raise InputError(
+                f"{self.url}: book of schema {version}, this gpuledger reads up to {schema.VERSION}",
+                hint="pip install --upgrade gpuledger",
+            )
+        return version
 
     def close(self) -> None:
         """Give the connections back; a book that is let go of does so too."""
@@ -231,14 +222,11 @@ class Book:
 
     def keys(self, digests: Sequence[str] | None = None) -> dict[str, OperatorKey]:
         """Return keys by digest: those asked for that the book has, or all."""
-        rows = self._select(sa.select(schema.KEYS), schema.KEYS.c.digest, digests)
-        return {row["digest"]: OperatorKey(row["operator"], tuple(row["inputs"]), row["flags"]) for row in rows}
+        return dict(self._select(sa.select(schema.KEYS), schema.KEYS.c.digest, digests, _key))
 
     def environments(self) -> dict[str, Environment]:
         """Return all environments by digest."""
-        rows = self._select(sa.select(schema.ENVIRONMENTS), schema.ENVIRONMENTS.c.digest, None)
-        names = [field.name for field in fields(Environment)]
-        return {row["digest"]: Environment(**{name: row[name] for name in names}) for row in rows}
+        return dict(self._select(sa.select(schema.ENVIRONMENTS), schema.ENVIRONMENTS.c.digest, None, _environment))
 
     def records(
         self, environment: Environment | str | None = None, digests: Sequence[str] | None = None
@@ -248,9 +236,7 @@ class Book:
         if environment is not None:
             wanted = environment if isinstance(environment, str) else environment.digest
             query = query.where(schema.RECORDS.c.environment_digest == wanted)
-        rows = self._select(query, schema.RECORDS.c.key_digest, digests)
-        names = [field.name for field in fields(Record)]
-        found = [_record({name: row[name] for name in names}) for row in rows]
+        found = self._select(query, schema.RECORDS.c.key_digest, digests, _record)
         return sorted(found, key=lambda record: (record.measured_ns, record.digest))
 
     def missing(
@@ -274,13 +260,18 @@ class Book:
         }
         return [digest for digest in digests if digest not in held]
 
-    def _select(self, query: sa.Select[Any], column: Any, digests: Sequence[str] | None) -> list[dict[str, Any]]:
+    def _select(
+        self, query: sa.Select[Any], column: Any, digests: Sequence[str] | None, make: Callable[[Mapping[str, Any]], T]
+    ) -> list[T]:
         queries = [query] if digests is None else [query.where(column.in_(part)) for part in _parts(digests)]
 
-        def read(connection: sa.Connection) -> list[dict[str, Any]]:
-            return [dict(row) for part in queries for row in connection.execute(part).mappings()]
+        def read(connection: sa.Connection) -> list[T]:
+            return [make(row) for part in queries for row in connection.execute(part).mappings()]
 
-        return self._try(lambda: self._within(self.engine, read))
+        try:
+            return self._try(lambda: self._within(self.engine, read))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"{self.url}: damaged: {type(error).__name__}: {error}") from error
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -290,17 +281,18 @@ class Book:
             return action(connection)
 
     def _try(self, action: Callable[[], T]) -> T:
-        """Return what ``action`` does, tried again while the store is gone. Every action may be done twice."""
+        """Return what ``action`` does, tried again while the store is busy or gone. Every action may be done twice."""
         deadline_s = time.monotonic() + self._retry_s
         wait_s = 0.1
         while True:
             try:
-                return action()
+                found = action()
+                self._refuse_changed()
+                return found
             except exc.IntegrityError as error:
                 raise InputError(f"{self.url}: a record's key or environment is not in the book") from error
             except exc.DBAPIError as error:
-                is_gone = isinstance(error, exc.OperationalError | exc.InterfaceError)
-                if not is_gone or time.monotonic() + wait_s > deadline_s:
+                if not _passes_by(error) or time.monotonic() + wait_s > deadline_s:
                     raise InputError(f"{self.url}: {_one_line(error)}") from error
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, 2.0)
@@ -316,8 +308,17 @@ def _plain(record: Record) -> dict[str, Any]:
     }
 
 
-def _record(row: dict[str, Any]) -> Record:
-    return Record(**{**row, "blocks": tuple(row["blocks"]), "kernels": tuple(row["kernels"])})
+def _key(row: Mapping[str, Any]) -> tuple[str, OperatorKey]:
+    return row["digest"], OperatorKey.from_json({name: row[name] for name in ("operator", "inputs", "flags")})
+
+
+def _environment(row: Mapping[str, Any]) -> tuple[str, Environment]:
+    return row["digest"], Environment(**{field.name: row[field.name] for field in fields(Environment)})
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    values = {field.name: row[field.name] for field in fields(Record)}
+    return Record(**{**values, "blocks": tuple(row["blocks"]), "kernels": tuple(row["kernels"])})
 
 
 def _parts(digests: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -325,5 +326,16 @@ def _parts(digests: Sequence[str]) -> Iterator[Sequence[str]]:
         yield digests[start : start + BATCH]
 
 
+def _passes_by(error: exc.DBAPIError) -> bool:
+    """Return whether a store that is busy, or gone for a while, is the reason."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in _SQLITE_BUSY
+    if not isinstance(error, exc.OperationalError | exc.InterfaceError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    return error.connection_invalidated or state is None or state.startswith(_POSTGRES_GONE)
+
+
 def _one_line(error: exc.DBAPIError) -> str:
-    return " ".join(str(error.orig).split())
+    return hide_credentials(" ".join(str(error.orig).split()))

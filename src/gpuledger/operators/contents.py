@@ -64,7 +64,7 @@ def contents_of(text: str) -> Contents:
     Raises:
         InputError: there is none, or it is damaged or of a newer version.
     """
-    if text.endswith(PARQUET):
+    if text.endswith(PARQUET) and "://" not in text:
         return read_parquet(Path(text))
     from gpuledger.operators.book import open_existing
 

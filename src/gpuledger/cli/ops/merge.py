@@ -6,6 +6,7 @@ import click
 
 from gpuledger.cli.common import print_lines
 from gpuledger.cli.ops.common import book_option
+from gpuledger.collect.redact import hide_credentials
 
 
 @click.command(
@@ -27,4 +28,4 @@ def merge_command(others: tuple[str, ...], book_url: str) -> None:
     with open_book(book_url) as book:
         for other, contents in read:
             added = merge(book, contents)
-            print_lines([f"{other}: {added:,} of {len(contents.records):,} records were new"])
+            print_lines([f"{hide_credentials(other)}: {added:,} of {len(contents.records):,} records were new"])
