@@ -47,7 +47,7 @@ const CURRENCIES = {
 
 /** Return the currency the state asks for; bytes where this view has not got it. */
 function chosenCurrency(view, state) {
-  return state.metric !== "bytes" && CURRENCIES[state.metric] && view[state.metric] ? state.metric : "bytes";
+  return state.metric !== "bytes" && own(CURRENCIES, state.metric) && own(view, state.metric) ? state.metric : "bytes";
 }
 
 /** Return the books that the state asks for. */

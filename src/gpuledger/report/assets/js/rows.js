@@ -91,7 +91,7 @@ function sortRows(rows, sort, categories) {
 function valueOf(key, categories) {
   if (key === "category") return (row) => (row.category >= 0 ? categories[row.category].key : "");
   if (key === "share" || key === "split") return (row) => row.amount;
-  return TEXTUAL.includes(key) ? (row) => row[key] || "" : (row) => row[key];
+  return TEXTUAL.includes(key) ? (row) => own(row, key) || "" : (row) => own(row, key);
 }
 
 const COLUMN_TITLES = { name: "Module", class: "Class", total: "With children", share: "Share", module: "Module" };

@@ -18,6 +18,11 @@ const DEFAULT_STATE = {
   theme: "",
 };
 
+/** Return what `table` holds under a name that the address gives; nothing that every object inherits. */
+function own(table, name) {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
+}
+
 /** Return the state written in `hash`; unknown keys are ignored, missing ones have their default. */
 function parseState(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));

@@ -12,7 +12,7 @@ class AccountTable {
   /** Return the group the state asks for, where it makes sense in the currency shown. */
   group() {
     const { group } = this.store.state;
-    return GROUPS[group] && (!this.ledger || groupsOf(this.ledger.currency).includes(group)) ? group : "folded";
+    return own(GROUPS, group) && (!this.ledger || groupsOf(this.ledger.currency).includes(group)) ? group : "folded";
   }
 
   /** Offer the groups of the currency shown. */
