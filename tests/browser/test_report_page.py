@@ -258,9 +258,24 @@ INHERITED = ("constructor", "__proto__", "toString", "hasOwnProperty", "valueOf"
 
 @pytest.mark.parametrize("word", INHERITED)
 def test_an_address_reaches_nothing_that_objects_inherit(open_report: Callable[..., Opened], word: str) -> None:
-    keys = ("view", "at", "zoom", "node", "q", "group", "sort", "rows", "axis", "scale", "shape", "metric", "span", "by")
-    opened = open_report(state="#" + "&".join(f"{key}={word}" for key in keys if key != "q"), **SHAPE)
-    for key in (*keys, "hide", "theme", word):
+    keys = (
+        "view",
+        "at",
+        "zoom",
+        "node",
+        "q",
+        "group",
+        "sort",
+        "rows",
+        "axis",
+        "scale",
+        "shape",
+        "metric",
+        "span",
+        "by",
+    )
+    opened = open_report(state="#" + "&".join(f"{key}={word}" for key in keys), **SHAPE)
+    for key in (*keys, "q", "hide", "theme", word):
         opened.page.evaluate("address => { location.hash = address; }", f"{key}={word}")
         opened.page.wait_for_timeout(30)
     assert opened.complaints == []

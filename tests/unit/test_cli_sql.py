@@ -3,8 +3,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import duckdb
 import pytest
 from click.testing import CliRunner, Result
 from synthetic import make_run
@@ -182,3 +186,79 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     result = ask(run, "select 1")
     assert result.exit_code == 3
     assert "rank-0/blocks/part-00000.parquet: damaged part" in result.stderr
+
+
+def limited(run: Path, query: str, *options: str) -> tuple[int, str, float]:
+    """Return exit code and error of a query in a process of its own, and the seconds it took."""
+    command = [sys.executable, "-m", "gpuledger", "sql", str(run), query, *options]
+    begun = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stderr, time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select count(*) from range(10000000) a, range(10000000) b",
+        "select * from range(1000000000000)",
+        "with recursive t(a) as (select 1 union all select a + 1 from t) select max(a) from t",
+    ],
+)
+def test_a_query_ends_with_its_time(run: Path, query: str) -> None:
+    code, error, taken_s = limited(run, query, "--timeout", "1s")
+    assert (code, "stopped after 1 s, the time limit" in error) == (1, True), error
+    assert "--timeout" in error
+    assert taken_s < 30
+
+
+def test_a_query_that_cannot_be_interrupted_ends_too(run: Path) -> None:
+    slow = "select levenshtein(repeat('a', 400000), repeat('b', 400000))"
+    code, error, taken_s = limited(run, slow, "--timeout", "1s")
+    assert (code, "stopped after 1 s, the time limit" in error) == (1, True), error
+    assert taken_s < 30
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select list(a.range) from range(1000000000) a",
+        "select length(string_agg(repeat('x', 1000000), '')) from range(100000)",
+        "select length(repeat(repeat('x', 1000000), 3000)) from range(2)",
+        "select range(1000000000)",
+    ],
+)
+def test_a_query_takes_no_more_than_its_memory(run: Path, query: str) -> None:
+    code, error, _ = limited(run, query, "--memory-limit", "256MiB", "--timeout", "20s")
+    assert (code, "needs more than 256.0 MiB, the memory limit" in error) == (1, True), error
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "select * from read_text('/etc/passwd')",
+        "select * from glob('/etc/*')",
+        "select getenv('HOME')",
+        "select * from sqlite_scan('/tmp/x.db', 't')",
+    ],
+)
+def test_a_query_reaches_no_file(run: Path, query: str) -> None:
+    assert ask(run, query).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "setting", ["memory_limit = '100GB'", "enable_external_access = true", "temp_directory = '/tmp'"]
+)
+def test_a_locked_database_takes_no_setting(run: Path, setting: str) -> None:
+    database = open_database(read_run(run))
+    ask_database(database, "select 1")
+    with pytest.raises(duckdb.Error, match="locked"):
+        database.execute(f"SET {setting}")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--timeout", "0s"), ("--timeout", "x"), ("--memory-limit", "1B"), ("--memory-limit", "lots")]
+)
+def test_a_limit_that_is_none_is_refused(run: Path, option: str, value: str) -> None:
+    assert ask(run, "select 1", option, value).exit_code == 2

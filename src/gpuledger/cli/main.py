@@ -13,6 +13,7 @@ import click
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from gpuledger._version import __version__
+from gpuledger.cli.streams import open_closed_streams
 from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import GpuLedgerError, UsageError
 
@@ -102,6 +103,7 @@ class Commands(click.Group):
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
         """Run the command line and leave with its exit code."""
+        open_closed_streams()
         state = extra.setdefault("obj", {})
         extra["standalone_mode"] = False
         try:

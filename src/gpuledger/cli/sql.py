@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -13,13 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import open_run, print_lines, print_notes, run_argument
-from gpuledger.errors import UsageError
+from gpuledger.cli.common import Decorator, open_run, print_lines, print_notes, run_argument
+from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
+    import duckdb
+
+    from gpuledger.model.query_limits import Limits
     from gpuledger.model.sql import Answer
 
 ROWS = 100
+MEMORY_LIMIT, TIMEOUT = "1GiB", "60s"
+LEAST_BYTES = 16 << 20
+
+
+def limit_options() -> Decorator:
+    """Return the options --memory-limit and --timeout."""
+    memory = click.option(
+        "--memory-limit", default=MEMORY_LIMIT, show_default=True, metavar="SIZE", help="Memory the query may take."
+    )
+    timeout = click.option(
+        "--timeout", default=TIMEOUT, show_default=True, metavar="TIME", help="Time the query may take, such as 10min."
+    )
+    return lambda command: memory(timeout(command))
 
 
 @click.command(
@@ -42,17 +59,21 @@ Examples:
     metavar="N",
     help=f"Rows of the text table.  [default: {ROWS}]",
 )
-def sql_command(run_path: str, query: str, as_json: bool, as_csv: bool, rows: int) -> None:
+@limit_options()
+def sql_command(
+    run_path: str, query: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str
+) -> None:
     """Ask a run's tables with SQL, read-only.
 
     Every table holds all ranks, with the rank as first column. Beside the tables: `accounts` is blocks with the
     module's path and the tensor's name, `peaks` the event of each device's highest allocated bytes, `at_peak` the
     accounts alive at it. One SELECT (or DESCRIBE, SHOW TABLES); no other file can be read or written.
     """
-    from gpuledger.model.sql import ask, open_database
+    from gpuledger.model.sql import open_database
 
     refuse_two_forms(as_json=as_json, as_csv=as_csv)
-    print_answer(ask(open_database(open_run(run_path)), query), rows, as_json=as_json, as_csv=as_csv)
+    limits = parse_limits(memory_limit, timeout)
+    print_query(open_database(open_run(run_path), limits), query, limits, rows, as_json=as_json, as_csv=as_csv)
 
 
 def refuse_two_forms(*, as_json: bool, as_csv: bool) -> None:
@@ -63,6 +84,41 @@ def refuse_two_forms(*, as_json: bool, as_csv: bool) -> None:
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv: give one of them")
+
+
+def parse_limits(memory_limit: str, timeout: str) -> Limits:
+    """Return what --memory-limit and --timeout allow.
+
+    Raises:
+        UsageError: one is no size or no time, or 0.
+    """
+    from gpuledger.model.query_limits import Limits
+    from gpuledger.units import parse_bytes, parse_duration_ns
+
+    memory_bytes, time_ns = parse_bytes(memory_limit), parse_duration_ns(timeout)
+    if memory_bytes < LEAST_BYTES:
+        raise UsageError(f"--memory-limit {memory_limit}: too little to begin with", hint="16MiB or more")
+    if time_ns <= 0:
+        raise UsageError(f"--timeout {timeout}: not above 0", hint=f"such as {TIMEOUT}")
+    return Limits(memory_bytes, time_ns / 1e9, _leave)
+
+
+def _leave(error: GpuLedgerError) -> None:
+    """End the process: the query does not stop, and nothing else can."""
+    sys.stderr.write(f"gpuledger: error: {error.message}\n  hint: {error.hint}\n")
+    sys.stderr.flush()
+    os._exit(error.exit_code)
+
+
+def print_query(
+    database: duckdb.DuckDBPyConnection, query: str, limits: Limits, rows: int, *, as_json: bool, as_csv: bool
+) -> None:
+    """Print the answer to a query, which takes no more than the limits."""
+    from gpuledger.model.query_limits import limited_memory
+    from gpuledger.model.sql import ask
+
+    with limited_memory(limits):
+        print_answer(ask(database, query, limits), rows, as_json=as_json, as_csv=as_csv)
 
 
 def print_answer(answer: Answer, rows: int, *, as_json: bool, as_csv: bool) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.errors import InputError, UsageError
+from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.export import exported_schema
+from gpuledger.model.query_limits import Limits, Stopwatch
 from gpuledger.model.tables import TABLES
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ _LOCKS = (
     "SET enable_external_access = false",
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
+    "SET allow_community_extensions = false",
     "SET python_enable_replacements = false",
     "SET lock_configuration = true",
 )
@@ -64,46 +66,53 @@ class Answer:
     batches: Iterator[list[tuple[Any, ...]]]
 
 
-def open_database(run: Run) -> duckdb.DuckDBPyConnection:
+def open_database(run: Run, limits: Limits | None = None) -> duckdb.DuckDBPyConnection:
     """Return a connection with one view per table, and those of :data:`_VIEWS`.
 
     Raises:
         InputError: a part is damaged.
     """
-    return locked_database({name: _dataset(run, name) for name in TABLES}, _VIEWS)
+    return locked_database({name: _dataset(run, name) for name in TABLES}, _VIEWS, limits)
 
 
-def locked_database(tables: Mapping[str, Any], views: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
+def locked_database(
+    tables: Mapping[str, Any], views: Iterable[str] = (), limits: Limits | None = None
+) -> duckdb.DuckDBPyConnection:
     """Return a database over Arrow tables and datasets, with views on them, that reads and writes nothing else."""
     import duckdb
 
     connection = duckdb.connect(":memory:")
     for name, table in tables.items():
         connection.register(name, table)
-    for statement in (*views, *_LOCKS):
+    memory_limit = f"SET memory_limit = '{(limits or Limits()).memory_bytes}B'"
+    for statement in (*views, memory_limit, *_LOCKS):
         connection.execute(statement)
     return connection
 
 
-def ask(connection: duckdb.DuckDBPyConnection, query: str) -> Answer:
+def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: Limits | None = None) -> Answer:
     """Return the answer to one SELECT (WITH, DESCRIBE and SHOW are such too).
 
     Raises:
         UsageError: not one statement, not a SELECT, or the query is wrong.
+        GpuLedgerError: it takes more time or memory than the limits allow; its rows raise that too.
     """
     import duckdb
 
+    limits = limits or Limits()
+    watch = Stopwatch(connection, limits)
     try:
         statements = connection.extract_statements(query)
         if len(statements) != 1:
             raise UsageError(f"sql: {len(statements)} statements, expected one", hint=_HINT)
         if statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError(f"sql: {statements[0].type.name} is not allowed, the tables are read-only", hint=_HINT)
-        connection.execute(statements[0])
+        with watch.running():
+            connection.execute(statements[0])
     except duckdb.Error as error:
-        raise _told(error) from error
+        raise _told(error, limits) from error
     columns = tuple(column[0] for column in connection.description or ())
-    return Answer(columns, _batches(connection))
+    return Answer(columns, _batches(connection, watch, limits))
 
 
 def _dataset(run: Run, name: str) -> Any:
@@ -132,21 +141,30 @@ def _dataset(run: Run, name: str) -> Any:
     )
 
 
-def _batches(connection: duckdb.DuckDBPyConnection) -> Iterator[list[tuple[Any, ...]]]:
+def _batches(
+    connection: duckdb.DuckDBPyConnection, watch: Stopwatch, limits: Limits
+) -> Iterator[list[tuple[Any, ...]]]:
     import duckdb
 
     while True:
         try:
-            batch = connection.fetchmany(BATCH_ROWS)
+            with watch.running():
+                batch = connection.fetchmany(BATCH_ROWS)
         except duckdb.Error as error:
-            raise _told(error) from error
+            raise _told(error, limits) from error
         if not batch:
             return
         yield batch
 
 
-def _told(error: Exception) -> UsageError:
+def _told(error: Exception, limits: Limits) -> GpuLedgerError:
     """Return a DuckDB error as one line; what it adds below its first line becomes the hint."""
+    import duckdb
+
+    if isinstance(error, duckdb.InterruptException):
+        return limits.out_of_time()
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return limits.out_of_memory()
     first, _, rest = str(error).partition("\n")
     lines = [line.strip() for line in rest.splitlines() if line.strip() and not line.startswith(("LINE", " "))]
     return UsageError(f"sql: {first}", hint=" ".join(lines) or "tables: SHOW TABLES; columns: DESCRIBE and a table")

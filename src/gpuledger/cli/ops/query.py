@@ -6,7 +6,7 @@ import click
 
 from gpuledger.cli.common import json_option
 from gpuledger.cli.ops.common import book_option
-from gpuledger.cli.sql import ROWS, print_answer, refuse_two_forms
+from gpuledger.cli.sql import ROWS, limit_options, parse_limits, print_query, refuse_two_forms
 
 
 @click.command(
@@ -22,7 +22,10 @@ Examples:
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
 @click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
-def query_command(query: str, book_url: str, as_json: bool, as_csv: bool, rows: int) -> None:
+@limit_options()
+def query_command(
+    query: str, book_url: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str
+) -> None:
     """Ask the book with SQL, read-only.
 
     Tables: `keys`, `environments`, `records`; `measured` is every record with its operator and its environment. Inputs,
@@ -30,8 +33,9 @@ def query_command(query: str, book_url: str, as_json: bool, as_csv: bool, rows: 
     the book nor any file can be written.
     """
     refuse_two_forms(as_json=as_json, as_csv=as_csv)
-    from gpuledger.model.sql import ask, locked_database
+    limits = parse_limits(memory_limit, timeout)
+    from gpuledger.model.sql import locked_database
     from gpuledger.operators.contents import MEASURED, contents_of, tables_of
 
-    database = locked_database(tables_of(contents_of(book_url)), (MEASURED,))
-    print_answer(ask(database, query), rows, as_json=as_json, as_csv=as_csv)
+    database = locked_database(tables_of(contents_of(book_url)), (MEASURED,), limits)
+    print_query(database, query, limits, rows, as_json=as_json, as_csv=as_csv)
