@@ -35,7 +35,7 @@ SURFACE = {
     "budget": "--headroom -o --output --force",
     "import": "--out --force --interval --columns",
     "export": "--to --table -o --force",
-    "sql": "--json --csv -n",
+    "sql": "--json --csv --memory-limit --timeout -n",
     "doctor": "--json",
 }
 HELP_LIMIT_S = 0.5

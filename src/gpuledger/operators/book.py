@@ -261,7 +261,7 @@ class Book:
         return [digest for digest in digests if digest not in held]
 
     def _select(
-        self, query: sa.Select[Any], column: Any, digests: Sequence[str] | None, make: Callable[[Mapping[str, Any]], T]
+        self, query: sa.Select[Any], column: Any, digests: Sequence[str] | None, make: Callable[[Any], T]
     ) -> list[T]:
         queries = [query] if digests is None else [query.where(column.in_(part)) for part in _parts(digests)]
 
