@@ -52,7 +52,7 @@ where alloc_index <= 1200 and (free_requested_index is null or free_requested_in
 MANIFESTS = """\
 ## Manifests
 
-`manifest.json` of the run: `schema_version`, `gpuledger_version`, `name`, `command` (a list), `started_ns`,
+`manifest.json` of the run: `schema_version`, `gpuledger_version`, `run_id`, `name`, `command` (a list), `started_ns`,
 `ended_ns`, `exit_status`, `signal` (that ended it, or null), `status` (running, complete, cut off), `settings`
 ({name: {value, origin}}), `notes`.
 

@@ -29,6 +29,7 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.files import refuse_links
 from gpuledger.model.imported import write_imported
+from gpuledger.model.new_run import made_run
 from gpuledger.model.run import (
     SUFFIX,
     Rank,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.diff import Diff
     from gpuledger.collect.energy_meter import EnergyMeter
     from gpuledger.collect.session import Session
+    from gpuledger.model.new_run import NewRun
 
 MEMORY_ALONE = "memory"
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -138,7 +140,7 @@ def import_files(
         OSError: it cannot be written.
     """
     imported = read_files(format_name, paths, out.name.removesuffix(SUFFIX), options)
-    return write_imported(imported, choose_directory(str(out), force=force, stem=out.stem))
+    return write_imported(imported, choose_directory(str(out), force=force, stem=out.stem), replace=force)
 
 
 def post_missing(run_directory: Path) -> None:
@@ -217,6 +219,7 @@ class Recording:
         self._force = force
         self._devices = devices
         self._session: Session | None = None
+        self._run_id: str | None = None
         self.path: Path | None = None
         """Directory of the run, once it has begun."""
 
@@ -236,12 +239,11 @@ class Recording:
         first, last = self._steps or everything
         stacks = self._stacks and self._steps is not None
         settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
-        rank_directory = self.path / "rank-0"
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "manifest.json", new_manifest(self.name, (), {}))
+        with made_run(self.path, new_manifest(self.name, (), {}), replace=self._force) as made:
+            self._run_id = made.run_id
         if "energy" in passes and self._devices != "cpu":
-            self._meter = _begin_meter(self.path)
-        self._session = sessions.start_recording(settings, rank_directory)
+            self._meter = _begin_meter(made)
+        self._session = sessions.start_recording(settings, self.path / "rank-0")
         return self
 
     def __repr__(self) -> str:
@@ -281,7 +283,7 @@ class Recording:
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
         try:
-            close_manifest(self.path)
+            close_manifest(self.path, run_id=self._run_id)
             post_missing(self.path)
         except (OSError, GpuLedgerError) as failure:
             if error is None:
@@ -385,12 +387,12 @@ def record(
     return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)
 
 
-def _begin_meter(run_directory: Path) -> EnergyMeter | None:
+def _begin_meter(run: NewRun) -> EnergyMeter | None:
     """Return what reads the cards' energy from now on; None where there is no driver, or no card that can be read."""
     from gpuledger.collect.energy_meter import open_meter
     from gpuledger.collect.nvml import open_nvml
 
-    meter = None if open_nvml() is None else open_meter(run_directory, until_end=False, pid=os.getpid)
+    meter = None if open_nvml() is None else open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
     if meter is not None:
         meter.start()
     return meter

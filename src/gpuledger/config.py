@@ -31,9 +31,9 @@ OPTIONS: dict[str, Option] = {
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""
 
-NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_DEBUG", "GPULEDGER_BOOK", "GPULEDGER_LISTEN")
-"""Other variables: where the run is, that an error of gpuledger's own is to be raised, where the operator book is, that
-the process can be asked for a memory pass."""
+NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_RUN_ID", "GPULEDGER_DEBUG", "GPULEDGER_BOOK", "GPULEDGER_LISTEN")
+"""Other variables: where the run is, which run is meant to be there, that an error of gpuledger's own is to be raised,
+where the operator book is, that the process can be asked for a memory pass."""
 
 DEFAULT_BOOK = "operators.book"
 """The operator book where nobody names one: a file where the command is given."""

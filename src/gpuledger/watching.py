@@ -18,6 +18,7 @@ from gpuledger.collect.launch import end_run, run_child
 from gpuledger.collect.run_manifest import new_manifest
 from gpuledger.collect.watcher import Watcher
 from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.new_run import NewRun, make_run
 from gpuledger.model.run import Run, choose_directory, read_json, read_run, write_json
 from gpuledger.units import parse_duration_ns
 
@@ -59,10 +60,24 @@ def parse_gpus(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(word) for word in words)
 
 
-def watch_command(command: Sequence[str], directory: Path, settings: WatchSettings, say: Callable[[str], None]) -> int:
+def watch_command(
+    command: Sequence[str],
+    directory: Path,
+    settings: WatchSettings,
+    say: Callable[[str], None],
+    *,
+    replace: bool = False,
+) -> int:
     """Return the command's status, negative for the signal that ended it, after watching it into ``directory``.
 
     Once the command has begun nothing of ours is raised: what cannot be kept is said.
+
+    Args:
+        command: The command.
+        directory: Where the run belongs.
+        settings: What to watch.
+        say: Takes a line for the user.
+        replace: Whether a run that is there is replaced, once the command has begun.
 
     Raises:
         NoDeviceError: no card can be read; the command was not started.
@@ -70,23 +85,27 @@ def watch_command(command: Sequence[str], directory: Path, settings: WatchSettin
         FileNotFoundError: there is no such command; nothing is left.
         OSError: the command cannot be executed; nothing is left.
     """
-    watcher = _begin(directory, command, settings)
+    run, watcher = _begin(directory, command, settings, replace=replace)
     window, started_ns = -1, 0
 
     def started(pid: int) -> None:
         nonlocal window, started_ns
         window, started_ns = watcher.begin(), time.time_ns()
         watcher.follow(pid)
+        try:
+            run.take_place()
+        except Exception as error:  # the command would end with this process
+            say(f"gpuledger: error: {directory}: could not be replaced: {words_of(error)}")
 
     try:
         status = run_child(command, os.environ, started)
     except OSError:
         watcher.stop()
-        _remove(directory)
+        run.discard()
         raise
     with _unhurried():
         try:
-            _close(directory, watcher, window, started_ns, status)
+            _close(run, watcher, window, started_ns, status)
         except Exception as error:
             say(f"gpuledger: error: {directory}: the samples end early: {words_of(error)}")
     return status
@@ -111,14 +130,24 @@ def _unhurried() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def watch_until(directory: Path, settings: WatchSettings, ended: Callable[[], bool], pid: int | None = None) -> None:
+def watch_until(
+    directory: Path,
+    settings: WatchSettings,
+    ended: Callable[[], bool],
+    pid: int | None = None,
+    *,
+    replace: bool = False,
+) -> None:
     """Watch the cards into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
+
+    With ``replace`` a run that is there is replaced, once the cards are read.
 
     Raises:
         NoDeviceError: no card can be read.
         OSError: the run cannot be written.
     """
-    watcher = _begin(directory, (), settings, pid)
+    run, watcher = _begin(directory, (), settings, pid, replace=replace)
+    run.take_place()
     window, started_ns = watcher.begin(), time.time_ns()
     if pid is not None:
         watcher.follow(pid)
@@ -126,48 +155,43 @@ def watch_until(directory: Path, settings: WatchSettings, ended: Callable[[], bo
         while not ended():
             time.sleep(0.05)
     finally:
-        _close(directory, watcher, window, started_ns, 0)
+        _close(run, watcher, window, started_ns, 0)
 
 
-def _begin(directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None) -> Watcher:
-    """Return the sampler, started into a new directory; where it does not start, nothing is left.
+def _begin(
+    directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None, *, replace: bool
+) -> tuple[NewRun, Watcher]:
+    """Return a new run, and the sampler that writes into it; where that does not start, nothing is left.
 
     Raises:
         NoDeviceError: no card can be read.
         UsageError: the run cannot be written.
         GpuLedgerError: the sampler does not start.
     """
+    kept = {"interval_ns": (settings.interval_ns, "flag"), "gpus": (settings.gpus, "flag")}
     try:
-        directory.mkdir(parents=True)
+        run = make_run(directory, new_manifest(directory.name, command, kept), replace=replace)
     except OSError as error:
         raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another --out") from error
     try:
-        kept = {"interval_ns": (settings.interval_ns, "flag"), "gpus": (settings.gpus, "flag")}
-        write_json(directory / "manifest.json", new_manifest(directory.name, command, kept))
-        return Watcher(directory, settings.gpus, settings.interval_ns, pid)
+        return run, Watcher(run.directory, settings.gpus, settings.interval_ns, pid)
     except OSError as error:
-        _remove(directory)
+        run.discard()
         raise UsageError(f"{directory}: cannot be written: {error.strerror}", hint="give another --out") from error
     except BaseException:
-        _remove(directory)
+        run.discard()
         raise
 
 
-def _remove(directory: Path) -> None:
-    import shutil
-
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _close(directory: Path, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
+def _close(run: NewRun, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
     """What was watched has just ended: end the sampler, and keep its times, its status and the tables."""
     ended_ns = time.time_ns()
     watcher.end(window)
     watcher.stop()
-    end_run(directory, status, watcher.notes)
-    place = directory / "manifest.json"
+    end_run(run, status, watcher.notes)
+    place = run.directory / "manifest.json"
     write_json(place, {**read_json(place), "started_ns": started_ns, "ended_ns": ended_ns})
-    rank = directory / "rank-0"
+    rank = run.directory / "rank-0"
     if (rank / "journal").is_dir():
         post_rank(rank)
 
@@ -184,6 +208,7 @@ class Watch:
         self._out = None if out is None else str(out)
         self._force = force
         self._watcher: Watcher | None = None
+        self._run: NewRun | None = None
         self._window, self._started_ns, self._pid = -1, 0, -1
         self.path: Path | None = None
         """Directory of the run, once the block has begun."""
@@ -204,7 +229,8 @@ class Watch:
             raise UsageError("watch: the block has begun already", hint="gpuledger.watch() anew for one inside it")
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
         self._pid = os.getpid()
-        self._watcher = _begin(self.path, sys.argv, self._settings, self._pid)
+        self._run, self._watcher = _begin(self.path, sys.argv, self._settings, self._pid, replace=self._force)
+        self._run.take_place()
         self._window, self._started_ns = self._watcher.begin(), time.time_ns()
         return self
 
@@ -213,16 +239,16 @@ class Watch:
     ) -> None:
         """End the sampling and keep the run; an exception of the block goes on as it is."""
         assert self._watcher is not None
-        assert self.path is not None
+        assert self._run is not None
         if os.getpid() != self._pid:
             return  # a forked child leaves the block as well; the watch is its parent's
         watcher, self._watcher = self._watcher, None
         try:
-            _close(self.path, watcher, self._window, self._started_ns, 0 if error is None else 1)
+            _close(self._run, watcher, self._window, self._started_ns, 0 if error is None else 1)
         except (OSError, GpuLedgerError) as failure:
             if error is None:
                 raise
-            error.add_note(f"gpuledger: {self.path.name} could not be written: {words_of(failure)}")
+            error.add_note(f"gpuledger: {self._run.path.name} could not be written: {words_of(failure)}")
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:

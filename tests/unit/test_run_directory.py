@@ -33,7 +33,7 @@ def test_what_exists_is_not_overwritten_without_a_word(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists, will not overwrite"):
         choose_directory(str(tmp_path / "a"), force=False, stem="x")
     assert choose_directory(str(path), force=True, stem="x") == path
-    assert not path.exists()
+    assert read_run(path).ranks
 
 
 def test_what_is_no_run_is_never_removed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from gpuledger.cli.variants import (
 )
 from gpuledger.errors import UsageError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
+from gpuledger.model.new_run import find_run_id
 from gpuledger.model.run import read_run
 from gpuledger.report.compare_table import comparison_csv, comparison_markdown
 
@@ -63,7 +64,7 @@ class World:
             return status
         facts = {"started_ns": 1, "ended_ns": 2 * S, "exit_status": abs(status)}
         rank = ImportedRank(0, {"samples": rows_to_table("samples", rows)})
-        write_imported(ImportedRun(place.stem, "watch", (), (rank,), facts=facts), place)
+        write_imported(ImportedRun(place.stem, "watch", (), (rank,), facts=facts), place, replace=True)
         self._busy_until_s = self.now_s + self._busy_s
         return status
 
@@ -211,15 +212,27 @@ def test_idle_is_the_baseline_within_a_little(now: Reading, idle: bool) -> None:
     assert (Idle((Reading(3, 100 * MIB, 80.0),)).wait(tools) == "") is idle
 
 
-def test_existing_runs_are_refused_before_anything_runs_and_force_removes_them(tmp_path: Path) -> None:
+def test_existing_runs_are_refused_before_anything_runs_and_force_keeps_them_until_then(tmp_path: Path) -> None:
     variants = plain("a", "b")
     run_variants(variants, tmp_path / "out", World().tools())
     for taken in ([variants[0]], [Variant("c", ("prog",))]):
         with pytest.raises(UsageError, match="will not overwrite"):
             choose_folder(str(tmp_path / "out"), taken, force=False)
     assert choose_folder(str(tmp_path / "out"), variants, force=True) == tmp_path / "out"
-    assert not (tmp_path / "out" / "a.ledger").exists()
+    assert (tmp_path / "out" / "a.ledger").exists()
+    before = find_run_id(tmp_path / "out" / "a.ledger")
     assert run_variants(variants, tmp_path / "out", World().tools()) == 0
+    assert find_run_id(tmp_path / "out" / "a.ledger") != before
+
+
+def test_an_old_run_is_kept_and_not_compared_where_its_command_does_not_start(tmp_path: Path) -> None:
+    variants = [Variant("a", ("prog", "A")), Variant("b", ("prog", "B"))]
+    run_variants(variants, tmp_path / "out", World().tools())
+    before = (tmp_path / "out" / "b.ledger" / "manifest.json").read_bytes()
+    assert run_variants(variants, tmp_path / "out", World({"B": 127}).tools()) == 1
+    assert (tmp_path / "out" / "b.ledger" / "manifest.json").read_bytes() == before
+    compared = (tmp_path / "out" / "plots" / "compared.csv").read_text().splitlines()
+    assert not [row for row in csv.reader(compared) if row[0] == "b"]
 
 
 def test_without_a_name_the_folder_is_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

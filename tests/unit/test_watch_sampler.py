@@ -118,7 +118,7 @@ def test_a_parent_that_was_killed_is_noted_and_its_windows_are_closed(tmp_path: 
     clock = Clock()
     orders = [order(0.5, do="begin", window=0, name=""), order(3.5, do="gone")]
     _, journal = sampled(tmp_path, clock, [SimulatedCard(clock)], INTERVAL_NS, orders)
-    assert journal.notes == ["gpuledger was killed; the samples end there, the command went on."]
+    assert journal.notes == ["gpuledger was killed; the samples end there."]
     assert windows_of(journal)[""] == pytest.approx(900, rel=0.01)
     assert journal.facts["closed"] == "end"
 

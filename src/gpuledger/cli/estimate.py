@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,10 +94,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
         return
     stem = Path(program[1] if program[0] == "-m" else program[0]).stem
     directory = choose_directory(flags["out"], force=flags["force"], stem=f"{stem}-on-{order.card.key}")
-    with ExitStack() as unless_told:
-        unless_told.callback(shutil.rmtree, directory, ignore_errors=True)  # a run that holds nothing to look at
-        found = estimate_program(order, directory, output)
-        unless_told.pop_all()
+    found = estimate_program(order, directory, output, replace=flags["force"])
     _tell(found, as_json=flags["as_json"])
     if flags["require_fit"] and not found.fits:
         raise BudgetExceededError(f"{found.fit.verdict} on {order.card.key}", hint="gpuledger estimate --find-batch …")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gpuledger.collect.nvml import Nvml
     from gpuledger.collect.sampler import CardSampler
     from gpuledger.config import Setting
+    from gpuledger.model.new_run import NewRun
 
 _LAUNCHER_BROKE = 125
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -108,10 +110,11 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     parse_steps(settings["steps"].value)
     parse_passes(settings["passes"].value)
     try:
-        order = _begin(command, settings, out=out, force=force, stem=stem)
-        if order is not None and live:
-            order.environment["GPULEDGER_LISTEN"] = "1"
-        status = _run(command, order, settings, speak=not settings["quiet"].value)
+        begun = _begin(command, settings, out=out, force=force, stem=stem)
+        if begun is None:
+            status = _run_unrecorded(command)
+        else:
+            status = _run(*begun, settings, live=live, speak=not settings["quiet"].value)
     except GpuLedgerError:
         raise
     except Exception as error:
@@ -124,8 +127,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
 
 def _begin(
     command: tuple[str, ...], settings: Mapping[str, Setting], *, out: str | None, force: bool, stem: str
-) -> Order | None:
-    """Return the order after making the run's directory; None where it cannot be written, which is said.
+) -> tuple[Order, NewRun] | None:
+    """Return the order and the run that was made for it; None where it cannot be written, which is said.
 
     Raises:
         UsageError: ``out`` exists.
@@ -143,75 +146,115 @@ def _begin(
     kept = {name: (setting.value, setting.origin) for name, setting in settings.items()}
     while True:
         directory = choose_directory(out, force=force, stem=stem)
+        order = Order(command, directory, environment, kept)
         try:
-            order = Order(command, directory, environment, kept)
-            begin_run(order)
+            return order, begin_run(order, replace=force)
         except OSError as error:
             if isinstance(error, FileExistsError) and directory.is_dir():
                 continue  # another recording took the name in between: choose anew, or be refused
             _say(f"gpuledger: error: {directory}: {error.strerror or error}; the program runs unrecorded")
             return None
-        return order
 
 
-def _run(command: tuple[str, ...], order: Order | None, settings: Mapping[str, Setting], *, speak: bool) -> int:
+def _run_unrecorded(command: tuple[str, ...]) -> int:
+    """Return the program's status after running it with nothing of ours."""
+    from gpuledger.collect.launch import run_child
+
+    try:
+        return run_child(command, os.environ)
+    except OSError as error:
+        return _refuse(command, error)
+
+
+def _run(order: Order, run: NewRun, settings: Mapping[str, Setting], *, live: bool, speak: bool) -> int:
     """Return the program's status after it has ended and its run is closed."""
     from gpuledger.collect.launch import child_environment, run_child
     from gpuledger.collect.nvml import open_nvml
 
     devices = settings["devices"].value
-    nvml = None if order is None or devices == "cpu" else open_nvml()
-    if order is not None and speak:
-        _say(f"gpuledger: recording to {order.run_directory}, {_what(devices, nvml)}")
-    sampler = None if order is None or nvml is None else _sampler(nvml, order.run_directory)
-    environment = os.environ if order is None else child_environment(order)
+    nvml = None if devices == "cpu" else open_nvml()
+    if speak:
+        _say(f"gpuledger: recording to {run.path}, {_what(devices, nvml)}")
+    if live:
+        order.environment["GPULEDGER_LISTEN"] = "1"
     pids: list[int] = []
-    meter = None if order is None or nvml is None else _meter(order.run_directory, settings, pids)
-
-    def started(pid: int) -> None:
-        pids.append(pid)
-        for reader in (sampler, meter):
-            if reader is not None:
-                reader.start()
-
+    notes: list[str] = []
+    sampler = None if nvml is None else _sampler(nvml, run)
+    meter = None if nvml is None else _meter(run, settings, pids)
     try:
-        with ExitStack() as readers:
-            for reader in (sampler, meter):
-                if reader is not None:
-                    readers.enter_context(reader)
-            if order is not None and "GPULEDGER_LISTEN" in order.environment:
-                readers.enter_context(_live_lines(order.run_directory))
-            status = run_child(command, environment, started)
+        with ExitStack() as beside:
+            starts: list[Callable[[], object]] = []
+            if sampler is not None:
+                starts.append(beside.enter_context(sampler).start)
+            if meter is not None:
+                starts.append(beside.enter_context(meter).start)
+            if live:
+                starts.append(lambda: beside.callback(_view_lines(run.path)))
+
+            def started(pid: int) -> None:
+                pids.append(pid)
+                notes.extend(_start_beside(run, starts))
+
+            status = run_child(order.command, child_environment(order, run), started)
     except OSError as error:
-        return _refuse(order, f"{command[0]}: {error.strerror or error}", error)
-    if order is not None:
-        _close(order.run_directory, status, _failures(sampler, meter), speak=speak)
+        run.discard()
+        return _refuse(order.command, error)
+    if run.directory == run.path:
+        _close(run, status, [*notes, *_failures(sampler, meter)], speak=speak)
+    else:
+        run.discard()
+        _say(f"gpuledger: error: {run.path}: could not be replaced, the program ran unrecorded: {notes[0]}")
     return status
 
 
-@contextmanager
-def _live_lines(run_directory: Path) -> Iterator[None]:
-    """Have a process of its own say on stderr how the run goes."""
+def _start_beside(run: NewRun, starts: Sequence[Callable[[], object]]) -> list[str]:
+    """The program runs: let its run take its place and begin what reads beside it; return what could not begin.
+
+    Nothing is raised: the program would end with this process.
+    """
+    notes = []
+    for begin in (run.take_place, *starts):
+        try:
+            begin()
+        except Exception as error:
+            notes.append(f"Not all could be recorded: {type(error).__name__}: {error}")
+    return notes
+
+
+def _view_lines(run_directory: Path) -> Callable[[], None]:
+    """Have a process of its own say on stderr how the run goes; return what ends it."""
     import subprocess
 
+    from gpuledger.collect.launch import PASSED_ON
+    from gpuledger.collect.parent_death import dying_with
+
+    die_with_parent = dying_with(os.getpid())
+
+    def begin() -> None:
+        die_with_parent()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # which the launcher holds back while it waits
+
     command = [sys.executable, "-m", "gpuledger", "live", str(run_directory)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), stderr=subprocess.DEVNULL
-    ) as view:
-        try:
-            yield
-        finally:
-            view.terminate()
+    view = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), stderr=subprocess.DEVNULL, preexec_fn=begin
+    )
+
+    def end() -> None:
+        view.terminate()
+        view.wait()
+
+    return end
 
 
-def _meter(run_directory: Path, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
+def _meter(run: NewRun, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
     """Return what reads the energy counters; None where no energy pass is wanted, or no card can be read."""
     from gpuledger.collect.energy_meter import open_meter
     from gpuledger.collect.settings import parse_passes
 
     if "energy" not in parse_passes(settings["passes"].value):
         return None
-    return open_meter(run_directory, until_end=settings["until_end"].value, pid=lambda: pids[0] if pids else None)
+    pid = lambda: pids[0] if pids else None  # noqa: E731
+    return open_meter(run.path, until_end=settings["until_end"].value, pid=pid, check=run.check)
 
 
 def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[str]:
@@ -219,35 +262,37 @@ def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[st
     return [*notes, sampler.failure] if sampler is not None and sampler.failure else notes
 
 
-def _sampler(nvml: Nvml, run_directory: Path) -> CardSampler:
+def _sampler(nvml: Nvml, run: NewRun) -> CardSampler:
     from gpuledger.collect.sampler import CardSampler
     from gpuledger.model.run import SAMPLE_JOURNALS
 
-    return CardSampler(nvml, run_directory / SAMPLE_JOURNALS)
+    return CardSampler(nvml, run.path / SAMPLE_JOURNALS, check=run.check)
 
 
-def _refuse(order: Order | None, message: str, error: OSError) -> int:
-    """Return a shell's status for a command that does not start; its run, still empty, is removed."""
-    import shutil
-
-    if order is not None:
-        shutil.rmtree(order.run_directory, ignore_errors=True)
-    _say(f"gpuledger: error: {message}")
+def _refuse(command: tuple[str, ...], error: OSError) -> int:
+    """Return a shell's status for a command that does not start."""
+    _say(f"gpuledger: error: {command[0]}: {error.strerror or error}")
     return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 
-def _close(run_directory: Path, status: int, notes: list[str], *, speak: bool) -> None:
+def _close(run: NewRun, status: int, notes: list[str], *, speak: bool) -> None:
     """Close and post the run and tell its short form; the program has ended, so nothing may fail any more."""
     from gpuledger.collect.launch import end_run
 
     try:
-        end_run(run_directory, status, notes)
-        _settle(run_directory, speak=speak)
+        end_run(run, status, notes)
+        _settle(run.directory, speak=speak)
     except KeyboardInterrupt:
-        _say(f"gpuledger: interrupted: {run_directory} is finished by the next command that reads it")
+        _say(f"gpuledger: interrupted: {run.path} is finished by the next command that reads it")
     except Exception as error:
-        words = error.message if isinstance(error, GpuLedgerError) else f"{type(error).__name__}: {error}"
-        _say(f"gpuledger: error: {run_directory}: {words}")
+        _say(f"gpuledger: error: {run.path}: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, GpuLedgerError):
+        return error.message
+    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
 
 
 def _what(devices: str, nvml: Nvml | None) -> str:

@@ -154,7 +154,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) -> Path:
-    """Return the folder the runs go to; nothing is created, but ``--force`` removes runs of the same names.
+    """Return the folder the runs go to; nothing is created or removed.
 
     Raises:
         UsageError: a run or the plots are there and ``force`` is not given.
@@ -181,27 +181,32 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
     Each begins when memory and power are back where they were before the first; a card that does not come back in time
     is named, and noted in the run. One that fails is kept, and the others go on.
     """
+    from gpuledger.model.new_run import find_run_id
     from gpuledger.model.run import SUFFIX
 
     folder.mkdir(parents=True, exist_ok=True)
     idle = Idle.seen(tools)
     series = time.time_ns()
     statuses: dict[str, int] = {}
+    recorded: list[str] = []
     for number, variant in enumerate(variants, 1):
         late = idle.wait(tools)
         tools.say(f"gpuledger: {number} of {len(variants)}: {variant.name}")
         place = folder / f"{variant.name}{SUFFIX}"
+        replaced = find_run_id(place)
         status = statuses[variant.name] = tools.watch(variant.command, place)
         if late:
             tools.say(f"gpuledger: {variant.name}: {late}")
-        _keep(place, late, {REPEAT_OF: variant.of or variant.name, SERIES: series})
+        if replaced is None or find_run_id(place) != replaced:
+            recorded.append(variant.name)
+            _keep(place, late, {REPEAT_OF: variant.of or variant.name, SERIES: series})
         if status in _INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
     failed = {name: status for name, status in statuses.items() if status}
     for name, status in failed.items():
         tools.say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}, kept")
-    show_comparison(folder, list(statuses), tools.say)
+    show_comparison(folder, recorded, tools.say)  # not a run of an earlier time, where a command did not start
     return INTERRUPTED if set(_INTERRUPTED_STATUSES) & set(failed.values()) else 1 if failed else 0
 
 

@@ -86,19 +86,21 @@ def _watch_command(
 
     directory = choose_directory(out, force=force, stem=_stem(command[0]))
     try:
-        status = _watched(command, directory, settings, say)
+        status = _watched(command, directory, settings, say, replace=force)
     except OSError as error:
         say(f"gpuledger: error: {command[0]}: {error.strerror or error}")
         sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
     end_like(status)
 
 
-def _watched(command: tuple[str, ...], directory: Path, settings: WatchSettings, say: Callable[[str], None]) -> int:
+def _watched(
+    command: tuple[str, ...], directory: Path, settings: WatchSettings, say: Callable[[str], None], *, replace: bool
+) -> int:
     """Return the command's status after telling where the run is and what it shows."""
     from gpuledger.watching import watch_command as watch
 
     say(f"gpuledger: watching into {directory}, every {settings.interval_ns / 1e6:g} ms")
-    status = watch(command, directory, settings, say)
+    status = watch(command, directory, settings, say, replace=replace)
     _tell(directory, say)
     return status
 
@@ -118,7 +120,8 @@ def _watch_until(
         signal.signal(number, lambda told, _: interrupted.append(told))
     directory = choose_directory(out, force=force, stem="watch" if pid is None else f"pid-{pid}")
     say(f"gpuledger: watching into {directory}, every {settings.interval_ns / 1e6:g} ms, until Ctrl-C")
-    watch_until(directory, settings, lambda: bool(interrupted) or (pid is not None and not is_alive(pid)), pid)
+    ended = lambda: bool(interrupted) or (pid is not None and not is_alive(pid))  # noqa: E731
+    watch_until(directory, settings, ended, pid, replace=force)
     _tell(directory, say)
 
 
@@ -147,7 +150,7 @@ def _watch_variants(
 
     def watch(words: tuple[str, ...], directory: Path) -> int:
         try:
-            return _watched(words, directory, settings, say)
+            return _watched(words, directory, settings, say, replace=force)
         except OSError as error:
             say(f"gpuledger: error: {words[0]}: {error.strerror or error}")
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE

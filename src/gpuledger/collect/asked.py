@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.collect.guard import Guard
 from gpuledger.collect.optimizer_hooks import before_steps
+from gpuledger.collect.ranks import check_launched_run
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.model.run import ASKED, LISTENING, SUFFIX, write_json
 
@@ -42,6 +43,7 @@ class Listener:
         self._session: Session | None = None
         self._path: Path | None = None
         self._guarded = Guard(self._fail)
+        check_launched_run(settings.run_directory)
         self._hook = before_steps(self._guarded(self._before_step))
         (settings.run_directory / LISTENING).touch()
         atexit.register(self.stop)

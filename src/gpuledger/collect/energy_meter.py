@@ -20,7 +20,7 @@ from gpuledger.collect.edges import EdgeFinder
 from gpuledger.collect.nvml import MemoryReading
 from gpuledger.collect.sensors import SensorReading, children_of
 from gpuledger.collect.tick_phase import TickPhase
-from gpuledger.errors import NoDeviceError
+from gpuledger.errors import GpuLedgerError, NoDeviceError
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
 
@@ -143,16 +143,24 @@ class EnergyMeter:
         cards: Its cards.
         until_end: Whether the sensors of a card go on being read once its pass has closed.
         pid: Returns the recorded program, whose process tree tells its own processes from others'; None before it runs.
+        check: As in :class:`gpuledger.model.journal.JournalWriter`.
     """
 
     def __init__(
-        self, run_directory: Path, cards: list[MeteredCard], *, until_end: bool, pid: Callable[[], int | None]
+        self,
+        run_directory: Path,
+        cards: list[MeteredCard],
+        *,
+        until_end: bool,
+        pid: Callable[[], int | None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._run_directory = run_directory
         self._cards = {card.uuid: card for card in cards}
         self._uuids = list(self._cards)
         self._until_end = until_end
         self._pid = pid
+        self._check = check
         self._meters: dict[str, CardMeter] = {}
         self._closed_ns: dict[str, int] = {}
         self._own_pids: set[int] = set()
@@ -182,10 +190,13 @@ class EnergyMeter:
             self._thread.join()
         for meter in self._meters.values():
             meter.end()
-        with suppress(OSError):
+        with suppress(OSError, GpuLedgerError):
+            self._check()
             (self._run_directory / METERED_CARDS).unlink(missing_ok=True)
         try:
             self.write()
+        except GpuLedgerError as failure:
+            self._failure = f"The energy readings are lost: {failure.message}."
         except OSError as failure:
             self._failure = f"The energy readings are lost: {failure.strerror or failure}."
 
@@ -234,7 +245,7 @@ class EnergyMeter:
         Raises:
             OSError: it cannot be written.
         """
-        from gpuledger.model.journal import JournalWriter, Part
+        from gpuledger.model.journal import JournalWriter, Part, write_plain
 
         if not self._meters:
             return
@@ -252,7 +263,8 @@ class EnergyMeter:
         )
         for meter in meters:
             meter.log.take(part)
-        JournalWriter(self._run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL).write(part)
+        directory = self._run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL
+        JournalWriter(directory, write_plain, self._check).write(part)
 
 
 def _can_be_read(card: MeteredCard, idle_w: float | None) -> bool:
@@ -265,7 +277,9 @@ def _power_w(card: MeteredCard) -> float | None:
     return found.power_average_w if found.power_instant_w is None else found.power_instant_w
 
 
-def open_meter(run_directory: Path, *, until_end: bool, pid: Callable[[], int | None]) -> EnergyMeter | None:
+def open_meter(
+    run_directory: Path, *, until_end: bool, pid: Callable[[], int | None], check: Callable[[], None] = lambda: None
+) -> EnergyMeter | None:
     """Return a meter of every card of this machine; None where there is none that can be read."""
     from gpuledger.collect.sensors import open_cards
 
@@ -273,4 +287,4 @@ def open_meter(run_directory: Path, *, until_end: bool, pid: Callable[[], int | 
         cards, _ = open_cards()
     except NoDeviceError:
         return None
-    return EnergyMeter(run_directory, list(cards), until_end=until_end, pid=pid)
+    return EnergyMeter(run_directory, list(cards), until_end=until_end, pid=pid, check=check)

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from gpuledger.collect.bootstrap import bootstrap_directory
+from gpuledger.collect.child import start_child
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
-from gpuledger.model.run import write_json
+from gpuledger.model.new_run import NewRun, make_run
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that end or tell the program something; what stops and continues reaches parent and child alike."""
@@ -26,8 +27,8 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signa
 _SI_KERNEL = 0x80
 """``si_code`` of a signal from the kernel (Linux, asm-generic/siginfo.h): a terminal's goes to the whole group."""
 
-_SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals Python ignores from its start; a child would inherit that."""
+_POLL_S, _LONG_S = 0.1, 3600.0
+"""How long to wait for a signal before looking whether the child has ended: without and with a thread that tells."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,26 @@ class Order:
     settings: dict[str, tuple[Any, str]]
 
 
-def begin_run(order: Order) -> None:
-    """Make the run's directory and its manifest.
+def begin_run(order: Order, *, replace: bool = False) -> NewRun:
+    """Return the run after making its directory and its manifest; with ``replace`` an old run stays until it is time.
 
     Raises:
-        FileExistsError: the directory is there already.
+        FileExistsError: the directory is there already, and ``replace`` is not given.
         OSError: it cannot be written.
     """
-    order.run_directory.mkdir(parents=True)
     manifest = new_manifest(order.run_directory.name, order.command, order.settings)
-    write_json(order.run_directory / "manifest.json", manifest)
+    return make_run(order.run_directory, manifest, replace=replace)
 
 
-def child_environment(order: Order) -> dict[str, str]:
+def child_environment(order: Order, run: NewRun) -> dict[str, str]:
     """Return the child's environment: the user's own, our orders, and the bootstrap in front of PYTHONPATH."""
     paths = [bootstrap_directory(), os.environ.get("PYTHONPATH", "")]
+    place = str(run.path.absolute())
     return {
         **os.environ,
         **order.environment,
-        "GPULEDGER_RUN": str(order.run_directory.absolute()),
+        "GPULEDGER_RUN": place,
+        "GPULEDGER_RUN_ID": f"{run.run_id} {place}",
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
     }
 
@@ -68,34 +70,48 @@ def run_child(
 ) -> int:
     """Return the program's status; negative for the signal that ended it.
 
-    The child gets the signal mask and the dispositions this process was started with. A signal sent to this process is
+    The child gets the signal mask and the dispositions this process was started with, and is killed where this process
+    dies: the user who kills what was started means the program. A signal sent to this process is
     sent on; one that a terminal sent to the whole process group has reached the child already.
 
     Args:
         command: The program and its arguments.
         environment: All of its environment.
-        started: Called with its process id once the program runs.
+        started: Called with its process id once the program runs. It must not raise: this process would end, and the
+            program with it.
 
     Raises:
         FileNotFoundError: there is no such command.
         OSError: the command cannot be executed.
     """
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ignored = {signal.SIGCHLD} if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN else set()
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
     with _held_back(PASSED_ON) as mask:
-        child = os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_SET_BY_PYTHON)
-        waker = threading.Thread(target=_wake_when_ended, args=(child, threading.get_ident()), daemon=True)
-        waker.start()
+        child = start_child(command, environment, mask, ignored)
+        waker = _start_waker(child)
+        patience_s = _POLL_S if waker is None else _LONG_S
         started(child)
         while True:
-            told = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
-            if told.si_signo == signal.SIGCHLD:
+            told = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, patience_s)
+            if told is None or told.si_signo == signal.SIGCHLD:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
-                    waker.join()
+                    if waker is not None:
+                        waker.join()
                     return os.waitstatus_to_exitcode(status)
             elif told.si_code != _SI_KERNEL:
                 os.kill(child, told.si_signo)
+
+
+def _start_waker(child: int) -> threading.Thread | None:
+    """Return a thread that wakes this one when the child has ended; None where no more threads can be made."""
+    waker = threading.Thread(target=_wake_when_ended, args=(child, threading.get_ident()), daemon=True)
+    try:
+        waker.start()
+    except RuntimeError:
+        return None
+    return waker
 
 
 def _wake_when_ended(child: int, waiter: int) -> None:
@@ -121,16 +137,18 @@ def _held_back(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def end_run(run_directory: Path, status: int, notes: Sequence[str] = ()) -> None:
+def end_run(run: NewRun, status: int, notes: Sequence[str] = ()) -> None:
     """Write into the manifest how the program ended, and ``notes``.
 
     Raises:
+        RunReplacedError: another recording has taken its place.
         OSError: the manifest cannot be written.
         InputError: the manifest cannot be read any more.
     """
     close_manifest(
-        run_directory,
+        run.directory,
         notes,
+        run_id=run.run_id,
         exit_status=status if status >= 0 else 128 - status,
         signal=-status if status < 0 else None,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpuledger.model.journal import REASONS, JournalWriter, Part
+from gpuledger.model.new_run import check_run, find_run_id
 
 
 class Drainable(Protocol):
@@ -61,10 +63,18 @@ class RankJournal:
         self._open_writer().write(part)
 
     def directory(self) -> Path:
-        """Return the rank's directory; it is claimed when first needed."""
-        return self._open_writer().directory.parent
+        """Return the rank's directory; it is claimed when first needed.
+
+        Raises:
+            RunReplacedError: another recording has taken the place of the run.
+        """
+        writer = self._open_writer()
+        writer.check()
+        return writer.directory.parent
 
     def _open_writer(self) -> JournalWriter:
         if self._writer is None:
-            self._writer = JournalWriter(self._directory() / "journal")
+            rank_directory = self._directory()
+            run = rank_directory.parent
+            self._writer = JournalWriter(rank_directory / "journal", check=partial(check_run, run, find_run_id(run)))
         return self._writer

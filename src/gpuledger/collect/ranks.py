@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.new_run import check_run
 from gpuledger.model.run import write_json
 
 
@@ -22,8 +23,10 @@ def claim_rank(run_directory: Path) -> Path:
     has begun begins it.
 
     Raises:
+        RunReplacedError: another recording has taken the place of the run that this process was started for.
         OSError: the directory cannot be made.
     """
+    check_launched_run(run_directory)
     if not (run_directory / "manifest.json").exists():
         _begin_run(run_directory)
     wanted = os.environ.get("RANK", "")
@@ -40,6 +43,17 @@ def claim_rank(run_directory: Path) -> Path:
         if wanted.isdecimal() and number != first:
             _leave_note(run_directory, f"Rank {number} here is one more process with RANK={first}.")
         return directory
+
+
+def check_launched_run(run_directory: Path) -> None:
+    """Do nothing where a run is the one that this process was started for, or where no launcher said which that is.
+
+    Raises:
+        RunReplacedError: another recording has taken its place.
+    """
+    run_id, _, place = os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")
+    if run_id and Path(place) == run_directory:  # a program may name another run for processes of its own
+        check_run(run_directory, run_id)
 
 
 def _leave_note(run_directory: Path, text: str) -> None:
@@ -59,10 +73,11 @@ def _begin_run(run_directory: Path) -> None:
     }
     run_directory.mkdir(parents=True, exist_ok=True)
     beside = run_directory / f"manifest.{os.getpid()}.json"
-    write_json(beside, new_manifest(run_directory.name, sys.orig_argv, settings))
+    manifest = new_manifest(run_directory.name, sys.orig_argv, settings)
+    write_json(beside, manifest)
     try:
         os.link(beside, run_directory / "manifest.json")
-        _begun.append((os.getpid(), run_directory))
+        _begun.append((os.getpid(), run_directory, manifest["run_id"]))
     except FileExistsError:
         return
     finally:
@@ -71,12 +86,12 @@ def _begin_run(run_directory: Path) -> None:
 
 def _end_begun() -> None:
     """Say that the process which began a run has ended; its exit status nobody knows."""
-    for pid, run_directory in _begun:
+    for pid, run_directory, run_id in _begun:
         if os.getpid() == pid:
             with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: it stays "running"
-                close_manifest(run_directory)
+                close_manifest(run_directory, run_id=run_id)
 
 
-_begun: list[tuple[int, Path]] = []
+_begun: list[tuple[int, Path, str]] = []
 atexit.register(_end_begun)
 """Here and not in :func:`_begin_run`: a session may claim its rank at exit, when it is too late to register."""

@@ -6,6 +6,7 @@ was not handled when text is compiled, and would end with status 1 instead of th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from gpuledger._version import __version__
 from gpuledger.collect.redact import redact
+from gpuledger.model.new_run import check_run
 from gpuledger.model.run import SUFFIX, rank_directories, read_json, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
 
@@ -26,6 +28,7 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
     return {
         "schema_version": SCHEMA_VERSION,
         "gpuledger_version": __version__,
+        "run_id": os.urandom(8).hex(),
         "name": name.removesuffix(SUFFIX),
         "command": redact(command),
         "started_ns": time.time_ns(),
@@ -38,13 +41,18 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
     }
 
 
-def close_manifest(run_directory: Path, notes: Sequence[str] = (), **facts: int | None) -> None:
+def close_manifest(
+    run_directory: Path, notes: Sequence[str] = (), *, run_id: str | None = None, **facts: int | None
+) -> None:
     """Write into the manifest that the run is complete, ``facts``, ``notes`` and those of processes below it.
 
     Raises:
+        RunReplacedError: the run there is not the one with the number ``run_id``, where that is given.
         OSError: the manifest cannot be written.
         InputError: the manifest cannot be read any more.
     """
+    if run_id is not None:
+        check_run(run_directory, run_id)
     manifest = read_json(run_directory / "manifest.json")
     notes = [*_left_notes(run_directory), *notes]
     if not notes and not rank_directories(run_directory):

@@ -46,13 +46,22 @@ class CardSampler:
         cards: An open NVML.
         directory: Where the journals go.
         clock: Returns Unix time in ns.
+        check: As in :class:`gpuledger.model.journal.JournalWriter`.
     """
 
-    def __init__(self, cards: Cards, directory: Path, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        cards: Cards,
+        directory: Path,
+        clock: Callable[[], int] = time.time_ns,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.failure: str | None = None
         self._cards = cards
         self._directory = directory
         self._clock = clock
+        self._check = check
         self._uuids = cards.card_uuids()
         self._before = {uuid: self._state(uuid) for uuid in self._uuids}
         self._log = CardLog()
@@ -121,7 +130,7 @@ class CardSampler:
         part = Part(facts={"card_uuids": self._uuids})
         self._log.take(part)
         hour, number = divmod(self._parts, PARTS_IN_JOURNAL)
-        writer = JournalWriter(self._directory / f"{hour:05d}", write_compressed)
+        writer = JournalWriter(self._directory / f"{hour:05d}", write_compressed, self._check)
         writer.next_part = number
         writer.write(part)
         self._parts += 1

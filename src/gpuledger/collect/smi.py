@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from gpuledger.collect.nvml import MemoryReading
+from gpuledger.collect.parent_death import dying_with
 from gpuledger.collect.sensors import SensorReading, choose_numbers
 from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.errors import NoDeviceError
@@ -34,8 +33,6 @@ _NEW = (
 )  # fmt: skip
 _OLD = (*_ALWAYS, "power.draw", "utilization.gpu", "clocks.sm", "temperature.gpu")
 _PATIENCE_S = 60.0
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
 
 Row = dict[str, Any]
 
@@ -122,9 +119,13 @@ class SmiStream:
         self.cards = [SmiCard(row, self) for row in rows]
         self._query = query
         ours, its = os.openpty()
+        die_with_us = dying_with(os.getpid())
         every_ms = max(interval_ns, SHORTEST_NS) // 1_000_000
         self._process = subprocess.Popen(
-            query.command("-lms", str(every_ms)), stdin=subprocess.DEVNULL, stdout=its, preexec_fn=_end_with_parent
+            query.command("-lms", str(every_ms)),
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            preexec_fn=die_with_us,
         )
         os.close(its)
         self._lines = os.fdopen(ours, "r", encoding="utf-8", errors="replace")
@@ -142,11 +143,6 @@ class SmiStream:
         """End the tool; it has inherited that SIGTERM is ignored."""
         self._process.kill()
         self._process.wait()
-
-
-def _end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _lines_until_the_end(stream: IO[str]) -> Iterator[str]:

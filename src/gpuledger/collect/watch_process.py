@@ -229,7 +229,7 @@ class Sampler:
                 self.family.look()
                 self._windows.end(order["window"], order["at_ns"])
             case "gone" if not self._stopping:
-                self._notes.append("gpuledger was killed; the samples end there, the command went on.")
+                self._notes.append("gpuledger was killed; the samples end there.")
                 self._windows.end_all(self._world.unix_ns())
                 self._stopping = True
             case "stop":
@@ -315,7 +315,8 @@ def main() -> None:
         _say(error=error.message, hint=error.hint)
         return
     world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
-    writer = JournalWriter(Path(order["directory"]), write_compressed)
+    os.chdir(order["run_directory"])  # which is found again where it has got another name since
+    writer = JournalWriter(Path("rank-0", "journal"), write_compressed)
     sampler = Sampler(source.cards, writer, source.interval_ns, world)
     if order["pid"] is not None:
         sampler.family.follow(order["pid"])

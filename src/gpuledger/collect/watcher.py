@@ -53,7 +53,7 @@ class Watcher:
             start_new_session=True,
         )
         order = {
-            "directory": str((directory / "rank-0" / "journal").absolute()),
+            "run_directory": str(directory.absolute()),
             "gpus": None if gpus is None else list(gpus),
             "interval_ns": interval_ns,
             "pid": pid,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
+from gpuledger.model.new_run import made_run
 from gpuledger.model.run import Run, read_run, write_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
@@ -63,20 +65,22 @@ def rows_to_table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, table.arrow_schema())
 
 
-def write_imported(run: ImportedRun, path: Path) -> Run:
-    """Return the run after writing it to ``path``, a directory that is not there yet.
+def write_imported(run: ImportedRun, path: Path, *, replace: bool = False) -> Run:
+    """Return the run after writing it to ``path``; with ``replace`` a run that is there goes when all is written.
 
     Raises:
-        OSError: it cannot be written.
+        FileExistsError: something is in ``path``, and ``replace`` is not given.
+        OSError: it cannot be written; nothing is left.
     """
-    path.mkdir(parents=True)
-    for rank in run.ranks:
-        directory = path / f"rank-{rank.number}"
-        directory.mkdir()
-        for name, table in rank.tables.items():
-            write_table(directory, table, name)
-        write_rank_manifest(directory, _rank_manifest(run, rank))
-    write_json(path / "manifest.json", _run_manifest(run))
+    manifest = _run_manifest(run)
+    with made_run(path, {**manifest, "status": "running"}, replace=replace) as made:
+        for rank in run.ranks:
+            directory = made.directory / f"rank-{rank.number}"
+            directory.mkdir()
+            for name, table in rank.tables.items():
+                write_table(directory, table, name)
+            write_rank_manifest(directory, _rank_manifest(run, rank))
+        write_json(made.directory / "manifest.json", manifest)
     return read_run(path)
 
 
@@ -103,6 +107,7 @@ def _run_manifest(run: ImportedRun) -> dict[str, Any]:
         **run.facts,
         "schema_version": SCHEMA_VERSION,
         "gpuledger_version": __version__,
+        "run_id": os.urandom(8).hex(),
         "name": run.name,
         "status": "complete",
         "imported": {"format": run.format, "files": list(run.files), "unread": list(run.unread)},

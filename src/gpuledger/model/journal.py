@@ -259,19 +259,28 @@ def write_compressed(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
 
 
 class JournalWriter:
-    """Writes parts into ``directory``, one after another, by :func:`write_plain` or :func:`write_compressed`."""
+    """Writes parts into ``directory``, one after another.
 
-    def __init__(self, directory: Path, save: Save = write_plain) -> None:
+    Args:
+        directory: Where they go; it is made with the first.
+        save: :func:`write_plain` or :func:`write_compressed`.
+        check: Called before each part; raises RunReplacedError where another run has taken the place of this one.
+    """
+
+    def __init__(self, directory: Path, save: Save = write_plain, check: Callable[[], None] = lambda: None) -> None:
         self.directory = directory
         self.next_part = 0
         self._save = save
+        self.check = check
 
     def write(self, part: Part) -> None:
         """Write one part: beside its place first, then renamed.
 
         Raises:
+            RunReplacedError: another run has taken the place of this one.
             OSError: the disk is full or the directory cannot be written; nothing half-written stays.
         """
+        self.check()
         text = {key: getattr(part, key) for key in TEXTS}
         text["journal_version"] = JOURNAL_VERSION
         blob = np.frombuffer(json.dumps(text).encode("utf-8", "surrogatepass"), dtype=np.uint8)

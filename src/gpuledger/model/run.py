@@ -7,6 +7,7 @@ process wrote while it ran, ``rank-N/<table>/part-*.parquet`` are the posted tab
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -70,9 +71,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
-    """Return the directory a new recording goes to; nothing is created, but ``--force`` removes an old run.
+    """Return the directory a new recording goes to; nothing is created or removed.
 
-    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken.
+    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken. Where ``out`` is a symbolic link
+    it is followed: the run that it leads to is the one to replace, and the link stays.
 
     Raises:
         UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed.
@@ -81,16 +83,19 @@ def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
         number = 1
         while True:
             path = Path(f"{stem}{SUFFIX}" if number == 1 else f"{stem}-{number}{SUFFIX}")
-            if not path.exists():
+            if not os.path.lexists(path):
                 return path
             number += 1
     path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+        if path.is_symlink():
+            raise UsageError(f"{out}: a symbolic link that leads to itself", hint="give another --out")
     if path.exists():
         if not force:
             raise UsageError(f"{path}: exists, will not overwrite", hint="give another --out, or --force")
         if not (path / "manifest.json").is_file():
             raise UsageError(f"{path}: exists and is not a run, will not remove it")
-        shutil.rmtree(path)
     return path
 
 

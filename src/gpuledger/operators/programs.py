@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from gpuledger.collect.parent_death import dying_with
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.operators.workload import Workload, read_workload
 
@@ -42,7 +43,9 @@ def capture_program(
         command = [sys.executable, "-m", "gpuledger.operators.child", str(order), *program]
         quiet = subprocess.DEVNULL if output is None else output
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        done = subprocess.run(command, env=environment, stdout=quiet, stderr=quiet, check=False)
+        done = subprocess.run(
+            command, env=environment, stdout=quiet, stderr=quiet, check=False, preexec_fn=dying_with(os.getpid())
+        )
         answer = order.with_name("outcome.json")
         if not answer.is_file():
             raise GpuLedgerError(f"{name}: the process that captured it ended with {done.returncode}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,10 +15,12 @@ from typing import Any, TextIO
 
 from gpuledger.analyze.posting import post_rank
 from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.collect.parent_death import dying_with
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal import read_journal
-from gpuledger.model.run import Run, read_run, write_json
+from gpuledger.model.new_run import made_run
+from gpuledger.model.run import Run, read_run
 from gpuledger.units import format_bytes
 from gpuledger.virtual.cards import HANDLES, Card
 from gpuledger.virtual.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
@@ -81,25 +84,29 @@ class Order:
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
 
 
-def estimate_program(order: Order, run_directory: Path, output: TextIO | None = None) -> Estimate:
+def estimate_program(
+    order: Order, run_directory: Path, output: TextIO | None = None, *, replace: bool = False
+) -> Estimate:
     """Return what a program would hold, after following its first steps in a child process.
 
     Args:
         order: The program and the card.
-        run_directory: Where the run is written; it must not exist.
+        run_directory: Where the run is written. Nothing is left of it where there is no answer.
         output: Where the program's own output goes; None drops it.
+        replace: Whether a run that is there is replaced, once there is an answer.
 
     Raises:
+        FileExistsError: something is in ``run_directory``, and ``replace`` is not given.
         InputError: the program raised, took no step, or needs what is not modelled.
         UsageError: there is nothing to run.
     """
     _check_program(order.program)
-    run_directory.mkdir(parents=True)
     manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
-    write_json(run_directory / "manifest.json", manifest)
-    outcome = _follow(order, run_directory, output)
-    _refuse_failure(order, outcome)
-    return finish(order, run_directory, tuple(outcome["notes"]))
+    with made_run(run_directory, manifest, replace=replace) as made:
+        outcome = _follow(order, made.directory, output)
+        _refuse_failure(order, outcome)
+        found = finish(order, made.directory, tuple(outcome["notes"]))
+    return dataclasses.replace(found, run=read_run(run_directory))
 
 
 def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimate:
@@ -150,7 +157,9 @@ def _follow(order: Order, run_directory: Path, output: TextIO | None) -> dict[st
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "gpuledger.virtual.child", str(place), *order.program]
         quiet = subprocess.DEVNULL if output is None else output
-        done = subprocess.run(command, env=environment, stdout=quiet, stderr=quiet, check=False)
+        done = subprocess.run(
+            command, env=environment, stdout=quiet, stderr=quiet, check=False, preexec_fn=dying_with(os.getpid())
+        )
         answer = place.with_name("outcome.json")
         if not answer.is_file():
             raise GpuLedgerError(f"{order.program[0]}: the process that followed it ended with {done.returncode}")

@@ -27,9 +27,20 @@ def _step_aside():
     __import__("sitecustomize")
 
 
+def _is_launched_run(place):
+    """Tell whether a run is the one that this process was started for: another may have replaced it since."""
+    run_id, _, launched = os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")
+    if not run_id or launched != place:
+        return True
+    with open(os.path.join(place, "manifest.json")) as stream:
+        return run_id in stream.read()
+
+
 def _leave_note(text):
     """Tell the run why this process is not in it."""
     try:
+        if not _is_launched_run(os.environ["GPULEDGER_RUN"]):
+            return
         directory = os.path.join(os.environ["GPULEDGER_RUN"], "notes")
         if not os.path.isdir(directory):
             os.makedirs(directory)
