@@ -23,14 +23,15 @@ import gpuledger.collect.session as sessions
 read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest['window']['last_step'])"
 for number in range(1, 5):
     step()
-    sessions._session.window.drain()
+    if number < 4:
+        sessions._session.window.drain()
     if number < 3:
         subprocess.run([sys.executable, "-c", read], check=True)
 model(torch.ones(8, 16))
 os.kill(os.getpid(), 9)
 """
 )
-"""Writes after each step, as a long recording does, is read after its first and its second one, dies in its fifth."""
+"""Writes a whole part after each step but the last, as long steps do, is read after its first and its second one, dies in its fifth."""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_show_works_on_what_was_written(run: Path) -> None:
 def test_a_damaged_journal_part_is_named_and_the_parts_before_it_kept(
     harm: Callable[[bytes], bytes], run: Path
 ) -> None:
-    last = sorted((run / "rank-0" / "journal").glob("*.npz"))[-1]
+    last = sorted((run / "rank-0" / "journal").iterdir())[-1]
     last.write_bytes(harm(last.read_bytes()))
     ended = show(run)
     assert ended.status == 0
@@ -104,7 +105,7 @@ def test_a_damaged_journal_part_is_named_and_the_parts_before_it_kept(
 
 
 def test_a_journal_damaged_from_the_first_part_on_is_an_empty_run(run: Path) -> None:
-    for part in (run / "rank-0" / "journal").glob("*.npz"):
+    for part in (run / "rank-0" / "journal").iterdir():
         part.write_bytes(b"PK")
     ended = show(run)
     assert ended.stderr.startswith(b"gpuledger: error: train.ledger: no allocation was recorded\n")

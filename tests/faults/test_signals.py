@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from programs import GPULEDGER, TRAIN, environment, execute, manifest, recorded, signalled, start, write_script
+
+from gpuledger.api import load
 
 WAITS = """
 import os, signal, sys, time
@@ -42,24 +45,28 @@ def test_the_programs_own_handler_is_called_once(number: signal.Signals, tmp_pat
     assert ended == type(ended)(5, f"told {int(number)}\n".encode(), b"")
 
 
-@pytest.mark.torch
-def test_sigterm_in_training_keeps_what_was_recorded(tmp_path: Path) -> None:
-    write_script(tmp_path, TRAIN + "step(); step()\nprint('ready', flush=True)\nwhile True: step()")
-    running = start(["train.py"], tmp_path, options=("-q", "--steps", "1:1000000"))
-    ended = signalled(running, signal.SIGTERM)
-    assert ended.status == -signal.SIGTERM
-    rank = manifest(tmp_path / "train.ledger" / "rank-0")
-    assert rank["status"] == "cut off"
-    assert rank["window"]["first_step"] == 1
+KILLED_IN_STEP_12 = """
+import os, signal
+for _ in range(11): step()
+model(torch.ones(8, 16))
+os.kill(os.getpid(), signal.{name})
+"""
 
 
 @pytest.mark.torch
-def test_sigkill_in_a_step_keeps_the_steps_before(tmp_path: Path) -> None:
-    write_script(tmp_path, TRAIN + "import os\nstep()\nmodel(torch.ones(8, 16))\nos.kill(os.getpid(), 9)")
-    ended = recorded(["train.py"], tmp_path, options=())
-    assert ended.status == -signal.SIGKILL
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_costs_the_step_it_comes_in_alone(number: signal.Signals, tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + KILLED_IN_STEP_12.format(name=number.name))
+    ended = recorded(["train.py"], tmp_path, options=("--steps", "1:100000"))
+    assert ended.status == -number
     assert b"gpuledger show train.ledger" in ended.stderr
-    assert manifest(tmp_path / "train.ledger" / "rank-0")["window"]["last_step"] == 1
+    rank = load(tmp_path / "train.ledger").rank()
+    assert (rank.manifest["status"], rank.manifest["damaged"]) == ("cut off", [])
+    assert rank.manifest["window"] == {"first_step": 1, "last_step": 11, "asked": [1, 100000]}
+    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    steps = rank.table("steps", ("step", "start_index", "end_index")).to_pylist()
+    assert [row["step"] for row in steps] == list(range(1, 12))
+    assert all(before["end_index"] + 1 == after["start_index"] for before, after in pairwise(steps))
 
 
 def on_terminal(directory: Path, options: list[str]) -> tuple[int, bytes]:

@@ -28,6 +28,7 @@ from gpuledger.analyze.rows import (
     window_table,
 )
 from gpuledger.model.journal import OWN_ERROR, REASONS, Journal, read_journal
+from gpuledger.model.journal_log import journal_files
 from gpuledger.model.run import read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
@@ -38,12 +39,16 @@ def is_posted(rank_directory: Path) -> bool:
     """Return whether the tables hold all of the journal; a process that still runs may have written more since."""
     if not (rank_directory / "manifest.json").is_file():
         return False
-    parts = _count_parts(rank_directory)
-    return int(read_json(rank_directory / "manifest.json").get("journal_parts", parts)) >= parts
+    files, size_bytes = _extent(rank_directory)
+    manifest = read_json(rank_directory / "manifest.json")
+    posted = int(manifest.get("journal_parts", files)), int(manifest.get("journal_bytes", size_bytes))
+    return posted[0] >= files and posted[1] >= size_bytes
 
 
-def _count_parts(rank_directory: Path) -> int:
-    return sum(1 for _ in (rank_directory / JOURNAL_DIRECTORY).glob("*.npz"))
+def _extent(rank_directory: Path) -> tuple[int, int]:
+    """Return the number of a journal's files and their bytes: the last file grows."""
+    files = journal_files(rank_directory / JOURNAL_DIRECTORY)
+    return len(files), sum(place.stat().st_size for place in files)
 
 
 def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -58,14 +63,14 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
         InputError: a directory that is written to is a link.
         OSError: the tables cannot be written.
     """
-    parts = _count_parts(rank_directory)
+    files, size_bytes = _extent(rank_directory)
     journal = read_journal(rank_directory / JOURNAL_DIRECTORY)
     books = device_books(journal)
     owned = own_spans(journal)
     for name, table in build_tables(journal, books, owned).items():
         write_table(rank_directory, table, name)
     manifest = build_manifest(journal, books, int(rank_directory.name.removeprefix("rank-")))
-    manifest["journal_parts"] = parts
+    manifest |= {"journal_parts": files, "journal_bytes": size_bytes}
     if libraries is not None:
         manifest["libraries"] = libraries
     if owned is not None:

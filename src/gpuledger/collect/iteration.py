@@ -231,6 +231,8 @@ def own_bytes(tensor: Any) -> int:
 class _KeptJournal(RankJournal):
     """A journal that is kept in memory; ``known`` keeps names and modules, which are told only once, for good."""
 
+    keeps_steps = False
+
     def __init__(self, sources: list[Any], known: Part) -> None:
         super().__init__(Path, sources)
         self.parts: list[Part] = []
@@ -238,9 +240,7 @@ class _KeptJournal(RankJournal):
 
     def write(self) -> None:
         """Keep what is waiting as one part."""
-        part, self.part = self.part, Part()
-        for source in self.sources:
-            source.drain(part)
+        part = self._take_part()
         self._known.names += part.names
         self._known.modules += part.modules
         part.names, part.modules = [], []

@@ -55,6 +55,7 @@ class CudaRecorder:
         self._open = False
         self._snapshots = 0
         self._with_stacks = False
+        self._seen_in_use = False
 
     def open(self, part: Part, living: Living) -> None:
         """Start the history and note what is alive already."""
@@ -104,10 +105,16 @@ class CudaRecorder:
             )
 
     def drain(self, part: Part, reason: str) -> None:
-        """Move the history into ``part`` and clear it."""
-        snapshot = torch_private.full_snapshot()
+        """Move the history into ``part`` and clear it; segments and blocks are looked at once, at the first step's end.
+
+        Looking at them takes as long as there are blocks, which would be too long at every step's end.
+        """
+        events_alone = reason == "step_end" and self._seen_in_use
+        snapshot = torch_private.trace_snapshot() if events_alone else torch_private.full_snapshot()
         torch_private.start_history(stacks=self._with_stacks, max_entries=MAX_ENTRIES, clear=True)
-        self._note_snapshot(part, snapshot, reason)
+        if not events_alone:
+            self._seen_in_use = True
+            self._note_snapshot(part, snapshot, reason)
         self._note_events(part, snapshot)
 
     def is_closed(self) -> bool:

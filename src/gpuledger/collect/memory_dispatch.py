@@ -95,6 +95,7 @@ class DispatchRecorder:
         self._ended: deque[_Death] = deque()
         self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
         self._operators: dict[Any, int] = {}
+        self._told_operators = 0
         self._held: dict[int, list[int]] = {}
         self._next_pseudo = _PSEUDO_ADDRESS
 
@@ -153,7 +154,9 @@ class DispatchRecorder:
         events, self._events = self._events, []
         if self._unseen:
             part.notes.append(UNSEEN_THREADS)
-        part.facts["operators"] = [str(operator) for operator in self._operators]
+        if len(self._operators) != self._told_operators:
+            self._told_operators = len(self._operators)
+            part.facts["operators"] = [str(operator) for operator in self._operators]
         if not events:
             return
         names = ("device_idx", "action", "address", "bytes", "time_ns", "tag_id", "stack_id", "operator_id")

@@ -27,6 +27,9 @@ class RankJournal:
         sources: What is drained into each part before it is written.
     """
 
+    keeps_steps = True
+    """Whether each step is written at its end, for a process that is killed."""
+
     def __init__(self, directory: Callable[[], Path], sources: list[Drainable]) -> None:
         self.part = Part()
         self.sources = sources
@@ -46,9 +49,10 @@ class RankJournal:
         """Keep facts; a later one of the same name replaces an earlier one."""
         self.part.facts.update(facts)
 
-    def pause(self, reason: str, started_ns: int) -> None:
-        """Note that the program was kept waiting since ``started_ns``."""
-        duration_ns = time.time_ns() - started_ns
+    def pause(self, reason: str, started_ns: int, duration_ns: int | None = None) -> None:
+        """Note that the program was kept waiting since ``started_ns``, until now where no duration is given."""
+        if duration_ns is None:
+            duration_ns = time.time_ns() - started_ns
         self.part.add("pauses", reason=REASONS.index(reason), start_ns=started_ns, duration_ns=duration_ns)
 
     def write(self) -> None:
@@ -57,10 +61,21 @@ class RankJournal:
         Raises:
             OSError: it cannot be written; what was waiting is lost.
         """
+        self._open_writer().write(self._take_part())
+
+    def append(self) -> None:
+        """Write what is waiting at the end of a file that grows, for a fraction of the time.
+
+        Raises:
+            OSError: it cannot be written; what was waiting is lost.
+        """
+        self._open_writer().append(self._take_part())
+
+    def _take_part(self) -> Part:
         part, self.part = self.part, Part()
         for source in self.sources:
             source.drain(part)
-        self._open_writer().write(part)
+        return part
 
     def directory(self) -> Path:
         """Return the rank's directory; it is claimed when first needed.

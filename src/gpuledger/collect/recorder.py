@@ -34,7 +34,7 @@ class Recorder(Protocol):
         """Append the allocator's counters of every device in use to ``part``."""
 
     def drain(self, part: Part, reason: str) -> None:
-        """Move every event since the last drain into ``part``."""
+        """Move every event since the last drain into ``part``; ``step_end`` says that this happens after every step."""
 
     def is_closed(self) -> bool:
         """Return whether nothing of it is installed."""

@@ -353,6 +353,7 @@ class Session:
             self.window.open()
         elif self.steps.seen > self.settings.last_step and self._later.end_step():
             self._end()
+            self.journal.append()  # whatever becomes of the program from here on
 
     def _begin_later_passes(self) -> None:
         """The window has closed: go on with other quantities, and see calls where they are the steps."""

@@ -23,7 +23,11 @@ from gpuledger.collect.tags import TagBook
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
-"""Events after which a long window is drained at the next step's end."""
+"""Events after which a window that is kept in memory is drained at the next step's end; twice as many end a wait for
+that."""
+
+NOTED_NS = 10_000_000
+"""Time spent in writing steps that is noted as one pause: a row for each would outgrow what is written."""
 
 EVENT_BYTES = 512
 """Host memory an event takes while it waits: about 250 bytes in the allocator, as much again while it is drained."""
@@ -82,6 +86,7 @@ class MemoryWindow:
         self._phases_before: list[Phase] = []
         self._drained_events = 0
         self._most_events = 0
+        self._kept_ns = self._unnoted_ns = 0
         self._allocations = 0
         self.step_allocations = 0
         """The most allocations that a recorded step has made."""
@@ -123,6 +128,7 @@ class MemoryWindow:
             self.see_again()
         self.read_counters("close")
         self._note_recorder_bytes()
+        self._note_keeping()
         self.close_recorder()
         self._journal.fact(closed=reason, collectives=collectives_backend())
         self._journal.pause("close", started_ns)
@@ -153,7 +159,9 @@ class MemoryWindow:
         if self._steps.seen >= self._settings.last_step:
             self.close("last step")
             return True
-        if self._steps.seen == self._settings.first_step or self._waiting_events() > DRAIN_EVENTS:
+        if self._journal.keeps_steps:
+            self._keep_step()
+        elif self._waiting_events() > DRAIN_EVENTS:
             self.drain()
         self._begin_step()
         self.phases.change(self.phases.phase, step=self._steps.seen + 1)
@@ -250,6 +258,25 @@ class MemoryWindow:
         self._drained_events += waiting
         self._journal.pause("drain", started_ns)
         self._journal.write()
+
+    def _keep_step(self) -> None:
+        """Write what the step left, for a process that is killed in the next one, which begins when this is done."""
+        started_ns = time.time_ns()
+        waiting = self._note_recorder_bytes()
+        self.recorder.drain(self._journal.part, "step_end")
+        self._drained_events += waiting
+        if self._unnoted_ns > NOTED_NS:
+            self._note_keeping()
+        self._journal.append()
+        self._kept_ns = started_ns
+        self._unnoted_ns += time.time_ns() - started_ns
+        self._steps.restart_clock()
+
+    def _note_keeping(self) -> None:
+        """Note how long the program was kept waiting between steps: once for many, which are short."""
+        unnoted_ns, self._unnoted_ns = self._unnoted_ns, 0
+        if unnoted_ns:
+            self._journal.pause("drain", self._kept_ns, unnoted_ns)
 
     def _waiting_events(self) -> int:
         return sum(sum(pair) for pair in self.recorder.counts().values()) - self._drained_events

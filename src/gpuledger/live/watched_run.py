@@ -17,6 +17,7 @@ from gpuledger.analyze.live import device_indices, pick_device
 from gpuledger.analyze.posting import post_rank
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.files import refuse_links, write_whole
+from gpuledger.model.journal_log import journal_files
 from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories, read_json
 
 
@@ -52,7 +53,9 @@ class WatchedRun:
         recorded = self._recorded()
         ranks = [directory for _, directory in rank_directories(recorded)]
         parts = [
-            place for directory in ranks for place in (*directory.glob("journal/*.npz"), directory / "manifest.json")
+            place
+            for directory in ranks
+            for place in (*journal_files(directory / "journal"), directory / "manifest.json")
         ]
         parts = [place for place in parts if place.exists()]
         seen = recorded, len(parts), sum(place.stat().st_size for place in parts)

@@ -1,7 +1,8 @@
 """The journal: what the recorded process writes down while it runs, before anything is posted to accounts.
 
 A journal is a directory of numbered parts. Each part is one ``.npz`` (arrays only, never a pickle) that is written
-beside its place and renamed, so a killed process leaves whole parts behind. Writing needs numpy alone: the recorded
+beside its place and renamed, or a file that grows with each step (:mod:`.journal_log`), so a killed process leaves all
+behind but the step it was in. Writing needs numpy alone: the recorded
 program is not made to load a Parquet library. :mod:`gpuledger.analyze.posting` turns a journal into the run's tables.
 
 Arrays are named ``table.column``; all rows of one table in one part have the same length. Small things without a
@@ -10,6 +11,7 @@ fixed width (names, modules, stacks, notes) travel as one JSON text per part.
 
 from __future__ import annotations
 
+import array
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.errors import InputError
+from gpuledger.model import journal_log
 from gpuledger.model.files import replaced
+from gpuledger.model.journal_log import LARGEST_BYTES, JournalLog, journal_files, pack_entry, read_log
 
 JOURNAL_VERSION = 1
 
@@ -187,6 +191,9 @@ COLUMNS: dict[str, dict[str, str]] = {
 }
 """Every journal table: column -> numpy type. -1 stands for "none" in id columns; -1 or NaN for what was not read."""
 
+_TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
+"""Types of columns in the words of ``array``."""
+
 REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy")
 """Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
 
@@ -232,6 +239,44 @@ class Part:
                 joined[f"{table}.{name}"] = np.concatenate([piece[name] for piece in pieces])
         return joined
 
+    def packed(self) -> tuple[dict[str, int], list[bytes]]:
+        """Return the rows of every table, and its columns' values in their order in :data:`COLUMNS`.
+
+        Raises:
+            ValueError: a column is missing or unknown.
+        """
+        rows: dict[str, int] = {}
+        values: list[bytes] = []
+        for table, batches in self.rows.items():
+            packed = [_pack_columns(table, batch) for batch in batches]
+            rows[table] = sum(length for length, _ in packed)
+            for pieces in zip(*(columns for _, columns in packed), strict=True):
+                values += pieces
+        return rows, values
+
+
+def _pack_columns(table: str, given: dict[str, Any]) -> tuple[int, list[bytes]]:
+    """Return the number of rows of a batch, and each column's values as bytes. For few rows ``array`` beats numpy."""
+    expected = COLUMNS[table]
+    if given.keys() != expected.keys():
+        raise ValueError(f"{table}: columns {sorted(set(given) ^ set(expected))} missing or unknown")
+    columns = []
+    length = 1
+    for name, kind in expected.items():
+        value = given[name]
+        if isinstance(value, (list, tuple)):
+            column = array.array(_TYPE_CODES[kind], value).tobytes()
+        elif isinstance(value, (int, float)):
+            column = array.array(_TYPE_CODES[kind], (value,)).tobytes()
+        else:
+            column = np.asarray(value, dtype=kind).tobytes()
+        columns.append(column)
+        length = max(length, len(column) // int(kind[1:]))
+    sizes = (length * int(kind[1:]) for kind in expected.values())
+    return length, [
+        column if len(column) == size else column * length for column, size in zip(columns, sizes, strict=True)
+    ]
+
 
 def _columns_of(table: str, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Return one batch of rows as arrays of one length."""
@@ -271,6 +316,7 @@ class JournalWriter:
         self.directory = directory
         self.next_part = 0
         self._save = save
+        self._log: JournalLog | None = None
         self.check = check
 
     def write(self, part: Part) -> None:
@@ -280,16 +326,42 @@ class JournalWriter:
             RunReplacedError: another run has taken the place of this one.
             OSError: the disk is full or the directory cannot be written; nothing half-written stays.
         """
-        self.check()
-        text = {key: getattr(part, key) for key in TEXTS}
-        text["journal_version"] = JOURNAL_VERSION
-        blob = np.frombuffer(json.dumps(text).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+        blob = np.frombuffer(json.dumps(_text_of(part)).encode("utf-8", "surrogatepass"), dtype=np.uint8)
         arrays = part.arrays()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        place = self.directory / f"{self.next_part:05d}.npz"
+        place = self._next_place(".npz")
         with replaced(place) as stream:
             self._save(stream, text=blob, **arrays)
+        self._begin_next()
+
+    def append(self, part: Part) -> None:
+        """Write one part as an entry of a file that grows: it takes a small fraction of what :meth:`write` takes.
+
+        Raises:
+            RunReplacedError: another run has taken the place of this one.
+            OSError: the disk is full or the directory cannot be written; the entries before stay.
+        """
+        rows, values = part.packed()
+        entry = pack_entry(_text_of(part), rows, values)
+        if self._log is not None and self._log.size_bytes > LARGEST_BYTES:
+            self._begin_next()
+        if self._log is None:
+            self._log = JournalLog(self._next_place(journal_log.SUFFIX))
+        self._log.append(entry)
+
+    def _next_place(self, suffix: str) -> Path:
+        self.check()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self._log is not None:
+            self._begin_next()
+        return self.directory / f"{self.next_part:05d}{suffix}"
+
+    def _begin_next(self) -> None:
+        self._log = None
         self.next_part += 1
+
+
+def _text_of(part: Part) -> dict[str, Any]:
+    return {**{key: getattr(part, key) for key in TEXTS}, "journal_version": JOURNAL_VERSION}
 
 
 @dataclass(frozen=True)
@@ -332,14 +404,19 @@ def read_journal(directory: Path) -> Journal:
 
     A damaged part ends the reading, since what follows it cannot be placed; it is named in ``damaged``.
     """
-    parts, damaged = [], []
-    for path in sorted(directory.glob("*.npz")):
+    parts = []
+    for path in journal_files(directory):
+        if path.suffix == journal_log.SUFFIX:
+            content, problem = read_log(path, COLUMNS, TEXTS)
+            parts.append(content)
+            if problem is not None:
+                return _joined(parts, [problem])
+            continue
         try:
             parts.append(_read_part(path))
         except InputError as error:
-            damaged.append(error.message)
-            break
-    return _joined(parts, damaged)
+            return _joined(parts, [error.message])
+    return _joined(parts, [])
 
 
 def journal_of(parts: Iterable[Part]) -> Journal:
@@ -352,8 +429,8 @@ def _joined(parts: list[tuple[dict[str, NDArray[Any]], dict[str, Any]]], damaged
     gathered: dict[str, list[NDArray[Any]]] = {}
     journal = Journal(tables={}, names=[], modules=[], stacks=[], notes=[], facts={}, damaged=damaged)
     for columns, text in parts:
-        for key, array in columns.items():
-            gathered.setdefault(key, []).append(array)
+        for key, values in columns.items():
+            gathered.setdefault(key, []).append(values)
         journal.names.extend(text["names"])
         journal.modules.extend(text["modules"])
         journal.stacks.extend([(str(f), int(n), str(q)) for f, n, q in stack] for stack in text["stacks"])

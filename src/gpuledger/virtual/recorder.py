@@ -79,7 +79,8 @@ class VirtualRecorder:
         device = self._device
         events, device.events = device.events, []
         part.facts["operators"] = list(device.operators)
-        self._note_snapshot(part, reason, len(events))
+        if reason != "step_end":
+            self._note_snapshot(part, reason, len(events))
         if not events:
             return
         columns = dict(zip(_COLUMNS, zip(*events, strict=True), strict=True))

@@ -1,0 +1,149 @@
+"""A file of a journal that grows by one entry at a time: what each recorded step left, written at its end.
+
+A part of its own for every step would be a file for every step, and take milliseconds. An entry is one ``write`` of
+what is there anyway; the file is opened and closed for each, so that no descriptor stays open in the program.
+
+The file begins with :data:`MAGIC`. An entry is its length and checksum (:data:`_HEAD`), then the length of a JSON text,
+that text, and the columns' values one after another. The text holds what a part's text holds and ``rows``, the number
+of rows of each table; a table's columns follow in their order in the journal's list of columns, little-endian.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.errors import InputError
+
+SUFFIX = ".log"
+MAGIC = b"GPULEDGER JOURNAL LOG 1\n"
+_HEAD = struct.Struct("<QI")
+_LENGTH = struct.Struct("<I")
+
+LARGEST_BYTES = 8 << 20
+"""Bytes after which the next entry begins a new file, so that reading one takes little memory."""
+
+Columns = Mapping[str, Mapping[str, str]]
+Content = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+
+
+def journal_files(directory: Path) -> list[Path]:
+    """Return the files of a journal in the order in which they were begun."""
+    return sorted(place for place in directory.glob("*") if place.suffix in (".npz", SUFFIX))
+
+
+def pack_entry(text: Mapping[str, Any], rows: Mapping[str, int], values: Iterable[bytes]) -> bytes:
+    """Return an entry: ``values`` are the columns of the tables in ``rows``."""
+    told = json.dumps({**text, "rows": rows}).encode("utf-8", "surrogatepass")
+    payload = b"".join((_LENGTH.pack(len(told)), told, *values))
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+class JournalLog:
+    """A file that entries are appended to; it is made with the first."""
+
+    def __init__(self, path: Path) -> None:
+        self.size_bytes = 0
+        self._path = path
+        self._inode = -1
+
+    def append(self, entry: bytes) -> None:
+        """Write an entry at the end.
+
+        Raises:
+            OSError: it cannot be written, or the file is not the one that was written before. The entries before stay.
+        """
+        first = not self.size_bytes
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        place = os.open(self._path, flags | (os.O_CREAT | os.O_EXCL if first else 0), 0o666)
+        try:
+            found = os.fstat(place)
+            if not first and (found.st_ino, found.st_size) != (self._inode, self.size_bytes):
+                raise OSError(errno.ESTALE, "another process has written here", str(self._path))
+            self._inode = found.st_ino
+            self._write(place, MAGIC + entry if first else entry)
+        finally:
+            os.close(place)
+
+    def _write(self, place: int, content: bytes) -> None:
+        written = 0
+        try:
+            while written < len(content):  # not all at once where the disk is nearly full
+                written += os.write(place, content[written:])
+        except OSError:
+            os.ftruncate(place, self.size_bytes)
+            raise
+        self.size_bytes += written
+
+
+def read_log(path: Path, columns: Columns, texts: Iterable[str]) -> tuple[Content, str | None]:
+    """Return arrays by ``table.column`` and texts of all entries joined, and what is damaged.
+
+    Entries before the damage are kept; memory is a small multiple of the file.
+
+    Args:
+        path: The file.
+        columns: Every table's columns with their numpy types.
+        texts: The texts of an entry: lists that are put together, and ``facts``, where later ones win.
+    """
+    gathered: dict[str, bytearray] = {}
+    told: dict[str, Any] = {name: {} if name == "facts" else [] for name in texts}
+    problem = None
+    try:
+        with memoryview(path.read_bytes()) as content:
+            _read_entries(content, columns, gathered, told)
+    except Exception as error:  # whatever damaged bytes make json and numpy raise
+        problem = f"{path.name}: damaged journal part: {error.message if isinstance(error, InputError) else error}"
+    arrays = {}
+    for name, values in gathered.items():
+        table, _, column = name.partition(".")
+        arrays[name] = np.frombuffer(values, np.dtype(columns[table][column]).newbyteorder("<"))
+    return (arrays, told), problem
+
+
+def _read_entries(content: memoryview, columns: Columns, gathered: dict[str, bytearray], told: dict[str, Any]) -> None:
+    if content[: len(MAGIC)] != MAGIC:
+        raise InputError("not a journal's log")
+    place = len(MAGIC)
+    while place < len(content):
+        if len(content) - place < _HEAD.size:
+            raise InputError("the last entry is cut off")
+        length, checksum = _HEAD.unpack_from(content, place)
+        place += _HEAD.size
+        payload = content[place : place + length]
+        if len(payload) < length:
+            raise InputError("the last entry is cut off")
+        if zlib.crc32(payload) != checksum:
+            raise InputError(f"the entry at byte {place} is not what was written")
+        _read_entry(payload, columns, gathered, told)
+        place += length
+
+
+def _read_entry(payload: memoryview, columns: Columns, gathered: dict[str, bytearray], told: dict[str, Any]) -> None:
+    """Add one entry; nothing of it where it is damaged."""
+    begin = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
+    text = json.loads(bytes(payload[_LENGTH.size : begin]).decode("utf-8", "surrogatepass"))
+    rows = text["rows"]
+    sizes = [
+        (f"{table}.{column}", rows[table] * np.dtype(kind).itemsize)
+        for table in rows
+        for column, kind in columns[table].items()
+    ]
+    if any(size < 0 for _, size in sizes) or sum(size for _, size in sizes) != len(payload) - begin:
+        raise InputError("the columns of an entry do not have the length that it says")
+    if not all(isinstance(text[name], type(kept)) for name, kept in told.items()):
+        raise InputError("an entry's texts are not what they should be")
+    for name, size in sizes:
+        gathered.setdefault(name, bytearray()).extend(payload[begin : begin + size])
+        begin += size
+    for name, kept in told.items():
+        kept.update(text[name]) if isinstance(kept, dict) else kept.extend(text[name])
