@@ -28,12 +28,13 @@ NAME.ledger/
     blocks/part-00000.parquet      one directory per table below; a table nobody wrote is absent
     …
     journal/00000.npz              what the process wrote while it ran; everything above is made from it
+    journal/00001.log              the same, appended to at the end of each recorded step
   rank-1/ …
   notes/1234.txt                   a process that could not be recorded says why; absent where there is none
 ```
 
-Every file is written beside its place and renamed, so a killed run leaves whole files: its manifest's `status` says
-`cut off`. A reader refuses a `schema_version` newer than its own; a new column alone does not raise it.
+Every file but a journal's `.log` is written beside its place and renamed, so a killed run leaves whole files and all
+steps but the one it was in: its manifest's `status` says `cut off`. `run_id` tells a run from others of its name. A reader refuses a `schema_version` newer than its own; a new column alone does not raise it.
 
 Integers are in base units, and the unit is in the column's name. Missing is null (in JSON: null or absent, with a
 sentence in `notes`), never 0. An event is one entry of the allocator's history; `index` i is a device's i-th event, and

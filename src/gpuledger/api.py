@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from gpuledger.analyze.diff import Diff
     from gpuledger.collect.energy_meter import EnergyMeter
     from gpuledger.collect.session import Session
-    from gpuledger.model.new_run import NewRun
 
 MEMORY_ALONE = "memory"
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -220,20 +219,27 @@ class Recording:
         self._devices = devices
         self._session: Session | None = None
         self._run_id: str | None = None
+        self.recorded_by: Path | None = None
+        """The run that ``gpuledger run`` records the process into: this recording stands for it and holds nothing."""
         self.path: Path | None = None
-        """Directory of the run, once it has begun."""
+        """Directory of the run, once it has begun; below ``gpuledger run``, of that run."""
 
     def __enter__(self) -> Recording:
-        """Begin recording.
+        """Begin recording; nothing begins below ``gpuledger run``, which records the whole process.
 
         Raises:
-            UsageError: the output exists, or another recording is under way in this process.
+            UsageError: the output exists, or another recording of the program's is under way in this process.
         """
         from gpuledger.collect import session as sessions
+        from gpuledger.collect.energy_meter import begin_meter
+        from gpuledger.collect.outer_run import find_outer_run
         from gpuledger.collect.settings import DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP, RecordSettings, parse_passes
 
-        sessions.refuse_second()
         passes = parse_passes(self._passes)
+        self.path = self.recorded_by = find_outer_run()
+        if self.recorded_by is not None:
+            return self
+        sessions.refuse_second()
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
         first, last = self._steps or everything
@@ -242,7 +248,7 @@ class Recording:
         with made_run(self.path, new_manifest(self.name, (), {}), replace=self._force) as made:
             self._run_id = made.run_id
         if "energy" in passes and self._devices != "cpu":
-            self._meter = _begin_meter(made)
+            self._meter = begin_meter(made)
         self._session = sessions.start_recording(settings, self.path / "rank-0")
         return self
 
@@ -253,6 +259,8 @@ class Recording:
         """Return how far it is, in words; nothing is raised where its run is damaged or gone."""
         if self.path is None:
             return "not begun"
+        if self.recorded_by is not None:
+            return f"recorded by gpuledger run into {self.recorded_by.name}, which holds it"
         if self._session is not None:
             return f"recording into {self.path.name}, {counted(self._session.steps.seen, 'step')}"
         try:
@@ -264,6 +272,8 @@ class Recording:
 
     def step(self) -> None:
         """Mark the end of a step. Without it steps are told by the optimizer, or by calls of the outermost module."""
+        if self.recorded_by is not None:
+            return  # its steps are told as without this recording, which may begin late and end early
         if self._session is None:
             raise UsageError("recording.step(): nothing is being recorded", hint="use it inside the with-block")
         self._session.mark_step()
@@ -274,6 +284,8 @@ class Recording:
         """End recording and post it; an exception of the block goes on as it is."""
         from gpuledger.collect import session as sessions
 
+        if self.recorded_by is not None:
+            return
         assert self._session is not None
         assert self.path is not None
         session, self._session = self._session, None
@@ -291,31 +303,37 @@ class Recording:
             error.add_note(f"gpuledger: {self.path.name} could not be written: {failure}")
 
     def run(self) -> Run:
-        """Return the finished run.
+        """Return the finished run; where ``gpuledger run`` records the process, that run as far as it is written.
 
         Raises:
             UsageError: it is not finished.
         """
+        if self.recorded_by is not None:
+            return load(self.recorded_by)
         if self.path is None or self._session is not None:
             raise UsageError("recording.run(): the recording has not ended", hint="use it after the with-block")
         return load(self.path)
 
     def _repr_html_(self) -> str | None:
         """Return the finished run as a notebook shows it; None until then."""
-        return None if self.path is None or self._session is not None else self.run()._repr_html_()
+        pending = self.path is None or self._session is not None or self.recorded_by is not None
+        return None if pending else self.run()._repr_html_()
 
     @property
     def metrics(self) -> dict[str, float]:
         """Return the figures of the finished recording by name, such as ``step_energy_j``.
 
-        Those it does not have are left out.
+        Those it does not have are left out. Where ``gpuledger run`` records the process, they are that run's so far.
 
         Raises:
             UsageError: it is not finished.
         """
         from gpuledger.analyze.metrics import headline
 
-        return headline(self.run().rank())
+        if self.recorded_by is None:
+            return headline(self.run().rank())
+        mine = [rank for rank in self.run().ranks if rank.manifest.get("pid") == os.getpid()]
+        return headline(mine[0]) if mine else {}
 
     @property
     def peak_allocated_bytes(self) -> int | None:
@@ -385,14 +403,3 @@ def record(
             its own; with more than memory ``steps`` is (1, 3) where it is not given.
     """
     return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)
-
-
-def _begin_meter(run: NewRun) -> EnergyMeter | None:
-    """Return what reads the cards' energy from now on; None where there is no driver, or no card that can be read."""
-    from gpuledger.collect.energy_meter import open_meter
-    from gpuledger.collect.nvml import open_nvml
-
-    meter = None if open_nvml() is None else open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
-    if meter is not None:
-        meter.start()
-    return meter

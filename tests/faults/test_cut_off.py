@@ -31,7 +31,10 @@ model(torch.ones(8, 16))
 os.kill(os.getpid(), 9)
 """
 )
-"""Writes a whole part after each step but the last, as long steps do, is read after its first and its second one, dies in its fifth."""
+"""Writes a whole part after each step but the last, as long steps do, and dies in its fifth.
+
+It is read after its first and its second one.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -347,13 +347,10 @@ def test_nothing_stays_installed_and_peaks_are_the_programs_own(tmp_path: Path) 
     assert not torch._C._cuda_isHistoryEnabled()
 
 
-def test_a_long_window_drains_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuledger.collect import window
-
-    monkeypatch.setattr(window, "DRAIN_EVENTS", 500)
+def test_a_long_window_drains_and_loses_nothing(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     rank = record(tmp_path, lambda _: train(model, optimizer, steps=60))
     drains = [pause for pause in rank.manifest["pauses"] if pause["reason"] == "drain"]
-    assert len(drains) > 5
+    assert 1 <= len(drains) < 60
     assert rank.manifest["recorder_bytes"] < 2_000 * 512

@@ -235,9 +235,9 @@ def _step_rows(journal: Journal, book: DeviceBook) -> dict[str, Any]:
 
 def _first_event_of(book: DeviceBook, steps: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the index of the first event tagged with each step; -1 where there is none."""
-    tagged = book.owners.event_tags.step
-    found = [np.flatnonzero(tagged == step)[:1] for step in steps.tolist()]
-    return np.array([int(place[0]) if place.size else -1 for place in found], dtype=np.int64)
+    found, first = np.unique(book.owners.event_tags.step, return_index=True)
+    place = dict(zip(found.tolist(), first.tolist(), strict=True))
+    return np.array([place.get(step, -1) for step in steps.tolist()], dtype=np.int64)
 
 
 def span_table(books: list[DeviceBook], owned: OwnedSpans | None, first_name: int) -> pa.Table:

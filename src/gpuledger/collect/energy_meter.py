@@ -7,13 +7,14 @@ into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is t
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuledger.collect.card_log import CardLog
 from gpuledger.collect.edges import EdgeFinder
@@ -23,6 +24,9 @@ from gpuledger.collect.tick_phase import TickPhase
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
+
+if TYPE_CHECKING:
+    from gpuledger.model.new_run import NewRun
 
 LOOK_S = 0.04
 """How often is looked for an open pass."""
@@ -288,3 +292,13 @@ def open_meter(
     except NoDeviceError:
         return None
     return EnergyMeter(run_directory, list(cards), until_end=until_end, pid=pid, check=check)
+
+
+def begin_meter(run: NewRun) -> EnergyMeter | None:
+    """Return what reads the cards' energy from now on for a run of this process; None where no card can be read."""
+    from gpuledger.collect.nvml import open_nvml
+
+    meter = None if open_nvml() is None else open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
+    if meter is not None:
+        meter.start()
+    return meter

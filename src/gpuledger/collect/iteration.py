@@ -18,6 +18,7 @@ from gpuledger.collect.card import CardReader
 from gpuledger.collect.guard import Guard, describe
 from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.outer_run import find_outer_run
 from gpuledger.collect.program_objects import (
     WeakIdentitySet,
     grad_of,
@@ -33,7 +34,7 @@ from gpuledger.collect.program_objects import (
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.recorder import Recorder
 from gpuledger.collect.roster import Roster
-from gpuledger.collect.session import refuse_second
+from gpuledger.collect.session import current
 from gpuledger.collect.settings import RecordSettings
 from gpuledger.collect.stacks import StackBook
 from gpuledger.collect.steps import StepCounter
@@ -41,7 +42,6 @@ from gpuledger.collect.tags import TagBook
 from gpuledger.collect.uncompiled import keep_uncompiled
 from gpuledger.collect.user_history import UserHistory
 from gpuledger.collect.window import MemoryWindow
-from gpuledger.errors import UsageError
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal import STEP_KINDS, Journal, Part, journal_of
 
@@ -78,6 +78,9 @@ class IterationRecorder:
     def begin_at_call(self) -> None:
         """Begin when the next outermost module is called; with gradients, where an earlier iteration had them."""
         self.cancel()
+        self.problem = _why_not_beside_another()
+        if self.problem:
+            return  # nothing is put around calls beside the recording that is under way
         self._watch = OutermostCalls(lambda module, _args, _kwargs: self._called(module), lambda _module: None)
         self._watch.install()
 
@@ -320,13 +323,20 @@ def _end_step(window: MemoryWindow, journal: RankJournal, steps: StepCounter, st
 
 def _why_not() -> str:
     """Return why nothing can be recorded now; "" where it can."""
-    try:
-        refuse_second()
-    except UsageError:
-        return "another recording is under way in this process"
+    problem = _why_not_beside_another()
+    if problem:
+        return problem
     if torch_private.history_enabled():
         return "the program keeps a memory history of its own"
     return ""
+
+
+def _why_not_beside_another() -> str:
+    """Return which recording is under way in this process; "" where there is none."""
+    outer = find_outer_run()
+    if outer is not None:
+        return f"`gpuledger run` records this process into {outer.name}"
+    return "" if current() is None else "another recording is under way in this process"
 
 
 def _leaving(recorder: weakref.ref[IterationRecorder]) -> Callable[[], None]:

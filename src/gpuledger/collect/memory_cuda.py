@@ -55,7 +55,7 @@ class CudaRecorder:
         self._open = False
         self._snapshots = 0
         self._with_stacks = False
-        self._seen_in_use = False
+        self._blocks_kept = False
 
     def open(self, part: Part, living: Living) -> None:
         """Start the history and note what is alive already."""
@@ -105,15 +105,14 @@ class CudaRecorder:
             )
 
     def drain(self, part: Part, reason: str) -> None:
-        """Move the history into ``part`` and clear it; segments and blocks are looked at once, at the first step's end.
+        """Move the history into ``part`` and clear it; segments and blocks are kept of the first step's end alone.
 
-        Looking at them takes as long as there are blocks, which would be too long at every step's end.
+        They are many, and would be most of what is written at every step's end.
         """
-        events_alone = reason == "step_end" and self._seen_in_use
-        snapshot = torch_private.trace_snapshot() if events_alone else torch_private.full_snapshot()
+        snapshot = torch_private.full_snapshot()
         torch_private.start_history(stacks=self._with_stacks, max_entries=MAX_ENTRIES, clear=True)
-        if not events_alone:
-            self._seen_in_use = True
+        if reason != "step_end" or not self._blocks_kept:
+            self._blocks_kept = True
             self._note_snapshot(part, snapshot, reason)
         self._note_events(part, snapshot)
 

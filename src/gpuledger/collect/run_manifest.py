@@ -7,6 +7,7 @@ was not handled when text is compiled, and would end with status 1 instead of th
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ NOTHING_SEEN = (
     "No Python process of the program used torch and lived to write of it (one started with -I, -E or -S is not seen)."
 )
 
+_RAW_BYTE = re.compile("[\udc80-\udcff]")
+"""Python's stand-in for a byte that is not UTF-8 (PEP 383)."""
+
 
 def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
     """Return the manifest of a run that begins now."""
@@ -29,8 +33,8 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
         "schema_version": SCHEMA_VERSION,
         "gpuledger_version": __version__,
         "run_id": os.urandom(8).hex(),
-        "name": name.removesuffix(SUFFIX),
-        "command": redact(command),
+        "name": readable(name.removesuffix(SUFFIX)),
+        "command": [readable(word) for word in redact(command)],
         "started_ns": time.time_ns(),
         "ended_ns": None,
         "exit_status": None,
@@ -39,6 +43,13 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
         "settings": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
         "notes": [],
     }
+
+
+def readable(text: str) -> str:
+    """Return a word of a command line in valid Unicode: a byte that is not UTF-8 as a shell's ``$'…'`` takes it."""
+    return (
+        _RAW_BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text).encode(errors="backslashreplace").decode()
+    )
 
 
 def close_manifest(

@@ -53,6 +53,7 @@ class Session:
         self.settings = settings
         self.pid = os.getpid()
         self.window: MemoryWindow | None = None
+        self.from_outside = rank_directory is None  # the program knows nothing of it
         self.stacks = StackBook()
         self.tags = TagBook()
         self.roster = Roster()

@@ -19,9 +19,6 @@ from gpuledger.collect.program_objects import attributes_of
 from gpuledger.model.journal import ActivityKind
 
 _C = torch._C
-_NO_POOL = (1 << 62) + 1
-"""Both halves of a memory pool's number that no program has: they are counted from 1."""
-
 _record_memory_history = torch.cuda.memory._record_memory_history
 """Taken before anybody wraps it: the session wraps it to notice a history of the program's own."""
 
@@ -134,11 +131,6 @@ def stop_history() -> None:
 def full_snapshot() -> dict[str, Any]:
     """Return segments, blocks and every event since the history was cleared."""
     return _C._cuda_memorySnapshot(None)
-
-
-def trace_snapshot() -> dict[str, Any]:
-    """Return every event since the history was cleared, and no segments: those of a pool that is not there."""
-    return _C._cuda_memorySnapshot((_NO_POOL, _NO_POOL, True))
 
 
 def light_snapshot() -> dict[str, Any]:

@@ -12,6 +12,8 @@ MEMORY, GROWTH, ENERGY = "limit_gpu_memory", "limit_gpu_growth", "limit_step_ene
 FIXTURE = "gpuledger_recording"
 PEAK = "gpuledger_peak_bytes"
 """Name of the property a recorded test's report carries."""
+UNJUDGED = "gpuledger_recorded_by"
+"""Name of the property of a test that was not measured: the run of ``gpuledger run`` that records the process."""
 DESCRIPTIONS = (
     f'{MEMORY}("2 GiB"): the test may allocate at most this much on one card, above what was there when it began',
     f'{GROWTH}("0 B", calls=5, warmup=2): the test is called again and again, and may keep at most this much more',

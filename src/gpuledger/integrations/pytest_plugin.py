@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuledger.integrations.pytest_marks import DESCRIPTIONS, ENERGY, GROWTH, MEMORY, PEAK, Limits, read_limits
+from gpuledger.integrations.pytest_marks import (
+    DESCRIPTIONS,
+    ENERGY,
+    GROWTH,
+    MEMORY,
+    PEAK,
+    UNJUDGED,
+    Limits,
+    read_limits,
+)
 
 if TYPE_CHECKING:
     from gpuledger.api import Recording
@@ -100,7 +109,8 @@ def _recorded_call(item: pytest.Item, limits: Limits) -> Generator[None, Any, An
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the recorded tests by peak bytes."""
+    """Show the recorded tests by peak bytes, and say which `gpuledger run` kept from being measured."""
+    _tell_unjudged(terminalreporter)
     if not config.getoption("--gpuledger"):
         return
     from gpuledger.integrations.pytest_measure import table_lines
@@ -111,6 +121,18 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     measured = [(name, found[PEAK]) for name, found in rows if PEAK in found]
     terminalreporter.section(f"gpuledger: {counted(len(measured), 'test')} by peak bytes")
     for line in table_lines(measured):
+        terminalreporter.write_line(line)
+
+
+def _tell_unjudged(terminalreporter: Any) -> None:
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    runs = [value for one in reports if one.when == "call" for name, value in one.user_properties if name == UNJUDGED]
+    if runs:
+        from gpuledger.units import counted
+
+        line = (
+            f"gpuledger: {counted(len(runs), 'test')} not measured: `gpuledger run` records this process into {runs[0]}"
+        )
         terminalreporter.write_line(line)
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, Limits
+from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, UNJUDGED, Limits
 from gpuledger.integrations.pytest_measure import TestBytes, grown_bytes, measure_test, over_growth, over_memory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuledger.api import Recording
     from gpuledger.integrations.virtual_recording import VirtualRecording
     from gpuledger.model.run import Run
@@ -30,6 +32,7 @@ class RecordedTest:
         self._run: Run | None = None
         self._found: TestBytes | None = None
         self._not_measured = ""
+        self._outer_run: Path | None = None
         if limits.growth is not None and self._theirs is not None:
             pytest.fail(f"{GROWTH}: the test begins its own recording by {FIXTURE}; use one of them", pytrace=False)
 
@@ -59,6 +62,8 @@ class RecordedTest:
 
     def judge(self, *, kept: bool) -> None:
         """Fail the test where it took more than its limits, or where what it took could not be measured."""
+        if self._outer_run is not None:
+            return  # told at the end: a test must not fail because `gpuledger run` records it
         if self._run is None or self._not_measured:
             if self._limits.of_bytes:
                 why = self._not_measured or f"{FIXTURE} was never begun: `with {FIXTURE}: …`"
@@ -77,6 +82,10 @@ class RecordedTest:
     def _measure(self) -> None:
         """Read what was recorded; a fixture that the test never began recorded nothing."""
         if self._recording.path is None:
+            return
+        self._outer_run = getattr(self._recording, "recorded_by", None)
+        if self._outer_run is not None:
+            self._item.user_properties.append((UNJUDGED, self._outer_run.name))
             return
         try:
             self._run = self._recording.run()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SUFFIX = ".ledger"
 SAMPLE_JOURNALS = "samples/journal"
 """Where the launcher writes its readings of the cards, below the run's directory."""
+_NOT_UNICODE = re.compile("[\ud800-\udfff]")
 LISTENING, ASKED = "listening", "asked"
 """Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
 
@@ -73,19 +75,24 @@ def read_json(path: Path) -> dict[str, Any]:
 def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
     """Return the directory a new recording goes to; nothing is created or removed.
 
-    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken. Where ``out`` is a symbolic link
+    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken, with ``_`` for what is not
+    Unicode in it. Where ``out`` is a symbolic link
     it is followed: the run that it leads to is the one to replace, and the link stays.
 
     Raises:
-        UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed.
+        UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed, or it is not
+            valid Unicode.
     """
     if out is None:
+        stem = _NOT_UNICODE.sub("_", stem)
         number = 1
         while True:
             path = Path(f"{stem}{SUFFIX}" if number == 1 else f"{stem}-{number}{SUFFIX}")
             if not os.path.lexists(path):
                 return path
             number += 1
+    if _NOT_UNICODE.search(out):
+        raise UsageError(f"{out!r}: the name of a run has to be valid UTF-8", hint="give another --out")
     path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)
     if path.is_symlink():
         path = Path(os.path.realpath(path))
