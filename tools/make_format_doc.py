@@ -34,7 +34,8 @@ NAME.ledger/
 ```
 
 Every file but a journal's `.log` is written beside its place and renamed, so a killed run leaves whole files and all
-steps but the one it was in: its manifest's `status` says `cut off`. `run_id` tells a run from others of its name. A reader refuses a `schema_version` newer than its own; a new column alone does not raise it.
+steps but the one it was in: its manifest's `status` says `cut off`. `run_id` tells a run from others of its name.
+A reader refuses a `schema_version` newer than its own; a new column alone does not raise it.
 
 Integers are in base units, and the unit is in the column's name. Missing is null (in JSON: null or absent, with a
 sentence in `notes`), never 0. An event is one entry of the allocator's history; `index` i is a device's i-th event, and
