@@ -69,7 +69,8 @@ tensor of the outermost module), `calls` (runs of steps with one shape: first, l
 `time_steps` (first and last of the time pass; absent without one), `kernels_alone` (from which of them on, and from
 which time, only kernels were recorded; null where operators always were), `host_waits` (the time pass's gaps on each
 device, and the part of them that the host took), `status` (closed, cut off),
-`closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` (posted so far), `stacks`, `notes`,
+`closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` and `journal_bytes` (posted so far),
+`stacks`, `notes`,
 `left_out` (what a pass that nobody asked for by name could not have; absent where each had all), `damaged` (parts that
 could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
 expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
