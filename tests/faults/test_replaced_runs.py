@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import GPULEDGER, TRAIN, environment, manifest, recorded, start, write_script
+from programs import GPULEDGER, TRAIN, environment, recorded, start, write_script
 
 import gpuledger.model.new_run as new_runs
 from gpuledger.api import load
@@ -136,10 +136,16 @@ def test_a_link_is_followed_and_stays(old: NewRun, tmp_path: Path) -> None:
     assert names_in(tmp_path / "disk") == ["far.ledger"]
 
 
+@pytest.mark.torch
 def test_a_link_to_nothing_is_where_the_run_is_made(tmp_path: Path) -> None:
-    (tmp_path / "keep.ledger").symlink_to(tmp_path / "disk" / "far.ledger")
-    assert recorded(["--", "true"], tmp_path, options=FORCED).status == 0
-    assert manifest(tmp_path / "disk" / "far.ledger")["status"] == "complete"
+    """Under the name that the link has, which need not end as a run's does."""
+    write_script(tmp_path, TRAIN + "step()")
+    (tmp_path / "keep.ledger").symlink_to(tmp_path / "disk" / "far")
+    for _ in range(2):
+        assert recorded(["train.py"], tmp_path, options=FORCED).status == 0
+        assert load(tmp_path / "keep.ledger").rank().manifest["steps_seen"] == 1
+    assert names_in(tmp_path / "disk") == ["far"]
+    assert names_in(tmp_path) == ["disk", "keep.ledger", "train.py"]
 
 
 def test_links_that_cannot_be_followed_are_refused_before_the_program_starts(tmp_path: Path) -> None:

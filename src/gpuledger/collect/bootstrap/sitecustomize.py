@@ -69,6 +69,8 @@ def _start():
 def _place_run():
     """Make the run's place absolute, for processes below that start elsewhere."""
     place = os.path.abspath(os.environ["GPULEDGER_RUN"])
+    if os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")[2] == place:
+        return  # the launcher's own: it may be where a link leads, under any name
     os.environ["GPULEDGER_RUN"] = place if place.endswith(".ledger") else place + ".ledger"
 
 
