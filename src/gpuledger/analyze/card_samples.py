@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.rows import process_sample_table, sample_table
-from gpuledger.model.journal import Journal, read_journal
+from gpuledger.model.journal import Journal
+from gpuledger.model.journal_checks import read_checked
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
 
 _FIRST_PART = 1
@@ -35,7 +36,7 @@ def post_card_samples(run_directory: Path) -> None:
         if int(manifest.get("sample_parts", -1)) >= parts:
             continue
         for number, place in enumerate(journals, _FIRST_PART):
-            journal = _of_rank(read_journal(place), devices)
+            journal = _of_rank(read_checked(place), devices)
             write_table(directory, sample_table(journal), "samples", number)
             write_table(directory, process_sample_table(journal), "process_samples", number)
         write_rank_manifest(directory, {**manifest, "sample_parts": parts})

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuledger.analyze.pass_energy import CardReadings, PassEnergy, measure_pass, readings_of
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
-from gpuledger.model.journal import Journal, read_journal
+from gpuledger.model.journal import Journal
+from gpuledger.model.journal_checks import read_checked
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import TABLES
 
@@ -23,7 +24,7 @@ def post_energy(run_directory: Path) -> list[Path]:
         OSError: the tables cannot be written.
     """
     place = run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL
-    journal = read_journal(place) if place.is_dir() else None
+    journal = read_checked(place) if place.is_dir() else None
     posted = []
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():

@@ -27,7 +27,8 @@ from gpuledger.analyze.rows import (
     step_table,
     window_table,
 )
-from gpuledger.model.journal import OWN_ERROR, REASONS, Journal, read_journal
+from gpuledger.model.journal import OWN_ERROR, REASONS, Journal
+from gpuledger.model.journal_checks import read_checked
 from gpuledger.model.journal_log import journal_files
 from gpuledger.model.run import read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
@@ -64,7 +65,7 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
         OSError: the tables cannot be written.
     """
     files, size_bytes = _extent(rank_directory)
-    journal = read_journal(rank_directory / JOURNAL_DIRECTORY)
+    journal = read_checked(rank_directory / JOURNAL_DIRECTORY)
     books = device_books(journal)
     owned = own_spans(journal)
     for name, table in build_tables(journal, books, owned).items():

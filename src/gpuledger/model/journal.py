@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,12 @@ from gpuledger.errors import InputError
 from gpuledger.model import journal_log
 from gpuledger.model.files import replaced
 from gpuledger.model.journal_log import LARGEST_BYTES, JournalLog, journal_files, pack_entry, read_log
+from gpuledger.model.journal_columns import COLUMNS as COLUMNS
+from gpuledger.model.shapes import Either, Fields, ListOf, check_shape
+from gpuledger.reading import parse_json, reading
+
+if TYPE_CHECKING:
+    from gpuledger.model.npz import Unpacked
 
 JOURNAL_VERSION = 1
 
@@ -83,113 +89,6 @@ SCOPE_RANGE = "gpuledger.scope."
 The number of that scope's path follows, -1 for none; where a scope was entered, a dot and the number of the name that
 was appended to the path, -1 for a name that stands alone.
 """
-
-COLUMNS: dict[str, dict[str, str]] = {
-    "events": {
-        "device_idx": "i4",
-        "action": "i1",
-        "address": "i8",
-        "bytes": "i8",
-        "stream": "i8",
-        "time_ns": "i8",
-        "tag_id": "i4",
-        "stack_id": "i4",
-        "operator_id": "i4",
-    },
-    "tags": {
-        "tag_id": "i4",
-        "step": "i4",
-        "phase": "i1",
-        "visit": "i4",
-        "module_id": "i4",
-        "scope_id": "i4",
-        "stack_id": "i4",
-        "flags": "i4",
-    },
-    "snapshots": {"snapshot_id": "i4", "reason": "i1", "device_idx": "i4", "event_count": "i8", "t_ns": "i8"},
-    "snapshot_segments": {
-        "snapshot_id": "i4",
-        "device_idx": "i4",
-        "address": "i8",
-        "bytes": "i8",
-        "stream": "i8",
-        "small": "i1",
-        "expandable": "i1",
-        "pool_id": "i4",
-    },
-    "snapshot_blocks": {
-        "snapshot_id": "i4",
-        "device_idx": "i4",
-        "segment_address": "i8",
-        "address": "i8",
-        "bytes": "i8",
-        "requested_bytes": "i8",
-        "state": "i1",
-        "stack_id": "i4",
-    },
-    "identities": {
-        "device_idx": "i4",
-        "address": "i8",
-        "kind": "i1",
-        "name_id": "i4",
-        "module_id": "i4",
-        "alloc_count": "i8",
-        "free_count": "i8",
-    },
-    "counters": {
-        "t_ns": "i8",
-        "device_idx": "i4",
-        "step": "i4",
-        "reason": "i1",
-        "alloc_count": "i8",
-        "free_count": "i8",
-        "allocated_bytes": "i8",
-        "requested_bytes": "i8",
-        "active_bytes": "i8",
-        "reserved_bytes": "i8",
-        "peak_allocated_bytes": "i8",
-        "peak_reserved_bytes": "i8",
-    },
-    "samples": {"t_ns": "i8", "device_idx": "i4", "used_bytes": "i8", "driver_bytes": "i8", "total_bytes": "i8"},
-    "sensors": {
-        "t_ns": "i8",
-        "device_idx": "i4",
-        "power_average_w": "f8",
-        "power_instant_w": "f8",
-        "energy_j": "f8",
-        "utilization_frac": "f8",
-        "sm_clock_mhz": "i4",
-        "temperature_c": "i4",
-        "throttle": "i8",
-    },
-    "windows": {
-        "device_idx": "i4",
-        "name_id": "i4",
-        "start_ns": "i8",
-        "end_ns": "i8",
-        "energy_j": "f8",
-        "uncertainty_j": "f8",
-        "ticks": "i4",
-        "throttled_ns": "i8",
-    },
-    "process_samples": {"t_ns": "i8", "device_idx": "i4", "pid": "i8", "bytes": "i8"},
-    "steps": {"step": "i4", "kind": "i1", "recorded": "i1", "start_ns": "i8", "end_ns": "i8"},
-    "activities": {
-        "kind": "i1",
-        "device_idx": "i4",
-        "lane": "i8",
-        "name_id": "i4",
-        "start_ns": "i8",
-        "duration_ns": "i8",
-        "launch_id": "i8",
-        "sequence": "i8",
-        "forward_lane": "i8",
-        "inputs_id": "i4",
-    },
-    "ticks": {"t_ns": "i8", "device_idx": "i4", "energy_mj": "i8", "reading_ns": "i8", "throttled_ns": "i8"},
-    "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
-}
-"""Every journal table: column -> numpy type. -1 stands for "none" in id columns; -1 or NaN for what was not read."""
 
 _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
 """Types of columns in the words of ``array``."""
@@ -385,46 +284,114 @@ class Journal:
         return int(next(iter(self.tables[table].values())).size)
 
 
-def _read_part(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            text = json.loads(archive["text"].tobytes().decode("utf-8", "surrogatepass"))
-            version = text.get("journal_version") if isinstance(text, dict) else None
-            if version != JOURNAL_VERSION:
-                raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
-            return {key: archive[key] for key in archive.files if key != "text"}, {key: text[key] for key in TEXTS}
-    except InputError:
-        raise
-    except Exception as error:  # a damaged archive makes zipfile and numpy raise whatever they meet
-        raise InputError(f"{path.name}: damaged journal part: {error}") from error
+PartContent = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+"""What one part holds: its arrays by ``table.column``, and its texts by :data:`TEXTS`."""
+
+_TEXT_SHAPES = {
+    "names": ListOf(str),
+    "modules": ListOf(Fields({})),
+    "stacks": ListOf(ListOf(ListOf(Either((str, int)), 3, 3))),
+    "notes": ListOf(str),
+    "facts": Fields({}),
+}
 
 
 def read_journal(directory: Path) -> Journal:
-    """Return every readable part of ``directory`` joined, in order.
+    """Return every readable part of ``directory`` joined, in order, as it was written.
 
     A damaged part ends the reading, since what follows it cannot be placed; it is named in ``damaged``.
     """
-    parts = []
+    return joined(*read_parts(directory, lambda _content: None))
+
+
+def read_parts(directory: Path, check: Callable[[PartContent], None]) -> tuple[list[PartContent], list[str]]:
+    """Return the parts of a journal up to the first damaged one, and what is damaged.
+
+    Args:
+        directory: The journal.
+        check: Raises where a part holds what its reader cannot take; the part counts as damaged then.
+    """
+    from gpuledger.model.npz import Unpacked
+
+    parts: list[PartContent] = []
+    unpacked = Unpacked()
     for path in journal_files(directory):
-        if path.suffix == journal_log.SUFFIX:
-            content, problem = read_log(path, COLUMNS, TEXTS)
-            parts.append(content)
-            if problem is not None:
-                return _joined(parts, [problem])
-            continue
+        problem = None
         try:
-            parts.append(_read_part(path))
+            if path.suffix == journal_log.SUFFIX:
+                content, problem = read_log(path, COLUMNS, TEXTS)
+                with reading(path.name, "damaged journal part"):
+                    _check_content(*content)
+            else:
+                content = _read_part(path, unpacked)
+            with reading(path.name, "damaged journal part"):
+                check(content)
         except InputError as error:
-            return _joined(parts, [error.message])
-    return _joined(parts, [])
+            return parts, [error.message]
+        parts.append(content)
+        if problem is not None:
+            return parts, [problem]
+    return parts, []
+
+
+def _read_part(path: Path, unpacked: Unpacked | None = None) -> PartContent:
+    with reading(path.name, "damaged journal part"):
+        return _content_of(path, unpacked)
+
+
+def _content_of(path: Path, unpacked: Unpacked | None) -> PartContent:
+    from gpuledger.model.npz import read_arrays
+
+    arrays = read_arrays(path, unpacked)
+    text = parse_json(arrays.pop("text").tobytes(), path.name, escape_surrogates=False)
+    version = text.get("journal_version") if isinstance(text, dict) else None
+    if version != JOURNAL_VERSION:
+        raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
+    texts = {key: text[key] for key in TEXTS}
+    _check_content(arrays, texts)
+    return arrays, texts
+
+
+def _check_content(arrays: dict[str, NDArray[Any]], texts: dict[str, Any]) -> None:
+    """Check the texts' shapes and the tables' columns of a part.
+
+    Raises:
+        ValueError: one is not what it should be.
+    """
+    for key, shape in _TEXT_SHAPES.items():
+        check_shape(texts[key], shape, key)
+    for table in COLUMNS:
+        _check_columns(table, arrays)
+
+
+def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
+    """Check that a table has all of its columns or none, as numbers of its types and of one length.
+
+    Raises:
+        ValueError: it has not; the message says which column.
+    """
+    given = {name: arrays[f"{table}.{name}"] for name in COLUMNS[table] if f"{table}.{name}" in arrays}
+    if not given:
+        return
+    lacking = [name for name in COLUMNS[table] if name not in given]
+    if lacking:
+        raise ValueError(f"{table}: column {lacking[0]} is missing")
+    if len({values.size for values in given.values()}) > 1:
+        raise ValueError(f"{table}: its columns differ in length")
+    for name, values in given.items():
+        dtype = np.dtype(COLUMNS[table][name])
+        kept = values.astype(dtype)
+        if values.dtype != dtype and (values.dtype.kind not in "biu" or not np.array_equal(kept, values)):
+            raise ValueError(f"{table}.{name}: values of type {values.dtype}, expected {dtype}")
+        arrays[f"{table}.{name}"] = kept
 
 
 def journal_of(parts: Iterable[Part]) -> Journal:
     """Return parts that were never written, joined."""
-    return _joined([(part.arrays(), {key: getattr(part, key) for key in TEXTS}) for part in parts], [])
+    return joined([(part.arrays(), {key: getattr(part, key) for key in TEXTS}) for part in parts], [])
 
 
-def _joined(parts: list[tuple[dict[str, NDArray[Any]], dict[str, Any]]], damaged: list[str]) -> Journal:
+def joined(parts: list[PartContent], damaged: list[str]) -> Journal:
     """Return the arrays and texts of parts as one journal."""
     gathered: dict[str, list[NDArray[Any]]] = {}
     journal = Journal(tables={}, names=[], modules=[], stacks=[], notes=[], facts={}, damaged=damaged)

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.files import refuse_links, replaced, write_whole
+from gpuledger.model.manifest_shape import check_rank_manifest, check_run_manifest
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.reading import read_json_file, reading
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ SUFFIX = ".ledger"
 SAMPLE_JOURNALS = "samples/journal"
 """Where the launcher writes its readings of the cards, below the run's directory."""
 _NOT_UNICODE = re.compile("[\ud800-\udfff]")
+RANK_PREFIX = "rank-"
+PARTS = "part-*.parquet"
+_UNPACKED = ("", "unpacked")
+"""Where a rank keeps that what its tables unpack to was checked."""
 LISTENING, ASKED = "listening", "asked"
 """Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
 
@@ -53,12 +59,11 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: missing, not JSON, not an object, or of a newer schema.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a manifest: {error}") from error
+    with reading(path, "not a manifest"):
+        try:
+            value = read_json_file(path)
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: not a manifest: expected an object")
     version = value.get("schema_version")
@@ -69,6 +74,9 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
             hint="pip install --upgrade gpuledger",
         )
+    check = check_rank_manifest if path.parent.name.startswith(RANK_PREFIX) else check_run_manifest
+    with reading(path, "damaged manifest"):
+        check(value)
     return value
 
 
@@ -157,34 +165,31 @@ class Rank:
 
     def _read(self, name: str, schema: pa.Schema) -> pa.Table:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        parts = sorted((self.directory / name).glob("part-*.parquet"))
+        from gpuledger.model.parquet_parts import read_part
+
+        self.check_unpacked()
+        parts = sorted((self.directory / name).glob(PARTS))
         if not parts:
             return schema.empty_table()
-        tables = []
-        for part in parts:
-            try:
-                with pq.ParquetFile(part) as file:
-                    tables.append(_with_later_columns(file.read(columns=schema.names), schema))
-            except (OSError, pa.ArrowException, KeyError) as error:
-                place = part.relative_to(self.directory.parent)
-                raise InputError(f"{self.directory.parent.name}: {place}: damaged part: {error}") from error
+        tables = [read_part(part, name, schema, self._place_of(part)) for part in parts]
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
+    def check_unpacked(self) -> None:
+        """Check once what all tables unpack to.
 
-def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of ``schema``; one that may be null, and came after it was written, is null.
+        Raises:
+            InputError: it is too much for files of their size, or one is damaged.
+        """
+        from gpuledger.model.parquet_parts import check_unpacked
 
-    Raises:
-        KeyError: it lacks another column.
-    """
-    import pyarrow as pa
+        if _UNPACKED not in self._kept:
+            parts = [part for name in TABLES for part in sorted((self.directory / name).glob(PARTS))]
+            check_unpacked(parts, self._place_of)
+            self._kept[_UNPACKED] = True
 
-    for field_ in schema:
-        if field_.nullable and field_.name not in table.schema.names:
-            table = table.append_column(field_, pa.nulls(table.num_rows, field_.type))
-    return table.select(schema.names).cast(schema)
+    def _place_of(self, path: Path) -> str:
+        return f"{self.directory.parent.name}: {path.relative_to(self.directory.parent)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,8 +253,8 @@ def _facts(manifest: dict[str, Any]) -> list[str]:
 def rank_directories(path: Path) -> list[tuple[int, Path]]:
     """Return ``(number, directory)`` of every rank below a run's directory, in order."""
     found = []
-    for directory in path.glob("rank-*"):
-        number = directory.name.removeprefix("rank-")
+    for directory in path.glob(f"{RANK_PREFIX}*"):
+        number = directory.name.removeprefix(RANK_PREFIX)
         if directory.is_dir() and number.isdecimal():
             found.append((int(number), directory))
     return sorted(found)

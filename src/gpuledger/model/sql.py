@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.export import exported_schema
 from gpuledger.model.query_limits import Limits, Stopwatch
+from gpuledger.model.run import PARTS
 from gpuledger.model.tables import TABLES
 
 if TYPE_CHECKING:
@@ -117,19 +118,14 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: Limits | None
 
 def _dataset(run: Run, name: str) -> Any:
     """Return an Arrow dataset over every rank's parts, read when a query needs them; an empty table without parts."""
-    import pyarrow as pa
     import pyarrow.dataset as ds
-    import pyarrow.parquet as pq
     from pyarrow.fs import LocalFileSystem
 
     schema = exported_schema(name)
-    found = ((rank.number, (rank.directory / name).glob("part-*.parquet")) for rank in run.ranks)
+    for rank in run.ranks:
+        rank.check_unpacked()
+    found = ((rank.number, (rank.directory / name).glob(PARTS)) for rank in run.ranks)
     parts = [(number, part) for number, places in found for part in sorted(places)]
-    for _, part in parts:
-        try:
-            pq.read_schema(part)
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{run.path.name}: {part.relative_to(run.path)}: damaged part: {error}") from error
     if not parts:
         return schema.empty_table()
     return ds.FileSystemDataset.from_paths(

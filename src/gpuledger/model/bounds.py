@@ -1,0 +1,66 @@
+"""The values that columns of journals and tables can hold: more is damage, and would overflow sums or fill memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bounds = tuple[int, int]
+
+TIME_NS: Bounds = (-(1 << 61), (1 << 62) - 1)
+SIZE_BYTES: Bounds = (-1, 1 << 48)
+ADDRESS: Bounds = (-1, 1 << 62)
+COUNT: Bounds = (-1, 1 << 48)
+DEVICE: Bounds = (-2, 1 << 16)
+LARGEST_SUM_BYTES = float(1 << 61)
+"""All sizes of one column together: a cumulative sum in 64 bits has room for it twice."""
+LARGEST_REAL = 1e18
+
+_BY_NAME: dict[str, Bounds] = {
+    "address": ADDRESS,
+    "segment_address": ADDRESS,
+    "bytes": SIZE_BYTES,
+    "device_idx": DEVICE,
+    "energy_mj": (-1, 1 << 61),
+    "step": (-1, (1 << 31) - 2),
+    "depth": (0, 1 << 20),
+    "line": (-(1 << 31), (1 << 31) - 1),
+}
+_BY_ENDING: tuple[tuple[str, Bounds], ...] = (
+    ("_ns", TIME_NS),
+    ("_bytes", SIZE_BYTES),
+    ("_index", COUNT),
+    ("_count", COUNT),
+)
+
+
+def bounds_of(column: str) -> Bounds | None:
+    """Return least and greatest value of a column of whole numbers, by its name; None where its type is the bound."""
+    if column in _BY_NAME:
+        return _BY_NAME[column]
+    return next((bounds for ending, bounds in _BY_ENDING if column.endswith(ending)), None)
+
+
+def check_bounds(values: NDArray[Any], place: str) -> None:
+    """Check the values of ``place``, which is ``table.column``; nulls are left out.
+
+    Raises:
+        ValueError: one is out of bounds, or sizes sum up to more than a 64-bit integer can hold.
+    """
+    if not values.size:
+        return
+    if values.dtype.kind == "f":
+        known = values[~np.isnan(values)]
+        if known.size and float(np.abs(known).max()) > LARGEST_REAL:
+            raise ValueError(f"{place}: {np.abs(known).max():g} is out of bounds")
+        return
+    bounds = bounds_of(place.rpartition(".")[2])
+    if bounds is None or values.dtype.kind not in "iu":
+        return
+    least, greatest = int(values.min()), int(values.max())
+    if least < bounds[0] or greatest > bounds[1]:
+        raise ValueError(f"{place}: {least if least < bounds[0] else greatest} is out of bounds")
+    if bounds is SIZE_BYTES and float(values.sum(dtype=np.float64)) > LARGEST_SUM_BYTES:
+        raise ValueError(f"{place}: its sizes sum up to more than 64 bits hold")

@@ -1,0 +1,137 @@
+"""Reading the Parquet parts of a run's tables: within limits, and checked against the table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.model.accounts import CATEGORIES, PHASES
+from gpuledger.model.bounds import check_bounds
+from gpuledger.reading import MIB, check_regular, reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+UNPACKED_BYTES = 192 * MIB
+"""The parts of one process may always unpack to so much, and to :data:`UNPACKED_TIMES` what they take on disk."""
+UNPACKED_TIMES = 8
+_VALUE_BYTES = 8
+"""A value takes at least so much once it is read, whatever its encoding in the file."""
+_WORDS = {"blocks.category": CATEGORIES, "blocks.phase": PHASES, "spans.phase": PHASES}
+"""Columns that hold one of some words."""
+
+
+def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> None:
+    """Check what the parts of one process unpack to, by what they say of themselves.
+
+    Args:
+        parts: The files.
+        place_of: What a file is called in errors.
+
+    Raises:
+        InputError: it is too much for files of their size, or one is damaged or not a regular file.
+    """
+    import pyarrow.parquet as pq
+
+    file_bytes = unpacked_bytes = 0
+    for part in parts:
+        with reading(place_of(part), "damaged part"):
+            check_regular(part)
+            with pq.ParquetFile(part) as file:
+                file_bytes += part.stat().st_size
+                unpacked_bytes += _unpacked_bytes(file.metadata)
+            if unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
+                raise ValueError(f"it would unpack to {unpacked_bytes >> 20:,} MiB, too much for a file of its size")
+
+
+def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
+    stated = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(stated, int(metadata.num_rows) * int(metadata.num_columns) * _VALUE_BYTES)
+
+
+def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table:
+    """Return some columns of one part.
+
+    Args:
+        part: The file.
+        table: Name of the table.
+        schema: The columns wanted; one that may be null, and is newer than the file, is null.
+        place: What the file is called in errors.
+
+    Raises:
+        InputError: it is damaged, lacks a column, or holds values that the column cannot.
+    """
+    import pyarrow.parquet as pq
+
+    with reading(place, "damaged part"):
+        check_regular(part)
+        texts = [field.name for field in schema if str(field.type) == "string"]
+        with pq.ParquetFile(part, read_dictionary=texts) as file:
+            have = set(file.schema_arrow.names)
+            raw = file.read(columns=[name for name in schema.names if name in have])
+        return _checked(raw, table, schema, part.stat().st_size)
+
+
+def _checked(raw: pa.Table, table: str, schema: pa.Schema, file_bytes: int) -> pa.Table:
+    """Return the columns with the types of ``schema``.
+
+    Raises:
+        ValueError: a column is missing, has nulls where none may be, or a value that cannot be.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        place = f"{table}.{field.name}"
+        if field.name not in raw.schema.names:
+            if not field.nullable:
+                raise ValueError(f"column {field.name} is missing")
+            columns.append(pa.chunked_array([pa.nulls(raw.num_rows, field.type)]))
+            continue
+        column = raw.column(field.name)
+        if pa.types.is_string(field.type):
+            _check_text_bytes(column, place, file_bytes)
+        column = column.cast(field.type)
+        column.validate(full=True)
+        if column.null_count and not field.nullable:
+            raise ValueError(f"{place}: {column.null_count:,} values are null")
+        _check_values(column, place)
+        columns.append(column)
+    return pa.table(columns, schema=schema)
+
+
+def _check_text_bytes(column: pa.ChunkedArray, place: str, file_bytes: int) -> None:
+    """Check what texts take once each row has its own: a file keeps a text that many rows share once."""
+    import pyarrow.compute as pc
+
+    total_bytes = 0
+    for chunk in column.chunks:
+        if not hasattr(chunk, "dictionary"):
+            total_bytes += chunk.nbytes
+            continue
+        lengths = pc.cast(pc.fill_null(pc.binary_length(chunk.dictionary), 0), "int64")
+        if len(lengths) and len(chunk):
+            total_bytes += pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
+    if total_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
+        raise ValueError(f"{place}: its texts would take {total_bytes >> 20:,} MiB, too much for a file of its size")
+
+
+def _check_values(column: pa.ChunkedArray, place: str) -> None:
+    import pyarrow as pa
+
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        for chunk in column.chunks:
+            check_bounds(chunk.drop_null().to_numpy(zero_copy_only=False), place)
+    elif pa.types.is_dictionary(column.type):
+        _check_words([chunk.dictionary for chunk in column.chunks], place)
+
+
+def _check_words(dictionaries: list[Any], place: str) -> None:
+    words = {word for one in dictionaries for word in one.to_pylist()}
+    if None in words:
+        raise ValueError(f"{place}: a word is null")
+    unknown = words - set(_WORDS.get(place, words))
+    if unknown:
+        raise ValueError(f"{place}: unknown word {min(unknown)!r:.60}")

@@ -1,0 +1,142 @@
+"""What values read from JSON must look like: small descriptions that are put together, and checked by one function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+LARGEST = 1 << 62
+"""Integers of a manifest stay below this in size, so that the sum of two fits a column of 64 bits."""
+SHOWN = 60
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list: each entry looks like ``entry``; ``least`` and ``most`` are its length."""
+
+    entry: Shape
+    least: int = 0
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class MappingOf:
+    """An object with names of any kind, each value of which looks like ``entry``."""
+
+    entry: Shape
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An object with these names; further names may be there. Of ``required`` each must be."""
+
+    known: Mapping[str, Shape]
+    required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Either:
+    """A value that looks like one of these."""
+
+    shapes: tuple[Shape, ...] = field(default_factory=tuple)
+
+
+Shape: TypeAlias = "type | ListOf | MappingOf | Fields | Either | None"
+"""``int`` (below :data:`LARGEST` in size), ``float`` (any number), ``str``, ``bool``, ``object`` (anything), ``None``,
+or one of the classes above."""
+
+
+def maybe(shape: Shape) -> Either:
+    """Return the shape of a value that may be None."""
+    return Either((shape, None))
+
+
+def check_shape(value: Any, shape: Shape, place: str) -> None:
+    """Check what a value looks like.
+
+    Args:
+        value: As JSON has it.
+        shape: What it must look like.
+        place: Where it is, for the message, such as ``devices``.
+
+    Raises:
+        ValueError: it looks otherwise; the message says where and how.
+    """
+    if isinstance(shape, Either):
+        _check_either(value, shape, place)
+    elif isinstance(shape, ListOf):
+        _check_list(value, shape, place)
+    elif isinstance(shape, MappingOf | Fields):
+        _check_object(value, shape, place)
+    elif not _is_plain(value, shape):
+        raise _other(value, _name_of(shape), place)
+
+
+def _check_either(value: Any, shape: Either, place: str) -> None:
+    problems = []
+    for one in shape.shapes:
+        try:
+            return check_shape(value, one, place)
+        except ValueError as error:
+            problems.append((one, error))
+    fitting = [error for one, error in problems if _kind_of(one) is type(value)]
+    if fitting:
+        raise fitting[0]
+    raise _other(value, " or ".join(_name_of(one) for one in shape.shapes), place)
+
+
+def _check_list(value: Any, shape: ListOf, place: str) -> None:
+    if not isinstance(value, list):
+        raise _other(value, "a list", place)
+    if len(value) < shape.least or (shape.most is not None and len(value) > shape.most):
+        raise ValueError(f"{place}: a list of {len(value):,}")
+    if shape.entry is object:
+        return
+    for number, one in enumerate(value):
+        check_shape(one, shape.entry, f"{place}[{number}]")
+
+
+def _check_object(value: Any, shape: MappingOf | Fields, place: str) -> None:
+    if not isinstance(value, dict):
+        raise _other(value, "an object", place)
+    if isinstance(shape, MappingOf):
+        for name, one in value.items():
+            check_shape(one, shape.entry, f"{place}.{name[:SHOWN]}")
+        return
+    lacking = [name for name in shape.required if name not in value]
+    if lacking:
+        raise ValueError(f"{place}: {lacking[0]} is missing".removeprefix(": "))
+    for name, inner in shape.known.items():
+        if name in value:
+            check_shape(value[name], inner, f"{place}.{name}".removeprefix("."))
+
+
+def _is_plain(value: Any, shape: Shape) -> bool:
+    if shape is object:
+        return True
+    if shape is None:
+        return value is None
+    if shape is int or shape is float:
+        is_number = isinstance(value, int | float) if shape is float else isinstance(value, int)
+        return is_number and not isinstance(value, bool) and -LARGEST < value < LARGEST
+    return isinstance(shape, type) and isinstance(value, shape)
+
+
+def _kind_of(shape: Shape) -> type | None:
+    if isinstance(shape, ListOf):
+        return list
+    return dict if isinstance(shape, MappingOf | Fields) else None
+
+
+def _name_of(shape: Shape) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", None: "null"}
+    if isinstance(shape, ListOf):
+        return "a list"
+    return "an object" if isinstance(shape, MappingOf | Fields | Either) else names.get(shape, "a value")
+
+
+def _other(value: Any, wanted: str, place: str) -> ValueError:
+    shown = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    shown = shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"
+    return ValueError(f"{place}: expected {wanted}, found {shown}")
