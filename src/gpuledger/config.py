@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuledger.errors import UsageError
+from gpuledger.errors import InputError, UsageError
+from gpuledger.reading import parse_toml, read_limited
 
 PREFIX = "GPULEDGER_"
 
@@ -82,16 +83,14 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
     try:
-        text = path.read_text(encoding="utf-8")
+        content = parse_toml(read_limited(path).decode("utf-8"), path.name)
     except (OSError, UnicodeDecodeError):
         return {}
-    import tomllib
-
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path.name}: not TOML: {error}") from error
+    except InputError as error:
+        raise UsageError(error.message, hint=error.hint) from error
     tool = content.get("tool")
     table = tool.get("gpuledger", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
@@ -105,9 +104,9 @@ def _table(path: Path) -> dict[str, Any]:
 def _allowed(name: str, value: Any, option: Option) -> Any:
     if not isinstance(value, option.kind):
         expected = "true or false" if option.kind is bool else "a text"
-        raise UsageError(f"{name} = {value!r}: expected {expected}")
+        raise UsageError(f"{name} = {value!r:.80}: expected {expected}")
     if option.choices and value not in option.choices:
-        raise UsageError(f"{name} = {value!r}: expected one of {', '.join(option.choices)}")
+        raise UsageError(f"{name} = {value!r:.80}: expected one of {', '.join(option.choices)}")
     return value
 
 

@@ -33,6 +33,7 @@ _INTEGERS = range(-(1 << 63), 1 << 64)
 _COST_BYTES = ((b"[", 72), (b"{", 240), (b":", 100), (b",", 64))
 """What a list, an object, an entry of an object and an entry of a list take in memory at most, beside their text."""
 _KEY_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LINE = re.compile(r"line (\d+)")
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 
 
@@ -110,13 +111,13 @@ def read_limited(path: Path, limit_bytes: int = TEXT_BYTES) -> bytes:
     return content
 
 
-def read_text(path: Path, limit_bytes: int = TEXT_BYTES) -> str:
+def read_text(path: Path, limit_bytes: int = TEXT_BYTES, hint: str | None = None) -> str:
     """Return the text of a UTF-8 file that the user named.
 
     Raises:
         InputError: it cannot be read, is larger than ``limit_bytes``, or is not UTF-8.
     """
-    with reading(path):
+    with reading(path, hint=hint):
         content = read_limited(path, limit_bytes)
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
@@ -198,26 +199,45 @@ def _check_depth(value: Any) -> None:
     raise ValueError(f"nested more than {MAX_DEPTH} deep")
 
 
-def parse_toml(text: str, place: str, what: str = "not TOML", hint: str | None = None) -> dict[str, Any]:
+class NotTomlError(ValueError):
+    """A text is not TOML: ``reason`` says why, ``line`` where."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(f"{reason} (line {line})")
+        self.reason = reason
+        self.line = line
+
+
+def load_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text.
 
     Raises:
-        InputError: it is not TOML, nested too deeply, or has a key of very many parts; it says in which line.
+        NotTomlError: it is not TOML, nested too deeply, or has a key of very many parts.
     """
     import tomllib
 
+    last = text.count("\n") + 1
     long = _LONG_KEY.search(text)
     if long:
-        line = text.count("\n", 0, long.start()) + 1
-        raise InputError(f"{place}: line {line}: {what}: a key of more than {MAX_KEY_PARTS} parts", hint=hint)
+        raise NotTomlError(f"a key of more than {MAX_KEY_PARTS} parts", text.count("\n", 0, long.start()) + 1)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        reason, _, where = _cut(str(error)).partition(" (at ")
-        line_text = where.split(",")[0] if where.startswith("line ") else f"line {len(text.splitlines())}"
-        raise InputError(f"{place}: {line_text}: {what}: {reason}", hint=hint) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: {what}: {reason_of(error)}", hint=hint) from error
+        reason, _, where = str(error).partition(" (at ")
+        found = _LINE.match(where)
+        raise NotTomlError(_cut(reason), int(found[1]) if found else last) from error
+    except (ValueError, RecursionError) as error:  # an integer of very many digits, very deep nesting
+        raise NotTomlError(reason_of(error), last) from error
+
+
+def parse_toml(text: str, place: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Raises:
+        InputError: it is not TOML; it names the place and the line.
+    """
+    with reading(place, "not TOML"):
+        return load_toml(text)
 
 
 def _size_text(size_bytes: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from gpuledger.analyze.metrics import KINDS, Metric, measure, metric_devices
 from gpuledger.analyze.tree import ModuleNode, module_tree
 from gpuledger.errors import EmptyRunError, InputError, UsageError
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
+from gpuledger.reading import parse_toml
 from gpuledger.units import parse_bytes, parse_duration_ns, parse_frac, parse_joules
 
 if TYPE_CHECKING:
@@ -100,10 +100,7 @@ def parse_budget(text: str, name: str) -> tuple[Limit, ...]:
     Raises:
         InputError: not TOML, an unknown key or unit, or a sampled figure without a tolerance.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{name}: not TOML: {error}") from error
+    document = parse_toml(text, name)
     for key in document:
         if key not in _TABLES:
             raise _unknown(name, key, _TABLES, f"it has the tables {' and '.join(_TABLES)}")

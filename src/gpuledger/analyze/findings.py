@@ -245,8 +245,10 @@ def _kept_activations(books: _Books) -> Finding | None:
     steps = read_numbers(books.rank, "blocks", "step", books.device_idx)
     kept = books.of("activation", "temporary") & (books.lives.free_requested_index == NEVER) & (steps >= 1)
     last = int(steps.max(initial=0))
-    sizes = [int(books.lives.allocated_bytes[kept & (steps == step)].sum()) for step in range(1, last)]
-    if len(sizes) < 2 or min(sizes) < max(0.002 * books.peak_bytes, 4096):
+    found, place = np.unique(steps[kept & (steps < last)], return_inverse=True)
+    sizes = np.bincount(place, weights=books.lives.allocated_bytes[kept & (steps < last)]).astype(np.int64).tolist()
+    in_each = found.size == last - 1
+    if not in_each or len(sizes) < 2 or min(sizes) < max(0.002 * books.peak_bytes, 4096):
         return None
     each = sum(sizes) // len(sizes)
     return Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,9 +89,12 @@ def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
 
 def _shapes_of(calls: Sequence[Sequence[int]], steps: dict[int, int]) -> dict[int, tuple[int, int]]:
     """Return rows and length of the steps that are known."""
+    ordered = sorted(steps)
     found = {}
     for first, last, rows, length in calls:
-        found.update({step: (rows, length) for step in range(first, last + 1) if step in steps and length > 0})
+        if length > 0:
+            known = ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+            found.update(dict.fromkeys(known, (rows, length)))
     return found
 
 
@@ -100,7 +104,7 @@ def _joules_of(rank: Rank, device_idx: int | None, own_ns: dict[int, int]) -> di
     facts = rank.manifest.get("energy_pass") or {}
     if energy is None or "last_step" not in facts:
         return {}
-    inside = [step for step in range(facts["first_step"], facts["last_step"] + 1) if step in own_ns]
+    inside = [step for step in sorted(own_ns) if facts["first_step"] <= step <= facts["last_step"]]
     total_ns = sum(own_ns[step] for step in inside)
     return {step: energy.energy_j * energy.steps * own_ns[step] / total_ns for step in inside} if total_ns else {}
 

@@ -10,7 +10,7 @@ import click
 
 from gpuledger.cli.common import json_option, open_run, print_json, print_lines, print_notes, quoted, run_argument
 from gpuledger.cli.report import choose_file, write_text
-from gpuledger.errors import BudgetExceededError, InputError, UsageError
+from gpuledger.errors import BudgetExceededError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,12 +91,9 @@ def _limits(budget: str | None, base: Run | None, allow: str | None) -> tuple[Li
 
 
 def _read_text(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name}: not UTF-8 text") from error
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror}", hint="gpuledger budget RUN writes a first one") from error
+    from gpuledger.reading import read_text
+
+    return read_text(Path(name), hint="gpuledger budget RUN writes a first one")
 
 
 def _write_files(run: str, gates: Sequence[Gate], junit: Path | None, markdown: Path | None) -> None:

@@ -150,15 +150,10 @@ def _shipped(names: tuple[str, ...]) -> KeywordFile:
 
 def _read_toml(path: Path) -> KeywordFile:
     from gpuledger.model.keywords import MAX_FILE_BYTES, parse_keyword_file
+    from gpuledger.reading import read_limited, reading
 
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        hint = f"a file, or one of {', '.join(SHIPPED)}"
-        raise InputError(f"--keywords {path}: {error.strerror or error}", hint=hint) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(f"{path}: larger than {MAX_FILE_BYTES >> 10} KiB, not a keyword file")
+    with reading(f"--keywords {path}", hint=f"a file, or one of {', '.join(SHIPPED)}"):
+        content = read_limited(path, MAX_FILE_BYTES)
     try:
         return parse_keyword_file(content.decode("utf-8-sig").replace("\r\n", "\n"), str(path))
     except UnicodeDecodeError as error:

@@ -127,10 +127,10 @@ def cache_path(environment: Mapping[str, str] = os.environ) -> Path:
 def read_profiles(path: Path) -> tuple[dict[str, Any], str | None]:
     """Return the profiles kept in ``path`` as plain values, and a note where the file could not be read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json_file(path)
     except FileNotFoundError:
         return {}, None
-    except (OSError, ValueError) as error:
+    except (OSError, InputError) as error:
         return {}, f"{path}: kept calibration ignored, it will be measured again: {error}"
     if not isinstance(value, dict) or value.get("profile_version") != PROFILE_VERSION:
         return {}, f"{path}: kept calibration ignored, it will be measured again: not of version {PROFILE_VERSION}"

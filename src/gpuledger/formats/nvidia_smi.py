@@ -28,6 +28,8 @@ from gpuledger.model.tables import SAMPLES
 from gpuledger.units import parse_duration_ns
 
 DEFAULT_INTERVAL = "10ms"
+MAX_CARDS = 256
+"""A card has columns of its own; a host has up to 16."""
 MAX_UNREAD = 100
 _SAMPLE_COLUMNS = frozenset(SAMPLES.column_names) - {"t_ns", "device_idx"}
 _FACTS = frozenset({"index", "uuid", "name", "driver_version", "total_bytes"})
@@ -185,8 +187,10 @@ class _Log:
         if values.get("used_bytes") is None and values.get("free_bytes") is not None and values.get("total_bytes"):
             values["used_bytes"] = values["total_bytes"] - values["free_bytes"] - (values.get("driver_bytes") or 0)
             self._notes["memory.used was not asked for: it is memory.total less memory.free."] = None
-        key = next((values[kind] for kind in _CARD_KEYS if values.get(kind) is not None), "")
-        self._cards.setdefault(str(key), _Card()).add(values)
+        key = str(next((values[kind] for kind in _CARD_KEYS if values.get(kind) is not None), ""))
+        if key not in self._cards and len(self._cards) >= MAX_CARDS:
+            return f"of card {shown(key)}: more than {MAX_CARDS:,} cards in one file"
+        self._cards.setdefault(key, _Card()).add(values)
         return ""
 
     def _time_notes(self, interval_ns: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.imported import ImportedRun
+from gpuledger.reading import open_regular, reading
 
 HEAD_BYTES = 65_536
 
@@ -83,7 +84,8 @@ def read_files(format_name: str, paths: Sequence[Path], name: str, options: Mapp
     if len(problems) == len(paths):
         raise InputError(unread[0] if unread else "no file to read")
     readable = tuple(path for path in paths if path not in problems)
-    imported: ImportedRun = _module(format_name).read_files(readable, name, dict(options))
+    with reading(readable[0] if len(readable) == 1 else f"{readable[0]}, …"):
+        imported: ImportedRun = _module(format_name).read_files(readable, name, dict(options))
     return replace(imported, unread=(*unread, *imported.unread))
 
 
@@ -135,11 +137,13 @@ def _why_closed(path: Path) -> str:
         next(path.iterdir(), None) if path.is_dir() else _head(path)
     except OSError as error:
         return error.strerror or str(error)
+    except InputError:
+        return "not a regular file"
     return ""
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(HEAD_BYTES)
 
 

@@ -18,6 +18,7 @@ from gpuledger.model.keywords import (
     KeywordFile,
     KeywordGroup,
 )
+from gpuledger.reading import read_limited, reading
 
 DICTIONARIES = {"layer_kw_dict": "layer", "data_struct_kw_dict": "data structure"}
 EXPECTED = "expected_sum"
@@ -50,13 +51,8 @@ def read_setme(path: Path) -> KeywordFile:
 
 
 def _parse(path: Path) -> ast.Module:
-    try:
-        with path.open("rb") as file:
-            source = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    if len(source) > MAX_FILE_BYTES:
-        raise InputError(f"{path}: larger than {MAX_FILE_BYTES >> 10} KiB, not a SETME.py")
+    with reading(path):
+        source = read_limited(path, MAX_FILE_BYTES)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the file's own backslashes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
 
 MAX_UNREAD = 100
+MAX_ALGORITHMS = 64
+"""A rank each, with tables of its own; logs have a handful."""
 MAX_BATCH = 1 << 31
 MAX_MS = 1e9
 _LINE = re.compile(r"\s*[A-Za-z][\w .+-]*,\s*[0-9]+\s*,\s*[A-Z][A-Z_]*\s*(,\s*[0-9][0-9.eE+-]*\s*)+", re.ASCII)
@@ -50,8 +52,15 @@ def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> I
         _read_rows(path, rows, unread)
     if not rows:
         raise InputError(unread[0] if unread else f"{paths[0]}: empty")
-    algorithms = list(dict.fromkeys(row.algorithm for row in rows))
-    ranks = tuple(_rank(number, algorithm, rows) for number, algorithm in enumerate(algorithms))
+    by_algorithm: dict[str, list[_Row]] = {}
+    for row in rows:
+        by_algorithm.setdefault(row.algorithm, []).append(row)
+    if len(by_algorithm) > MAX_ALGORITHMS:
+        raise InputError(
+            f"{paths[0]}: {len(by_algorithm):,} algorithms, at most {MAX_ALGORITHMS} are read",
+            hint="each is a rank of the run: import fewer files at once",
+        )
+    ranks = tuple(_rank(number, *group) for number, group in enumerate(by_algorithm.items()))
     return ImportedRun(name, "time-log", tuple(str(path) for path in paths), ranks, unread=tuple(unread))
 
 
@@ -94,8 +103,8 @@ def _parse(line: Line, layers: int) -> _Row:
     return _Row(cells[0], int(cells[1]), cells[2], times)
 
 
-def _rank(number: int, algorithm: str, rows: Iterable[_Row]) -> ImportedRank:
-    steps = _steps([row for row in rows if row.algorithm == algorithm])
+def _rank(number: int, algorithm: str, rows: list[_Row]) -> ImportedRank:
+    steps = _steps(rows)
     names = list(dict.fromkeys(row.time_type for step in steps for row in step))
     layers = max(len(row.layers_ms) for step in steps for row in step)
     modules = [
@@ -122,6 +131,7 @@ def _steps(rows: list[_Row]) -> list[list[_Row]]:
 
 
 def _spans(steps: list[list[_Row]], names: list[str]) -> Iterator[dict[str, Any]]:
+    name_ids = {name: number for number, name in enumerate(names)}
     begun_ns = 0
     for number, step in enumerate(steps, 1):
         ended_ns = begun_ns
@@ -132,7 +142,7 @@ def _spans(steps: list[list[_Row]], names: list[str]) -> Iterator[dict[str, Any]
                 yield {
                     "device_idx": 0,
                     "kind": "host",
-                    "name_id": names.index(row.time_type),
+                    "name_id": name_ids[row.time_type],
                     "start_ns": start_ns,
                     "end_ns": end_ns,
                     "module_id": layer,

@@ -376,7 +376,7 @@ def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
     lacking = [name for name in COLUMNS[table] if name not in given]
     if lacking:
         raise ValueError(f"{table}: column {lacking[0]} is missing")
-    if len({values.size for values in given.values()}) > 1:
+    if {values.ndim for values in given.values()} != {1} or len({values.size for values in given.values()}) > 1:
         raise ValueError(f"{table}: its columns differ in length")
     for name, values in given.items():
         dtype = np.dtype(COLUMNS[table][name])

@@ -14,13 +14,13 @@ nothing else, so that none can hang us.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuledger.errors import InputError
+from gpuledger.reading import NotTomlError, load_toml
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +36,6 @@ RESERVED_DICTIONARIES = (
 )  # fmt: skip
 """Keys of ``group --json`` beside the dictionaries."""
 MAX_FILE_BYTES = 1 << 18
-MAX_LINE_CHARACTERS = 1 << 14
-"""The standard library's reader takes quadratic time for a key of very many parts."""
 MAX_KEYWORDS = 5_000
 _FIELDS = {"class:": CLASS, "category:": CATEGORY}
 _REGEX_PREFIX = "re:"
@@ -123,17 +121,10 @@ def parse_keyword_file(text: str, place: str) -> KeywordFile:
     Raises:
         InputError: not TOML, no dictionary, an empty list, an unknown key or a bad expression; it says in which line.
     """
-    long = next((number for number, line in enumerate(text.split("\n"), 1) if len(line) > MAX_LINE_CHARACTERS), None)
-    if long is not None:
-        raise InputError(f"{place}: line {long}: longer than {MAX_LINE_CHARACTERS:,} characters", hint=HINT)
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        reason, _, where = str(error).partition(" (at ")
-        line = where.split(",")[0] if where.startswith("line ") else f"line {len(text.splitlines())}"
-        raise InputError(f"{place}: {line}: not a keyword file: {reason}", hint=HINT) from error
-    except RecursionError as error:
-        raise InputError(f"{place}: not a keyword file: nested too deeply", hint=HINT) from error
+        document = load_toml(text)
+    except NotTomlError as error:
+        raise InputError(f"{place}: line {error.line}: not a keyword file: {error.reason}", hint=HINT) from error
     if not document:
         raise InputError(f"{place}: no dictionary in it", hint=HINT)
     reader = _Reader(text, place)

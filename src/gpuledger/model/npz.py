@@ -1,7 +1,8 @@
-"""Reading ``.npz`` files: one-dimensional arrays of numbers, within limits that are checked before room is made."""
+"""Reading ``.npz`` files: arrays of numbers and texts, within limits that are checked before room is made."""
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_arrays(path: Path, unpacked: Unpacked | None = None) -> dict[str, NDArr
 
     Raises:
         InputError: it is not a regular file.
-        ValueError: it would unpack to too much, or holds something else than rows of numbers.
+        ValueError: it would unpack to too much, or holds something else than numbers and texts.
     """
     with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
@@ -64,12 +65,12 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
     with archive.open(member) as file:
         version = npy.read_magic(file)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-        if len(shape) > 1 or dtype.kind not in "biufU":
-            raise ValueError(f"{member.filename}: not one row of numbers")
-        count = shape[0] if shape else 1
+        shape, is_fortran, dtype = read_header(file)
+        if is_fortran or dtype.kind not in "biufU":
+            raise ValueError(f"{member.filename}: not an array of numbers or texts")
+        count = math.prod(shape)
         wanted_bytes = count * dtype.itemsize
         content = file.read(wanted_bytes) if wanted_bytes <= member.file_size else b""
         if len(content) != wanted_bytes:
             raise ValueError(f"{member.filename}: cut off, {count:,} values are due")
-        return np.frombuffer(content, dtype)
+        return np.frombuffer(content, dtype).reshape(shape)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from gpuledger.errors import InputError
+from gpuledger.model.shapes import Fields, ListOf, check_shape, maybe
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -33,6 +34,20 @@ is a library's way to do it, with its arguments in another order."""
 
 KEYWORDS = "kwargs"
 """Where an operator's keyword arguments are: in a dictionary of this one name, after the positional ones."""
+
+_SIZES = ListOf(int, most=64)
+_TENSOR = Fields(
+    {
+        "shape": _SIZES,
+        "dtype": str,
+        "stride": maybe(_SIZES),
+        "same": maybe(int),
+        "host": maybe(bool),
+        "sparsity": maybe(float),
+    },
+    ("shape", "dtype"),
+)
+_FLAGS = Fields({"autocast": maybe(str), "tf32": maybe(bool), "grad": maybe(bool)})
 
 NO_FLAGS: dict[str, Any] = {"autocast": None, "tf32": False, "grad": False}
 
@@ -115,7 +130,13 @@ class OperatorKey:
             raise InputError("operator key: not an object with operator, inputs and flags")
         inputs, flags = value.get("inputs"), value.get("flags")
         if not isinstance(inputs, list) or not isinstance(flags, dict):
-            raise InputError(f"operator key of {value['operator']}: inputs or flags are missing")
+            raise InputError(f"operator key of {value['operator']:.80}: inputs or flags are missing")
+        try:
+            for tensor in tensors_in(inputs):
+                check_shape(tensor, _TENSOR, "tensor")
+            check_shape(flags, _FLAGS, "flags")
+        except ValueError as error:
+            raise InputError(f"operator key of {value['operator']:.80}: {error}") from error
         return cls(value["operator"], tuple(inputs), flags)
 
 

@@ -77,7 +77,7 @@ def read_json(path: Path) -> dict[str, Any]:
     check = check_rank_manifest if path.parent.name.startswith(RANK_PREFIX) else check_run_manifest
     with reading(path, "damaged manifest"):
         check(value)
-    return value
+    return {**value, "notes": value.get("notes") or []}
 
 
 def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,8 @@ from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.contents import PARQUET
-from gpuledger.operators.records import Environment, Record
+from gpuledger.operators.records import Environment, Record, environment_from, record_from
+from gpuledger.reading import reading
 
 try:
     import sqlalchemy as sa
@@ -268,10 +270,8 @@ class Book:
         def read(connection: sa.Connection) -> list[T]:
             return [make(row) for part in queries for row in connection.execute(part).mappings()]
 
-        try:
+        with reading(self.url, "damaged book"):
             return self._try(lambda: self._within(self.engine, read))
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"{self.url}: damaged: {type(error).__name__}: {error}") from error
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -313,12 +313,11 @@ def _key(row: Mapping[str, Any]) -> tuple[str, OperatorKey]:
 
 
 def _environment(row: Mapping[str, Any]) -> tuple[str, Environment]:
-    return row["digest"], Environment(**{field.name: row[field.name] for field in fields(Environment)})
+    return row["digest"], environment_from(row)
 
 
 def _record(row: Mapping[str, Any]) -> Record:
-    values = {field.name: row[field.name] for field in fields(Record)}
-    return Record(**{**values, "blocks": tuple(row["blocks"]), "kernels": tuple(row["kernels"])})
+    return record_from({field.name: row[field.name] for field in fields(Record)})
 
 
 def _parts(digests: Sequence[str]) -> Iterator[Sequence[str]]:

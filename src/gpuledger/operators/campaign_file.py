@@ -12,12 +12,17 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.operators.models import parse_model, refuse_code_of_file
 from gpuledger.operators.wanted import Wanted
 from gpuledger.operators.workload import MODES, Mode
+from gpuledger.reading import read_text, reading
 
 try:
     import yaml
 except ImportError as error:  # the extra is not installed
     raise UsageError("--config: PyYAML is not installed", hint="pip install 'gpuledger[ops]'") from error
 
+LARGEST_BYTES = 256 << 10
+"""PyYAML takes seconds for more."""
+MOST_VALUES = 100_000
+"""Values in one file, with what aliases stand for."""
 OLD_NAME = "summary.yml"
 MODEL_KEYS = ("model", "weights", "inputs", "batch", "mode", "optimizer", "autocast")
 TOP_KEYS = ("models", "gpu", "book", *MODEL_KEYS[1:])
@@ -47,14 +52,15 @@ def read_campaign(path: Path, *, trusted: bool = False) -> Campaign:
     Raises:
         InputError: it cannot be read, holds an unknown key, or a value of the wrong kind, or names code to run.
     """
-    campaign = _read(path)
+    with reading(path):
+        campaign = _read_campaign(path)
     if not trusted:
         for one in campaign.wanted:
             refuse_code_of_file(parse_model(one.model), one.weights, str(path))
     return campaign
 
 
-def _read(path: Path) -> Campaign:
+def _read_campaign(path: Path) -> Campaign:
     if path.is_dir():
         places = sorted(path.rglob(OLD_NAME))
         if not places:
@@ -75,15 +81,47 @@ def _read(path: Path) -> Campaign:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    with reading(path, "not YAML"):
+        value = _parse(read_text(path, LARGEST_BYTES))
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected keys and values", hint=f"known keys: {', '.join(TOP_KEYS)}")
     return value
+
+
+def _parse(text: str) -> Any:
+    """Return the value of a YAML text.
+
+    Raises:
+        YAMLError: it is not YAML.
+        ValueError: aliases make it hold too many values, or itself.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        _count(root, {})
+        return None if root is None else loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _count(node: Any, known: dict[int, int]) -> int:
+    """Return how many values a node stands for, each alias counted with all that it stands for.
+
+    Raises:
+        ValueError: they are too many, or the node is inside itself.
+    """
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError("an alias stands for what it is inside of")
+        return known[id(node)]
+    known[id(node)] = 0
+    inner = node.value if isinstance(node, yaml.CollectionNode) else []
+    pairs = (one if isinstance(one, tuple) else (one,) for one in inner)
+    count = 1 + sum(_count(one, known) for pair in pairs for one in pair)
+    if count > MOST_VALUES:
+        raise ValueError(f"its aliases stand for more than {MOST_VALUES:,} values")
+    known[id(node)] = count
+    return count
 
 
 def _check(path: Path, place: str, value: Mapping[Any, Any], known: tuple[str, ...]) -> None:
@@ -92,10 +130,10 @@ def _check(path: Path, place: str, value: Mapping[Any, Any], known: tuple[str, .
         if name not in known:
             near = get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            raise InputError(f"{path}: {place}unknown key {name!r}", hint=hint)
+            raise InputError(f"{path}: {place}unknown key {name!r:.80}", hint=hint)
         kinds = _KINDS.get(name)
         if kinds and (not isinstance(one, kinds) or isinstance(one, bool)):
-            raise InputError(f"{path}: {place}{name}: {one!r} is not {_kind_text(kinds[0])}")
+            raise InputError(f"{path}: {place}{name}: {one!r:.80} is not {_kind_text(kinds[0])}")
     batch = value.get("batch", 1)
     if batch < 1:
         raise InputError(f"{path}: {place}batch: {batch} is not at least 1")
@@ -120,7 +158,7 @@ def _wanted(path: Path, number: int, model: Any, shared: Mapping[str, Any]) -> I
     sizes = _listed(values.pop("inputs", None))
     for mode in modes:
         if mode not in MODES:
-            raise InputError(f"{path}: {place}mode: {mode!r}, expected {' or '.join(MODES)}")
+            raise InputError(f"{path}: {place}mode: {mode!r:.80}, expected {' or '.join(MODES)}")
         for size in sizes:
             yield Wanted(**values, mode=cast(Mode, mode), inputs=_size(path, place, size))
 
@@ -135,7 +173,7 @@ def _size(path: Path, place: str, size: Any) -> str | None:
         return size
     if isinstance(size, list) and size and all(isinstance(n, int) and n > 0 for n in size):
         return "x".join(map(str, size))
-    raise InputError(f"{path}: {place}inputs: {size!r} is no size", hint="inputs: [32x3x224x224]")
+    raise InputError(f"{path}: {place}inputs: {size!r:.80} is no size", hint="inputs: [32x3x224x224]")
 
 
 def _read_old(path: Path) -> Wanted:
@@ -144,9 +182,9 @@ def _read_old(path: Path) -> Wanted:
     _check(path, "", value, OLD_KEYS)
     name, size = value.get("model_name"), value.get("input_size")
     if not isinstance(name, str):
-        raise InputError(f"{path}: model_name: {name!r} is not a text")
+        raise InputError(f"{path}: model_name: {name!r:.80} is not a text")
     if not (isinstance(size, list) and size and all(type(n) is int and n > 0 for n in size)):
-        raise InputError(f"{path}: input_size: {size!r} is no list of sizes", hint="[32, 3, 224, 224]")
+        raise InputError(f"{path}: input_size: {size!r:.80} is no list of sizes", hint="[32, 3, 224, 224]")
     weights = str(value.get("weights_name") or "random")
     # the older files name the class of the weights, of which the default was taken
     weights = "DEFAULT" if weights.endswith("_Weights") else weights

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import InputError
 from gpuledger.model.files import output
 from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.records import Environment, Record
+from gpuledger.model.parquet_parts import check_unpacked
+from gpuledger.operators.records import Environment, Record, environment_from, record_from
+from gpuledger.reading import parse_json, reading, reason_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +71,20 @@ def contents_of(text: str) -> Contents:
     from gpuledger.operators.book import open_existing
 
     with open_existing(text) as book:
-        return Contents(book.keys(), book.environments(), tuple(book.records()))
+        contents = Contents(book.keys(), book.environments(), tuple(book.records()))
+        _check_references(contents, book.url)
+        return contents
+
+
+def _check_references(contents: Contents, place: str) -> None:
+    """Check that the keys and environments of all records are there.
+
+    Raises:
+        InputError: one is not.
+    """
+    for one in contents.records:
+        if one.key_digest not in contents.keys or one.environment_digest not in contents.environments:
+            raise InputError(f"{place}: damaged book: a record's key or environment is not in it")
 
 
 def merge(book: Book, other: Contents) -> int:
@@ -147,50 +162,57 @@ def read_parquet(path: Path) -> Contents:
     Raises:
         InputError: it is no such file, damaged, or of a newer version.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    hint = "gpuledger ops export --to parquet writes one"
     if not path.is_file():
-        raise InputError(f"{path}: no such file", hint="gpuledger ops export --to parquet writes one")
-    try:
+        raise InputError(f"{path}: no such file", hint=hint)
+    check_unpacked([path], str)
+    with reading(path, hint=hint):
         table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
-    version = (table.schema.metadata or {}).get(VERSION_KEY)
+        stated = (table.schema.metadata or {}).get(VERSION_KEY)
+        version = None if stated is None else int(stated)
     if version is None:
-        raise InputError(f"{path}: not exported from an operator book", hint="gpuledger ops export --to parquet")
-    if int(version) > VERSION:
+        raise InputError(f"{path}: not exported from an operator book", hint=hint)
+    if version > VERSION:
         raise InputError(
-            f"{path}: book export version {int(version)}, this gpuledger reads up to {VERSION}",
+            f"{path}: book export version {version}, this gpuledger reads up to {VERSION}",
             hint="pip install --upgrade gpuledger",
         )
-    try:
+    with reading(path):
         return _from_rows(table.to_pylist())
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: damaged: {type(error).__name__}: {error}") from error
 
 
 def _from_rows(rows: list[dict[str, Any]]) -> Contents:
     keys: dict[str, OperatorKey] = {}
     environments: dict[str, Environment] = {}
     records = []
-    for row in rows:
-        key = OperatorKey(row["operator"], tuple(json.loads(row["inputs"])), json.loads(row["flags"]))
-        keys[key.digest] = key
-        if row["card"] is None:
-            continue
-        flags = json.loads(row["environment_flags"])
-        environment = Environment(row["card"], row["driver"], row["torch"], row["cuda"], flags)
-        environments[environment.digest] = environment
-        records.append(_record(row, key.digest, environment.digest))
+    for number, row in enumerate(rows, 1):
+        try:
+            key = OperatorKey.from_json(
+                {"operator": row["operator"], "inputs": _value(row["inputs"]), "flags": _value(row["flags"])}
+            )
+            keys[key.digest] = key
+            if row["card"] is None:
+                continue
+            names = ("card", "driver", "torch", "cuda")
+            named = {name: row[name] for name in names}
+            environment = environment_from({**named, "flags": _value(row["environment_flags"])})
+            environments[environment.digest] = environment
+            records.append(_record(row, key.digest, environment.digest))
+        except (InputError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"row {number:,}: {reason_of(error)}") from error
     return Contents(keys, environments, tuple(records))
+
+
+def _value(text: str | None) -> Any:
+    return parse_json((text or "").encode(), "a cell")
 
 
 def _record(row: dict[str, Any], key_digest: str, environment_digest: str) -> Record:
     values = {field.name: row[field.name] for field in fields(Record) if not field.name.endswith("_digest")}
-    values |= {name: json.loads(values[name]) for name in AS_JSON}
-    values |= {"blocks": tuple(values["blocks"]), "kernels": tuple(values["kernels"])}
-    return Record(key_digest=key_digest, environment_digest=environment_digest, **values)
+    values |= {name: _value(values[name]) for name in AS_JSON}
+    return record_from({"key_digest": key_digest, "environment_digest": environment_digest, **values})
 
 
 def _row(record: Record) -> dict[str, Any]:

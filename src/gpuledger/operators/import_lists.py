@@ -6,14 +6,19 @@ The arguments are Python expressions. They are parsed and never evaluated.
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError
-from gpuledger.model.operator_key import KEYWORDS, OperatorKey
+from gpuledger.model.operator_key import KEYWORDS, NO_FLAGS, OperatorKey
 from gpuledger.operators.describe_json import contiguous
 from gpuledger.operators.workload import Mode, Use, Workload
+from gpuledger.reading import MIB, read_text, reading
 
+LARGEST_BYTES = 64 * MIB
+LONGEST_LINE = 1 << 16
+"""A call takes a few hundred; Python's parser takes a hundred times the line's size."""
 DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16",
     "i32": "int32", "i64": "int64", "u8": "uint8", "b8": "bool", "c32": "complex32", "c64": "complex64",
@@ -30,10 +35,7 @@ def read_list(path: Path) -> Workload:
     Raises:
         InputError: it cannot be read, or a line is no call.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or 'no text'}") from error
+    lines = read_text(path, LARGEST_BYTES).splitlines()
     counts: dict[OperatorKey, int] = {}
     operator = ""
     for number, line in enumerate(lines, 1):
@@ -53,13 +55,14 @@ def read_list(path: Path) -> Workload:
 
 def _call(place: str, operator: str, line: str) -> tuple[OperatorKey, int]:
     count, _, arguments = line.removeprefix(_COUNT).partition(",")
-    try:
+    with reading(place, "not a call"):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"a line of more than {LONGEST_LINE:,} characters")
         positional, keywords = _value(ast.parse(arguments.strip(), mode="eval").body)
         named = {name: value for name, value in keywords.items() if value is not None and value != _STRIDED}
         inputs = (*positional, {KEYWORDS: named}) if named else tuple(positional)
-        return OperatorKey(_with_overload(operator), inputs), int(count)
-    except (SyntaxError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{place}: not a call: {error}") from error
+        key = {"operator": _with_overload(operator), "inputs": list(inputs), "flags": dict(NO_FLAGS)}
+        return OperatorKey.from_json(json.loads(json.dumps(key, allow_nan=False))), int(count)
 
 
 _STRIDED = {"layout": "strided"}

@@ -21,8 +21,11 @@ from gpuledger.errors import InputError
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.captures import Place, capture_step, place_named
 from gpuledger.operators.records import Environment, Record
+from gpuledger.reading import MIB, read_text, reading
 from gpuledger.virtual.dispatch import NotModelledError
 
+LARGEST_BYTES = 64 * MIB
+LONGEST_LINE = 1 << 14
 METHOD = {"mode": "hot", "how": "eager", "source": "ml-operator-profiling", "value": "mean of blocks"}
 _ROW = re.compile(r"(?P<layer>\w+\(.*\)) (?P<size>\([\d, ]+\)) (?P<rest>\S+(?: \S+){13})")
 _DATE = "%Y-%m-%d_%H-%M-%S"
@@ -57,9 +60,10 @@ def read_rows(paths: Iterable[Path], card: str) -> ImportedRows:
                 if not line.strip():
                     continue
                 try:
-                    key, record = _row(line.strip(), place, environment)
-                except ValueError as error:
-                    unread.append(f"{path}:{number}: {error}")
+                    with reading(f"{path}:{number}", "not a row"):
+                        key, record = _row(line.strip(), place, environment)
+                except InputError as error:
+                    unread.append(error.message)
                     continue
                 keys[key.digest] = key
                 records.append(record)
@@ -67,15 +71,12 @@ def read_rows(paths: Iterable[Path], card: str) -> ImportedRows:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or 'no text'}") from error
+    return read_text(path, LARGEST_BYTES).splitlines()
 
 
 def _row(line: str, place: Place, environment: Environment) -> tuple[OperatorKey, Record]:
     """Return a row's key and record; ValueError where it has none."""
-    found = _ROW.fullmatch(line)
+    found = _ROW.fullmatch(line) if len(line) <= LONGEST_LINE else None
     if not found:
         raise ValueError("not a row of results")
     key = _key(_layer(found["layer"]), ast.literal_eval(found["size"]), place)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from gpuledger.analyze.formulas import work_of
 from gpuledger.errors import InputError
 from gpuledger.model.files import output
+from gpuledger.model.npz import read_arrays
 from gpuledger.model.operator_key import OperatorKey
 from gpuledger.operators.beyond import Best, drawn_to_best
 from gpuledger.operators.features import NAMES, features_of
@@ -32,6 +32,7 @@ from gpuledger.operators.process import Process
 from gpuledger.operators.roof import Roof
 from gpuledger.operators.sum import PREDICTED, Cost
 from gpuledger.operators.trees import Forest, Levels
+from gpuledger.reading import parse_json, reading
 
 VERSION = 5
 """Version of a model's file."""
@@ -159,20 +160,17 @@ def load_model(place: Path) -> Model:
     Raises:
         InputError: there is none, it is damaged, or it was made for other features.
     """
-    try:
-        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            facts = json.loads(str(arrays["facts"]))
-            if facts["version"] != VERSION or tuple(facts["features"]) != NAMES:
-                raise InputError(f"{place}: a model of another version", hint="gpuledger ops fit makes it anew")
-            quantities = {name: _quantity(name, facts["widen"][name], arrays) for name in _QUANTITIES}
+    hint = "gpuledger ops fit makes it anew"
+    with reading(place, "not a model, or damaged", hint):
+        arrays = read_arrays(place)
+        facts = parse_json(str(arrays["facts"]).encode(), place)
+        if facts["version"] != VERSION or tuple(facts["features"]) != NAMES:
+            raise InputError(f"{place}: a model of another version", hint=hint)
+        quantities = {name: _quantity(name, facts["widen"][name], arrays) for name in _QUANTITIES}
         ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
         laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
         best = {name: Best(float(one["share"]), float(one["largest_ns"])) for name, one in facts["best"].items()}
         roof, examples, digest = Roof(**facts["roof"]), facts["examples"], facts["book_digest"]
-    except OSError as error:
-        raise InputError(f"{place}: {error.strerror or 'not a model'}", hint="gpuledger ops fit -o FILE") from error
-    except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
-        raise InputError(f"{place}: not a model, or damaged", hint="gpuledger ops fit makes it anew") from error
     time = quantities["time"]
     if time is None:
         raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from gpuledger.model.shapes import Fields, ListOf, MappingOf, check_shape, maybe
+
 Status = Literal["ok", "failed"]
 
 
@@ -85,3 +87,61 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON value."""
         return asdict(self)
+
+
+_REAL, _TEXT = maybe(float), maybe(str)
+_ENVIRONMENT = Fields(
+    {
+        "card": str,
+        "driver": _TEXT,
+        "torch": str,
+        "cuda": _TEXT,
+        "flags": Fields({"cache_bytes": maybe(int), "power_limit_w": _REAL}),
+    },
+    ("card", "driver", "torch", "cuda", "flags"),
+)
+_BLOCK = Fields(
+    {
+        "kind": _TEXT,
+        **dict.fromkeys(("call_ns", "call_j", "host_ns", "burst_clock_mhz", "sm_clock_mhz", "workspace_bytes"), _REAL),
+    }
+)
+_RECORD = Fields(
+    {
+        "key_digest": str,
+        "environment_digest": str,
+        "method": MappingOf(object),
+        **dict.fromkeys(("time_median_ns", "time_low_ns", "time_high_ns"), _REAL),
+        **dict.fromkeys(("energy_median_j", "energy_low_j", "energy_high_j", "base_w"), _REAL),
+        "blocks": ListOf(_BLOCK),
+        "kernels": ListOf(str),
+        "status": str,
+        "reason": str,
+        "measured_ns": int,
+        "flops": maybe(int),
+        "bytes": maybe(int),
+    },
+    ("key_digest", "environment_digest", "method", "blocks", "kernels", "status", "reason", "measured_ns"),
+)
+
+
+def environment_from(values: Mapping[str, Any]) -> Environment:
+    """Return the environment with these values, as a store or a file has them.
+
+    Raises:
+        ValueError: one is missing, or not what it should be.
+    """
+    check_shape(dict(values), _ENVIRONMENT, "environment")
+    return Environment(**{name: values[name] for name in ("card", "driver", "torch", "cuda", "flags")})
+
+
+def record_from(values: Mapping[str, Any]) -> Record:
+    """Return the record with these values, as a store or a file has them.
+
+    Raises:
+        ValueError: one is missing, or not what it should be.
+    """
+    check_shape(dict(values), _RECORD, "record")
+    if any(block.get("kind") == "energy" and block.get("call_ns") is None for block in values["blocks"]):
+        raise ValueError("record: a window of energy has no call_ns")
+    return Record(**{**values, "blocks": tuple(values["blocks"]), "kernels": tuple(values["kernels"])})

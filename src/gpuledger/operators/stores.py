@@ -12,6 +12,7 @@ from sqlalchemy import exc
 from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operators.book_file import BUSY_MS, ReadOnlyFile
+from gpuledger.reading import parse_json
 
 
 def parse_url(text: str) -> sa.URL:
@@ -65,7 +66,9 @@ def reading_engine(file: ReadOnlyFile) -> sa.Engine:
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(file.uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None)
 
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool)
+    engine = sa.create_engine(
+        "sqlite://", creator=connect, poolclass=sa.pool.NullPool, json_deserializer=_value_of
+    )
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -77,14 +80,23 @@ def writing_engine(url: sa.URL) -> sa.Engine:
         UsageError: the driver of PostgreSQL is not installed.
     """
     if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url, connect_args={"timeout": BUSY_MS / 1000, "isolation_level": None})
+        engine = sa.create_engine(
+            url, connect_args={"timeout": BUSY_MS / 1000, "isolation_level": None}, json_deserializer=_value_of
+        )
         sa.event.listen(engine, "connect", _set_up_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
     try:
-        return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+        return sa.create_engine(
+            url, pool_pre_ping=True, connect_args={"connect_timeout": 10}, json_deserializer=_value_of
+        )
     except ImportError as error:
         raise UsageError("--book: no driver for PostgreSQL", hint="pip install 'gpuledger[ops]'") from error
+
+
+def _value_of(text: str | bytes) -> Any:
+    """Return what a cell holds as JSON, within the limits of every JSON that is read."""
+    return parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), "a cell")
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -11,12 +11,57 @@ from typing import Any, Literal
 from gpuledger.errors import InputError
 from gpuledger.model.files import output
 from gpuledger.model.operator_key import OperatorKey
+from gpuledger.model.shapes import Fields, ListOf, MappingOf, check_shape, maybe
+from gpuledger.reading import MIB, parse_json, read_limited, reading
 
 VERSION = 1
 """Version of the file; a newer one is refused."""
 SUFFIX = ".workload.json"
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
+HINT = "gpuledger ops capture writes workloads"
+LARGEST_BYTES = 64 * MIB
+_COUNT = 1 << 48
+_USES = ListOf(
+    Fields(
+        {"key": object, "count": int, "modules": ListOf(ListOf(object, 2, 2)), "reuse_bytes": maybe(float)},
+        ("key", "count", "modules", "reuse_bytes"),
+    )
+)
+_LAYERS = ListOf(
+    Fields(
+        {
+            "class_name": str,
+            "extra_repr": str,
+            "inputs": ListOf(object),
+            "outputs": ListOf(object),
+            "parameters": ListOf(ListOf(object, 2, 2)),
+            "count": int,
+            "uses": ListOf(ListOf(object, 2, 2)),
+        },
+        ("class_name", "extra_repr", "inputs", "outputs", "parameters", "count", "uses"),
+    )
+)
+_SETTINGS = Fields(
+    {
+        "device": maybe(str),
+        "torch": maybe(str),
+        "notes": maybe(ListOf(str)),
+        "no_kernel": maybe(MappingOf(int)),
+        "model": maybe(str),
+        "inputs": maybe(ListOf(str)),
+        "batch": maybe(int),
+        "weights": maybe(str),
+        "optimizer": maybe(str),
+        "autocast": maybe(str),
+        "module_calls": maybe(int),
+        "autograd_nodes": maybe(int),
+    }
+)
+_WORKLOAD = Fields(
+    {"name": str, "mode": str, "uses": _USES, "layers": _LAYERS, "settings": _SETTINGS},
+    ("name", "mode", "uses", "layers", "settings"),
+)
 
 
 @dataclass(frozen=True)
@@ -119,27 +164,25 @@ def read_workload(path: str | Path) -> Workload:
     Raises:
         InputError: there is no such file, it is no workload, damaged, or of a newer version.
     """
-    try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"no JSON text: {error}"
-        raise InputError(f"{path}: {reason}", hint="gpuledger ops capture writes workloads") from error
+    with reading(path, "no JSON text", HINT):
+        value = parse_json(read_limited(Path(path), LARGEST_BYTES), path)
     if not isinstance(value, dict) or not isinstance(value.get("gpuledger_workload"), int):
-        raise InputError(f"{path}: not a workload", hint="gpuledger ops capture writes workloads")
+        raise InputError(f"{path}: not a workload", hint=HINT)
     if value["gpuledger_workload"] > VERSION:
         raise InputError(
             f"{path}: workload version {value['gpuledger_workload']}, this gpuledger reads up to {VERSION}",
             hint="pip install --upgrade gpuledger",
         )
-    try:
-        return from_json(value)
-    except (KeyError, TypeError, ValueError, InputError) as error:
-        words = error.message if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        raise InputError(f"{path}: damaged workload: {words}", hint="capture it again") from error
+    with reading(path, "damaged workload", "capture it again"):
+        try:
+            return from_json(value)
+        except InputError as error:
+            raise ValueError(error.message) from error
 
 
 def from_json(value: Mapping[str, Any]) -> Workload:
     """Return the workload that :func:`to_json` wrote; KeyError, TypeError or ValueError where it did not."""
+    check_shape(value, _WORKLOAD, "")
     if value["mode"] not in MODES:
         raise ValueError(f"mode {value['mode']!r}, expected {' or '.join(MODES)}")
     return Workload(
@@ -151,12 +194,24 @@ def from_json(value: Mapping[str, Any]) -> Workload:
     )
 
 
+def _counted(value: Any) -> int:
+    """Return a count.
+
+    Raises:
+        ValueError: it is not a whole number, negative, or more than any step has.
+    """
+    check_shape(value, int, "count")
+    if not 0 <= value <= _COUNT:
+        raise ValueError(f"a count of {value:,}")
+    return int(value)
+
+
 def _use_from_json(value: Mapping[str, Any]) -> Use:
-    modules = tuple((str(path), int(count)) for path, count in value["modules"])
+    modules = tuple((str(path), _counted(count)) for path, count in value["modules"])
     reuse_bytes = value["reuse_bytes"]
     return Use(
         OperatorKey.from_json(value["key"]),
-        int(value["count"]),
+        _counted(value["count"]),
         modules,
         None if reuse_bytes is None else float(reuse_bytes),
     )
@@ -169,6 +224,6 @@ def _layer_from_json(value: Mapping[str, Any]) -> Layer:
         tuple(value["inputs"]),
         tuple(value["outputs"]),
         tuple((str(name), tuple(int(size) for size in shape)) for name, shape in value["parameters"]),
-        int(value["count"]),
-        tuple((str(digest), int(count)) for digest, count in value["uses"]),
+        _counted(value["count"]),
+        tuple((str(digest), _counted(count)) for digest, count in value["uses"]),
     )
