@@ -6,7 +6,6 @@ import contextlib
 import functools
 import io
 import json
-import pickle
 import random
 import sqlite3
 import sys
@@ -60,7 +59,6 @@ Operator: aten._softmax.default
 cnt: 1, ((T([32, 1000], f16), 1, False), {})
 cnt: 3, ((T([32, 10], f32), -1, False), {'dtype': f32})
 """
-TRITON = LIST.replace(b"((", b"(").replace(b"), {", b", {").replace(b"})", b"}")
 CALIBRATION = {
     "profile_version": 1,
     "profiles": {
@@ -129,13 +127,13 @@ def _files(folder: str) -> Callable[[], list[Tree]]:
 
 @functools.cache
 def _snapshots() -> list[Tree]:
-    sys.path.insert(0, str(ROOT / "bench"))
-    from import_snapshot import make_snapshot
+    sys.path.insert(0, str(ROOT / "tests"))
+    from snapshots import dumped, event, segment, snapshot, some_frames
 
-    found = [make_snapshot(events, frames) for events, frames in ((1, 0), (1, 3))]
-    for one in found:
-        one["device_traces"][0] = one["device_traces"][0][:150]
-    return [_alone("snapshot.pickle", pickle.dumps(one, protocol)) for one in found for protocol in (2, 4)]
+    stacks = some_frames(3, 4)
+    trace = [event(n, "alloc", (1 << 40) + 512 * n, 100 + n, frames=stacks[n % 3]) for n in range(120)]
+    shown = snapshot([segment(0, 1 << 40, [(512, 100, 1)] * 130)], [*trace, event(121, "snapshot", 0, 0)])
+    return [_alone("snapshot.pickle", dumped(shown)), _alone("snapshot.pickle", dumped(shown, 2))]
 
 
 @functools.cache
@@ -326,7 +324,7 @@ TARGETS = (
     Target("campaign", lambda: [_alone("campaign.yml", CAMPAIGN)], _bytes_of_all, _read_campaign),
     Target(
         "operator-list",
-        lambda: [_alone("list.txt", TRITON)],
+        lambda: [_alone("list.txt", LIST)],
         _bytes_of_all,
         _inside("ops", "import", "tritonbench", "list.txt"),
     ),

@@ -115,6 +115,8 @@ def try_one(target: Target, tree: Tree, seed: str, directory: Path, outcome: Out
         name = "read"
     except GpuLedgerError as error:
         name = f"exit {error.exit_code}"
+    except OSError as error:  # a file in the way of what is written: the command line tells it in one line, with exit 1
+        name, said = ("exit 1", "") if error.filename and error.strerror else ("defect OSError", traceback.format_exc())
     except TookTooLongError:
         name, said = "too long", traceback.format_exc(limit=-4)
     except Exception as error:

@@ -29,7 +29,8 @@ from run_targets import ROOT
 from run_targets import TARGETS as RUN_TARGETS
 
 TARGETS: dict[str, Target] = {target.name: target for target in (*RUN_TARGETS, *FILE_TARGETS)}
-LATE_S = 120
+WARM_ROUNDS = 8
+LATE_S = 300
 """A child that is so late hangs in a library that no signal reaches."""
 ROOM_BYTES = 3 * LEAST_MEMORY_BYTES
 """Address space an input may take beside what the process has; what it holds of it is measured."""
@@ -71,10 +72,10 @@ def _limit_memory() -> None:
 
 
 def _child(target: Target, asked: argparse.Namespace) -> int:
-    warm = fuzz(target, asked.seed, count=len(target.seeds()))  # libraries are loaded before memory is measured
+    for seed in range(WARM_ROUNDS):  # libraries are loaded before time and memory are measured
+        fuzz(target, seed, count=len(target.seeds()))
     _limit_memory()
     outcome = fuzz(target, asked.seed, seconds=asked.seconds, keep=asked.keep)
-    outcome.failures += warm.failures
     print(json.dumps(outcome.to_json()))
     return 0
 
@@ -126,7 +127,7 @@ def main() -> int:
         found.append(_in_child(name, asked))
         print({key: value for key, value in found[-1].items() if key != "failures"}, flush=True)
         for said, count in Counter(one["said"].splitlines()[-1] for one in found[-1]["failures"]).most_common(8):
-            print(f"   {count} × {said}", flush=True)
+            print(f"   {count} × {said[:160]}", flush=True)
     if asked.json:
         document = {**_about(), "seconds_each": asked.seconds, "seed": asked.seed, "targets": found}
         asked.json.write_text(json.dumps(document, indent=1) + "\n")

@@ -47,12 +47,12 @@ VIEWS = (
 
 
 def command(*arguments: str) -> None:
-    """Run a command as the command line does; what it prints has to be valid UTF-8.
+    """Run a command as the command line does; its output is dropped.
 
     Raises:
         Exception: whatever the command raises; click's own complaints as UsageError.
     """
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         try:
             click.Group.main(main, list(arguments), "gpuledger", standalone_mode=False, obj={})

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gpuledger.reading import storable as storable
+
 
 def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) -> list[dict[str, Any]]:
     """Return the rows of the ``modules`` table.
@@ -55,11 +57,6 @@ def qualified_names(
         root = modules[owner]["root"] if 0 <= owner < len(modules) else plain_root
         qualified.append(storable(name if root in (plain_root, None) else f"{labels[root]}.{name}"))
     return qualified
-
-
-def storable(text: str) -> str:
-    """Return ``text`` with lone surrogates escaped: a text column holds valid Unicode only."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _plain_root(modules: list[dict[str, Any]], called_roots: Collection[int]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -106,6 +107,7 @@ class Commands(click.Group):
         open_closed_streams()
         state = extra.setdefault("obj", {})
         extra["standalone_mode"] = False
+        _print_any_name()
         try:
             result = super().main(args, prog_name or "gpuledger", **extra)
         except Exception as error:
@@ -114,6 +116,12 @@ class Commands(click.Group):
             result = tell(error)
         code = result if isinstance(result, int) else 0
         sys.exit(code or state.get("exit_code", 0))
+
+
+def _print_any_name() -> None:
+    """Let stdout take names of files that are not valid text: their bytes are escaped, as stderr does it."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def tell(error: Exception) -> int:

@@ -24,6 +24,7 @@ from typing import Any
 
 from gpuledger.errors import GpuLedgerError, InputError, NoDeviceError
 from gpuledger.model.run import write_json
+from gpuledger.reading import read_json_file
 
 PROFILE_VERSION = 1
 MEASURE_TIMEOUT_S = 180.0

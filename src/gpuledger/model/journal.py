@@ -27,7 +27,7 @@ from gpuledger.model import journal_log
 from gpuledger.model.files import replaced
 from gpuledger.model.journal_log import LARGEST_BYTES, JournalLog, journal_files, pack_entry, read_log
 from gpuledger.model.journal_columns import COLUMNS as COLUMNS
-from gpuledger.model.shapes import Either, Fields, ListOf, check_shape
+from gpuledger.model.shapes import Either, Fields, ListOf, Shape, check_shape
 from gpuledger.reading import parse_json, reading
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class Journal:
 PartContent = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 """What one part holds: its arrays by ``table.column``, and its texts by :data:`TEXTS`."""
 
-_TEXT_SHAPES = {
+_TEXT_SHAPES: dict[str, Shape] = {
     "names": ListOf(str),
     "modules": ListOf(Fields({})),
     "stacks": ListOf(ListOf(ListOf(Either((str, int)), 3, 3))),

@@ -8,7 +8,7 @@ from gpuledger.model.shapes import Either, Fields, ListOf, MappingOf, check_shap
 
 _TEXTS = maybe(ListOf(str))
 _WHOLE, _REAL, _TEXT, _FLAG = maybe(int), maybe(float), maybe(str), maybe(bool)
-_STEPS = maybe(ListOf(_WHOLE, 2, 2))
+_STEPS = maybe(ListOf(int, 2, 2))
 _CARD = ListOf(Either((int, str)), 2, 2)
 _MAX_CALLS = 4_000
 """A recording keeps at most so many (``collect/inputs.py``)."""

@@ -14,7 +14,8 @@ from gpuledger.errors import InputError
 from gpuledger.model.shapes import Fields, ListOf, check_shape, maybe
 
 ITEM_BYTES = {
-    "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1, "qint8": 1, "quint8": 1, "qint32": 4,
     "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2, "complex32": 4,
     "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
@@ -133,11 +134,25 @@ class OperatorKey:
             raise InputError(f"operator key of {value['operator']:.80}: inputs or flags are missing")
         try:
             for tensor in tensors_in(inputs):
-                check_shape(tensor, _TENSOR, "tensor")
+                _check_tensor(tensor)
             check_shape(flags, _FLAGS, "flags")
         except ValueError as error:
             raise InputError(f"operator key of {value['operator']:.80}: {error}") from error
         return cls(value["operator"], tuple(inputs), flags)
+
+
+def _check_tensor(tensor: Mapping[str, Any]) -> None:
+    """Check the description of a tensor.
+
+    Raises:
+        ValueError: it is none.
+    """
+    check_shape(dict(tensor), _TENSOR, "tensor")
+    if tensor["dtype"] not in ITEM_BYTES:
+        raise ValueError(f"tensor.dtype: unknown {tensor['dtype']!r:.40}")
+    stride = tensor.get("stride")
+    if min(tensor["shape"], default=0) < 0 or (stride is not None and len(stride) != len(tensor["shape"])):
+        raise ValueError("tensor: a size below zero, or strides that do not go with its sizes")
 
 
 def value_text(value: Any) -> str:

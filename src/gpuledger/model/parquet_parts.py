@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.bounds import check_bounds
-from gpuledger.reading import MIB, check_regular, reading
+from gpuledger.reading import MIB, open_regular, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +38,7 @@ def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> No
     file_bytes = unpacked_bytes = 0
     for part in parts:
         with reading(place_of(part), "damaged part"):
-            check_regular(part)
-            with pq.ParquetFile(part) as file:
+            with open_regular(part) as stream, pq.ParquetFile(stream) as file:
                 file_bytes += part.stat().st_size
                 unpacked_bytes += _unpacked_bytes(file.metadata)
             if unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
@@ -47,7 +46,7 @@ def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> No
 
 
 def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
-    stated = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    stated: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(stated, int(metadata.num_rows) * int(metadata.num_columns) * _VALUE_BYTES)
 
 
@@ -66,9 +65,8 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table
     import pyarrow.parquet as pq
 
     with reading(place, "damaged part"):
-        check_regular(part)
         texts = [field.name for field in schema if str(field.type) == "string"]
-        with pq.ParquetFile(part, read_dictionary=texts) as file:
+        with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
             have = set(file.schema_arrow.names)
             raw = file.read(columns=[name for name in schema.names if name in have])
         return _checked(raw, table, schema, part.stat().st_size)

@@ -20,7 +20,7 @@ from gpuledger.model.files import refuse_links, replaced, write_whole
 from gpuledger.model.manifest_shape import check_rank_manifest, check_run_manifest
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
-from gpuledger.reading import read_json_file, reading
+from gpuledger.reading import read_json_file, reading, storable
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Run(Shown):
     @property
     def name(self) -> str:
         """Return the run's name, without the suffix."""
-        return self.path.name.removesuffix(SUFFIX)
+        return storable(self.path.name.removesuffix(SUFFIX))
 
     def rank(self, number: int = 0) -> Rank:
         """Return rank ``number``.

@@ -130,7 +130,13 @@ def _kind_of(shape: Shape) -> type | None:
 
 
 def _name_of(shape: Shape) -> str:
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", None: "null"}
+    names: dict[Any, str] = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        None: "null",
+    }
     if isinstance(shape, ListOf):
         return "a list"
     return "an object" if isinstance(shape, MappingOf | Fields | Either) else names.get(shape, "a value")

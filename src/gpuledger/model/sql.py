@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
-from gpuledger.model.export import exported_schema
+from gpuledger.model.export import exported_schema, exported_table
 from gpuledger.model.query_limits import Limits, Stopwatch
 from gpuledger.model.run import PARTS
 from gpuledger.model.tables import TABLES
+from gpuledger.reading import storable
 
 if TYPE_CHECKING:
     import duckdb
@@ -118,6 +119,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: Limits | None
 
 def _dataset(run: Run, name: str) -> Any:
     """Return an Arrow dataset over every rank's parts, read when a query needs them; an empty table without parts."""
+    import pyarrow as pa
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem
 
@@ -128,6 +130,8 @@ def _dataset(run: Run, name: str) -> Any:
     parts = [(number, part) for number, places in found for part in sorted(places)]
     if not parts:
         return schema.empty_table()
+    if storable(str(run.path)) != str(run.path):  # pyarrow's file systems take no name that is not UTF-8
+        return pa.concat_tables([exported_table(rank, name) for rank in run.ranks])
     return ds.FileSystemDataset.from_paths(
         [str(part) for _, part in parts],
         schema=schema,
