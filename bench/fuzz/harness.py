@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuledger.errors import GpuLedgerError
+from gpuledger.errors import EmptyRunError, GpuLedgerError
 
 SMALL_BYTES = 1_000_000
 LONGEST_S = 10.0
@@ -113,6 +113,8 @@ def try_one(target: Target, tree: Tree, seed: str, directory: Path, outcome: Out
         with _limited(2 * LONGEST_S):
             target.read(directory, random.Random(seed))
         name = "read"
+    except EmptyRunError:
+        name = "empty"
     except GpuLedgerError as error:
         name = f"exit {error.exit_code}"
     except OSError as error:  # a file in the way of what is written: the command line tells it in one line, with exit 1

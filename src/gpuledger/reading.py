@@ -47,12 +47,14 @@ def reading(place: object, what: str = "damaged", hint: str | None = None) -> It
         hint: What to do, for the message.
 
     Raises:
-        InputError: anything was raised; an error of gpuledger's own is passed on as it is.
+        InputError: anything was raised; one of gpuledger's own is passed on, with the file's name where it lacks it.
     """
     try:
         yield
-    except GpuLedgerError:
-        raise
+    except GpuLedgerError as error:
+        if type(error) is not InputError or str(place) in error.message:
+            raise
+        raise InputError(f"{place}: {what}: {error.message}", hint=hint or error.hint) from error
     except OSError as error:
         raise InputError(f"{place}: {error.strerror or error}", hint=hint) from error
     except Exception as error:  # parsers of damaged files raise whatever they meet; -v shows the traceback

@@ -15,7 +15,7 @@ from gpuledger.analyze.checks import check_device
 from gpuledger.analyze.device import DeviceBook, device_books
 from gpuledger.analyze.host_waits import MANIFEST_KEY as HOST_WAITS
 from gpuledger.analyze.host_waits import host_waits
-from gpuledger.analyze.paths import module_rows, qualified_names, storable
+from gpuledger.analyze.paths import module_rows, qualified_names
 from gpuledger.analyze.rows import (
     block_table,
     counter_table,
@@ -32,6 +32,7 @@ from gpuledger.model.journal_checks import read_checked
 from gpuledger.model.journal_log import journal_files
 from gpuledger.model.run import read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.reading import storable
 
 JOURNAL_DIRECTORY = "journal"
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans
-from gpuledger.analyze.paths import storable
 from gpuledger.analyze.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal import REASONS, STEP_KINDS, Journal
 from gpuledger.model.pools import UNKNOWN_POOL
 from gpuledger.model.tables import TABLES
+from gpuledger.reading import storable
 
 if TYPE_CHECKING:
     import pyarrow as pa

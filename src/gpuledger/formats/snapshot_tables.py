@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.paths import storable
 from gpuledger.analyze.replay import NEVER
 from gpuledger.formats.snapshot_columns import Frame, SnapshotColumns
 from gpuledger.formats.snapshot_lives import I64, DeviceLives
@@ -18,6 +17,7 @@ from gpuledger.model.imported import rows_to_table
 from gpuledger.model.journal import Action
 from gpuledger.model.pools import UNKNOWN_POOL
 from gpuledger.model.tables import TABLES
+from gpuledger.reading import storable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -174,10 +174,7 @@ def read_workload(path: str | Path) -> Workload:
             hint="pip install --upgrade gpuledger",
         )
     with reading(path, "damaged workload", "capture it again"):
-        try:
-            return from_json(value)
-        except InputError as error:
-            raise ValueError(error.message) from error
+        return from_json(value)
 
 
 def from_json(value: Mapping[str, Any]) -> Workload:
