@@ -43,7 +43,7 @@ def reading(place: object, what: str = "damaged", hint: str | None = None) -> It
 
     Args:
         place: The file, and where in it, for the message.
-        what: What the file is then, such as ``not JSON``.
+        what: What the file is then, such as ``not JSON``; "" where the parser's own words say it.
         hint: What to do, for the message.
 
     Raises:
@@ -54,11 +54,15 @@ def reading(place: object, what: str = "damaged", hint: str | None = None) -> It
     except GpuLedgerError as error:
         if type(error) is not InputError or str(place) in error.message:
             raise
-        raise InputError(f"{place}: {what}: {error.message}", hint=hint or error.hint) from error
+        raise InputError(_words(place, what, error.message), hint=hint or error.hint) from error
     except OSError as error:
         raise InputError(f"{place}: {error.strerror or error}", hint=hint) from error
     except Exception as error:  # parsers of damaged files raise whatever they meet; -v shows the traceback
-        raise InputError(f"{place}: {what}: {reason_of(error)}", hint=hint) from error
+        raise InputError(_words(place, what, reason_of(error)), hint=hint) from error
+
+
+def _words(*parts: object) -> str:
+    return ": ".join(str(part) for part in parts if part)
 
 
 def reason_of(error: BaseException) -> str:

@@ -19,7 +19,13 @@ UNPACKED_BYTES = 192 * MIB
 UNPACKED_TIMES = 8
 _VALUE_BYTES = 8
 """A value takes at least so much once it is read, whatever its encoding in the file."""
-_WORDS = {"blocks.category": CATEGORIES, "blocks.phase": PHASES, "spans.phase": PHASES}
+_UNKNOWN_PHASE = ""
+"""What a run has that was made of a file without phases."""
+_WORDS = {
+    "blocks.category": CATEGORIES,
+    "blocks.phase": (*PHASES, _UNKNOWN_PHASE),
+    "spans.phase": (*PHASES, _UNKNOWN_PHASE),
+}
 """Columns that hold one of some words."""
 
 

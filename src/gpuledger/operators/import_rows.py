@@ -60,7 +60,7 @@ def read_rows(paths: Iterable[Path], card: str) -> ImportedRows:
                 if not line.strip():
                     continue
                 try:
-                    with reading(f"{path}:{number}", "not a row"):
+                    with reading(f"{path}:{number}", ""):
                         key, record = _row(line.strip(), place, environment)
                 except InputError as error:
                     unread.append(error.message)
