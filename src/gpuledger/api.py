@@ -38,7 +38,6 @@ from gpuledger.model.run import (
     rank_directories,
     read_json,
     read_run,
-    write_json,
     write_rank_manifest,
 )
 from gpuledger.units import counted, format_bytes

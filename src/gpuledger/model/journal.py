@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from gpuledger.errors import InputError
 from gpuledger.model import journal_log
 from gpuledger.model.files import replaced
-from gpuledger.model.journal_log import LARGEST_BYTES, JournalLog, journal_files, pack_entry, read_log
 from gpuledger.model.journal_columns import COLUMNS as COLUMNS
+from gpuledger.model.journal_log import LARGEST_BYTES, JournalLog, journal_files, pack_entry, read_log
 from gpuledger.model.shapes import Either, Fields, ListOf, Shape, check_shape
 from gpuledger.reading import parse_json, reading
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.model.export import exported_schema, exported_table
 from gpuledger.model.query_limits import Limits, Stopwatch
 from gpuledger.model.run import PARTS

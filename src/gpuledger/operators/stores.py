@@ -66,9 +66,7 @@ def reading_engine(file: ReadOnlyFile) -> sa.Engine:
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(file.uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None)
 
-    engine = sa.create_engine(
-        "sqlite://", creator=connect, poolclass=sa.pool.NullPool, json_deserializer=_value_of
-    )
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool, json_deserializer=_value_of)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
