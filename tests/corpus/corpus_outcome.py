@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 from corpus_programs import HERE, Program
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
 
 PATIENCE_S = 2.0
 """How long helpers of a program that has ended, such as a fork server, may take to notice."""

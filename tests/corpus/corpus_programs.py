@@ -14,7 +14,7 @@ KINDS = {"cpu": HERE / "programs", "cuda": HERE / "cuda_programs"}
 FRESH_ONLY = frozenset({"hooks", "exits", "imports", "processes", "signals"})
 """Categories whose programs need an interpreter of their own: what a fork inherits is part of what they are about."""
 
-FRESH_IN_THIRD = 4
+FRESH_IN_THIRD = 3
 """Programs with interpreters of their own in the third of the corpus that the tests run."""
 
 _HEADER = re.compile(r"# (status|needs|arguments|environment|allowed|also|launch|stdin|alone): (.+)")

@@ -104,6 +104,9 @@ def _let_feeders_end() -> None:
 
 
 def _native_threads() -> Iterator[str]:
+    ends_s = time.monotonic() + 0.2  # a thread that was joined leaves the kernel's list a moment later
+    while time.monotonic() < ends_s and len(os.listdir("/proc/self/task")) > threading.active_count():
+        time.sleep(0.01)
     for number in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{number}/comm") as stream:
