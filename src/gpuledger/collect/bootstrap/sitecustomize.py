@@ -50,7 +50,24 @@ def _leave_note(text):
         return  # the run's directory is gone or full, or the variable is: the program matters more
 
 
+def _is_hidden():
+    """Tell whether the program has a module of our name: it would be taken for ours, or ours for it."""
+    package = os.path.dirname(os.path.dirname(_HERE))
+    loaded = sys.modules.get("gpuledger")
+    if loaded is None:
+        from importlib.machinery import PathFinder
+
+        loaded = PathFinder.find_spec("gpuledger")
+        found = getattr(loaded, "origin", None)
+    else:
+        found = getattr(loaded, "__file__", None)
+    return found is not None and os.path.dirname(os.path.abspath(found)) != package
+
+
 def _start():
+    if _is_hidden():
+        _leave_note("%s was left alone: the program has a module called gpuledger" % sys.executable)
+        return
     try:
         from gpuledger.collect.session import start_from_environment
     except Exception as error:
@@ -74,43 +91,69 @@ def _place_run():
     os.environ["GPULEDGER_RUN"] = place if place.endswith(".ledger") else place + ".ledger"
 
 
+_EXEC_MODULE = """
+def make_exec_module(watch, loader, execute):
+    def exec_module(module):
+        watch.put_back(loader, execute)
+        execute(module)
+        watch.torch_is_loaded()
+    return exec_module
+"""
+"""Compiled under the name of Python's own import machinery, whose frames Python takes out of the program's tracebacks:
+those of an import that fails look as they would without us."""
+
+
+def _make_exec_module(*arguments):
+    names = {}
+    exec(compile(_EXEC_MODULE, "<frozen importlib._bootstrap_external>", "exec"), names)  # noqa: S102 - our own text
+    return names["make_exec_module"](*arguments)
+
+
 class _TorchWatch(object):
-    """A finder that answers for torch alone, and asks the others what to answer."""
+    """A finder that answers for torch alone, and asks those after it what to answer."""
 
     def find_spec(self, name, path=None, target=None):
         """Return torch's own spec, its loader set to call us when torch has been imported."""
         if name != "torch":
+            self._look_for_torch()
             return None
-        for finder in list(sys.meta_path):
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec = find(name, path, target)
+            spec = None if find is None else find(name, path, target)
             if spec is not None:
                 self._prepare(spec)
                 return spec
         return None
 
+    def _look_for_torch(self):
+        """Begin where torch was loaded past this finder: by one of the program's that stands before it."""
+        torch = sys.modules.get("torch")
+        loading = getattr(getattr(torch, "__spec__", None), "_initializing", True)
+        if torch is not None and not loading:
+            self.torch_is_loaded()
+
     def _prepare(self, spec):
-        loader = spec.loader
-        execute = getattr(loader, "exec_module", None)
+        execute = getattr(spec.loader, "exec_module", None)
         if execute is None:
             return
-
-        def exec_module(module):
-            try:
-                del loader.exec_module
-            except AttributeError:
-                loader.exec_module = execute
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-                _start()
-
         try:
-            loader.exec_module = exec_module
+            spec.loader.exec_module = _make_exec_module(self, spec.loader, execute)
         except AttributeError:
             _leave_note("torch's loader cannot be watched: nothing was recorded")
+
+    def put_back(self, loader, execute):
+        """Give a loader its own function back."""
+        try:
+            del loader.exec_module
+        except AttributeError:
+            loader.exec_module = execute
+
+    def torch_is_loaded(self):
+        """Begin to record, once."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            _start()
 
 
 if os.environ.get("GPULEDGER_RUN") and sys.version_info >= (3, 5):  # before: other finders, and no torch
