@@ -43,6 +43,8 @@ VIEWS = (
     ("export", RUN, "--to", "torch-snapshot", "-o", "out.pickle", "--force"),
     ("sql", RUN, "SELECT module, sum(allocated_bytes) FROM at_peak GROUP BY module"),
     ("sql", RUN, "SELECT * FROM spans"),
+    ("plot", RUN, "-o", "out.svg", "--force"),
+    ("plot", RUN, "--kind", "layers", "-o", "out.svg", "--force"),
 )
 
 
@@ -119,7 +121,18 @@ def run_seeds() -> list[Tree]:
 
     with tempfile.TemporaryDirectory() as directory:
         made = tree_of(make_run(Path(directory) / RUN, blocks=60, modules=6, ranks=2))
-    return [tree_of(PASSES), made]
+        imported = [_imported(name, Path(directory)) for name in ("time_log", "nvidia_smi", "memory_csv")]
+    return [tree_of(PASSES), made, *imported]
+
+
+def _imported(name: str, directory: Path) -> Tree:
+    """Return a run made of a file in an older format."""
+    from gpuledger.formats.readers import read_files
+    from gpuledger.model.imported import write_imported
+
+    file = min((ROOT / "tests" / "data" / name).iterdir(), key=lambda place: place.stat().st_size)
+    run = read_files(name.replace("_", "-"), (file,), "x", {})
+    return tree_of(write_imported(run, directory / name).path)
 
 
 @functools.cache

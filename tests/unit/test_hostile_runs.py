@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,6 +21,7 @@ from recordings.load import HERE, post_recording
 from synthetic import make_run
 
 from gpuledger import api
+from gpuledger.analyze.pass_energy import POWER
 from gpuledger.analyze.posting import post_rank
 from gpuledger.analyze.rates import find_rates
 from gpuledger.analyze.summary import summarize
@@ -198,6 +200,36 @@ def test_calls_that_never_end_are_read_at_once(run: Path) -> None:
     rates = find_rates(api.load(run).rank())
     assert rates is not None
     assert rates.batch == 4
+
+
+@pytest.mark.parametrize("damage", ["cards that are not there", "ticks at one time"])
+def test_readings_that_cannot_be_are_left_out(damage: str, tmp_path: Path) -> None:
+    run = tmp_path / "x.ledger"
+    shutil.copytree(HERE / "passes" / "halves.ledger", run)
+    manifest = run / "rank-0" / "manifest.json"
+    kept = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({name: one for name, one in kept.items() if name not in ("sample_parts", "energy")}))
+    place = run / "samples" / "journal" / "energy" / "00000.npz"
+    with np.load(place) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if damage == "ticks at one time":
+        arrays["ticks.t_ns"] = np.full_like(arrays["ticks.t_ns"], arrays["ticks.t_ns"][0])
+    else:
+        arrays["samples.device_idx"] = arrays["samples.device_idx"] + 100
+    np.savez(place, **arrays)
+    (found,) = api.load(run).rank().manifest["energy"]
+    assert (found["source"] == POWER) == (damage == "ticks at one time")
+
+
+@pytest.mark.parametrize("where", ["first_step", "start_ns"])
+def test_an_energy_pass_that_ends_before_it_begins_is_bad_input(where: str, tmp_path: Path) -> None:
+    run = tmp_path / "x.ledger"
+    shutil.copytree(HERE / "passes" / "halves.ledger", run)
+    manifest = run / "rank-0" / "manifest.json"
+    energy = json.loads(manifest.read_text())["energy"]
+    write(manifest, energy=[{**energy[0], where: 1 << 61}])
+    with pytest.raises(InputError, match=r"energy\[0\]: it ends before it begins"):
+        api.load(run)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,9 @@ def _of_rank(journal: Journal, devices: dict[str, int]) -> Journal:
 
 
 def _renumbered(table: dict[str, NDArray[Any]], index_of: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-    nobody = np.full(table["device_idx"].size, _NOBODYS, np.int32)
-    device_idx = index_of[table["device_idx"]] if index_of.size else nobody
+    card = table["device_idx"]
+    is_known = (card >= 0) & (card < index_of.size)
+    device_idx = np.full(card.size, _NOBODYS, np.int32)
+    device_idx[is_known] = index_of[card[is_known]]
     own = device_idx != _NOBODYS
     return {**{name: column[own] for name, column in table.items()}, "device_idx": device_idx[own]}

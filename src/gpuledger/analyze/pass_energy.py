@@ -88,13 +88,24 @@ def readings_of(journal: Journal, index: int) -> CardReadings:
     rows_of_ticks = zip(mine["t_ns"], mine["energy_mj"], mine["reading_ns"], mine["throttled_ns"], strict=True)
     seen_ticks = [Tick(*row[:3], throttled_ns=None if row[3] < 0 else row[3]) for row in rows_of_ticks]
     return CardReadings(
-        ticks=_exact(seen_ticks),
+        ticks=_exact(_ascending(seen_ticks)),
         t_ns=sensors["t_ns"][rows],
         power_w=instant if np.isfinite(instant).any() else average,
         temperature_c=np.where(temperature < 0, np.nan, temperature),
         idle_w=(journal.facts.get("idle_w") or {}).get(uuid),
         foreign=_foreign(seen, set(journal.facts.get("own_pids") or []), journal.facts.get("pids_before") or {}, uuid),
     )
+
+
+def _ascending(ticks: list[Tick]) -> list[Tick]:
+    """Return the ticks without those that are not later than all before them: a damaged journal may have such."""
+    latest = -1
+    kept = []
+    for tick in ticks:
+        if tick.t_ns > latest:
+            kept.append(tick)
+            latest = tick.t_ns
+    return kept
 
 
 def _exact(ticks: list[Tick]) -> tuple[Tick, ...]:

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.live import to_numbers
-from gpuledger.errors import EmptyRunError
+from gpuledger.errors import EmptyRunError, InputError
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 RECORDER = "time-log"
+MAX_TIMES = 1 << 23
+"""Algorithms times batch sizes, types and layers: each takes eight bytes, several times."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def read_time_log(run: Run) -> TimeLog:
     """Return the times of a run in seconds, the mean of its repetitions.
 
     Raises:
-        EmptyRunError: it was not made of a time log.
+        EmptyRunError: it was not made of a time log, or holds no time.
+        InputError: it has too many batch sizes, types and layers to compare.
 
     Source: the log, as it gives them (CUDA events around each layer, without a warm-up).
     """
@@ -53,7 +56,14 @@ def read_time_log(run: Run) -> TimeLog:
     keys = [key for one in times for key in one]
     batches = tuple(sorted({batch for batch, _ in keys}))
     types = tuple(dict.fromkeys(name for _, name in keys))
+    if not keys:
+        raise EmptyRunError(f"{run.name}: holds no times per layer")
     layers = max(values.size for one in times for values in one.values())
+    if len(times) * len(batches) * len(types) * layers > MAX_TIMES:
+        raise InputError(
+            f"{run.name}: {len(batches):,} batch sizes, {len(types):,} types and {layers:,} layers: too many",
+            hint="import fewer files at once",
+        )
     layer_s = np.full((len(times), len(batches), len(types), layers), np.nan)
     for algorithm, one in enumerate(times):
         for (batch, name), values in one.items():
@@ -67,11 +77,17 @@ def _times_of(rank: Rank) -> dict[tuple[int, str], NDArray[np.float64]]:
     table = rank.table("spans", ("name_id", "start_ns", "end_ns", "module_id", "step"))
     name_id, start, end, module, step = (to_numbers(column) for column in table.columns)
     words = dict(zip(*(rank.table("names")[name].to_pylist() for name in ("name_id", "name")), strict=True))
-    batch = np.array([0, *rank.manifest.get("step_batches", [])], dtype=np.int64)[step]
+    batches = np.array([0, *rank.manifest.get("step_batches", [])], dtype=np.int64)
+    layers = len(rank.table("modules", ("module_id",)))
+    known = (module >= 0) & (module < layers) & (step >= 0) & (step < batches.size) & np.isin(name_id, list(words))
+    if not known.any():
+        return {}
+    module, time_s = module[known], (end - start)[known] / 1e9
+    pairs, place = np.unique(np.stack([name_id[known], batches[step[known]]]), axis=1, return_inverse=True)
+    order = np.argsort(place.reshape(-1), kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(place.reshape(-1), minlength=pairs.shape[1]))[:-1])
     found = {}
-    for number, name in words.items():
-        for size in np.unique(batch[name_id == number]).tolist():
-            mine = (name_id == number) & (batch == size)
-            repeats = np.maximum(np.bincount(module[mine]), 1)
-            found[size, str(name)] = np.bincount(module[mine], weights=(end - start)[mine] / 1e9) / repeats
+    for number, size, mine in zip(*pairs.tolist(), groups, strict=True):
+        repeats = np.maximum(np.bincount(module[mine]), 1)
+        found[size, str(words[number])] = np.bincount(module[mine], weights=time_s[mine]) / repeats
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.model.shapes import Either, Fields, ListOf, MappingOf, check_shape, maybe
+from gpuledger.model.shapes import Fields, Items, ListOf, MappingOf, check_shape, maybe
 
 _TEXTS = maybe(ListOf(str))
 _WHOLE, _REAL, _TEXT, _FLAG = maybe(int), maybe(float), maybe(str), maybe(bool)
 _STEPS = maybe(ListOf(int, 2, 2))
-_CARD = ListOf(Either((int, str)), 2, 2)
+_CARD = Items((int, str))
 _MAX_CALLS = 4_000
 """A recording keeps at most so many (``collect/inputs.py``)."""
 
@@ -175,6 +175,9 @@ def check_run_manifest(manifest: dict[str, Any]) -> None:
 def check_rank_manifest(manifest: dict[str, Any]) -> None:
     """Check the manifest of a rank; raises as :func:`check_run_manifest`."""
     check_shape(manifest, _RANK, "")
+    for number, one in enumerate(manifest.get("energy") or []):
+        if one["last_step"] < one["first_step"] or one["end_ns"] < one["start_ns"]:
+            raise ValueError(f"energy[{number}]: it ends before it begins")
 
 
 def check_facts(facts: dict[str, Any]) -> None:

@@ -21,6 +21,13 @@ class ListOf:
 
 
 @dataclass(frozen=True)
+class Items:
+    """A list of as many entries, each of which looks like its own shape."""
+
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
 class MappingOf:
     """An object with names of any kind, each value of which looks like ``entry``."""
 
@@ -42,7 +49,7 @@ class Either:
     shapes: tuple[Shape, ...] = field(default_factory=tuple)
 
 
-Shape: TypeAlias = "type | ListOf | MappingOf | Fields | Either | None"
+Shape: TypeAlias = "type | ListOf | Items | MappingOf | Fields | Either | None"
 """``int`` (below :data:`LARGEST` in size), ``float`` (any number), ``str``, ``bool``, ``object`` (anything), ``None``,
 or one of the classes above."""
 
@@ -67,6 +74,10 @@ def check_shape(value: Any, shape: Shape, place: str) -> None:
         _check_either(value, shape, place)
     elif isinstance(shape, ListOf):
         _check_list(value, shape, place)
+    elif isinstance(shape, Items):
+        check_shape(value, ListOf(object, len(shape.shapes), len(shape.shapes)), place)
+        for number, (one, inner) in enumerate(zip(value, shape.shapes, strict=True)):
+            check_shape(one, inner, f"{place}[{number}]")
     elif isinstance(shape, MappingOf | Fields):
         _check_object(value, shape, place)
     elif not _is_plain(value, shape):
@@ -124,7 +135,7 @@ def _is_plain(value: Any, shape: Shape) -> bool:
 
 
 def _kind_of(shape: Shape) -> type | None:
-    if isinstance(shape, ListOf):
+    if isinstance(shape, ListOf | Items):
         return list
     return dict if isinstance(shape, MappingOf | Fields) else None
 
@@ -137,7 +148,7 @@ def _name_of(shape: Shape) -> str:
         bool: "true or false",
         None: "null",
     }
-    if isinstance(shape, ListOf):
+    if isinstance(shape, ListOf | Items):
         return "a list"
     return "an object" if isinstance(shape, MappingOf | Fields | Either) else names.get(shape, "a value")
 
