@@ -20,6 +20,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -50,7 +51,7 @@ def fuzz(target: Target, seed: int, *, seconds: float = 1e9, count: int = 1 << 6
     raise AssertionError("inputs have no end")
 
 
-def _in_child(name: str, asked: argparse.Namespace) -> dict[str, object]:
+def _in_child(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """Return what a target came to in a child of its own; a child that hangs or dies is a failure with its input."""
     command = [sys.executable, __file__, name, "--child", "--seconds", str(asked.seconds), "--seed", str(asked.seed)]
     try:
@@ -105,6 +106,11 @@ def _about() -> dict[str, object]:
     }
 
 
+def _kept(found: dict[str, Any]) -> dict[str, Any]:
+    """Return an outcome as it is written: of a failure the seed, which makes it again, and what it was."""
+    return {**found, "failures": [{name: one[name] for name in ("seed", "outcome")} for one in found["failures"]]}
+
+
 def main() -> int:
     """Fuzz the targets asked for; end with 1 where anything was a defect or beyond a limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -129,7 +135,7 @@ def main() -> int:
         for said, count in Counter(one["said"].splitlines()[-1] for one in found[-1]["failures"]).most_common(8):
             print(f"   {count} × {said[:160]}", flush=True)
     if asked.json:
-        document = {**_about(), "seconds_each": asked.seconds, "seed": asked.seed, "targets": found}
+        document = {**_about(), "seconds_each": asked.seconds, "seed": asked.seed, "targets": list(map(_kept, found))}
         asked.json.write_text(json.dumps(document, indent=1) + "\n")
     return int(any(one["failures"] for one in found))
 
