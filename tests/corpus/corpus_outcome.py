@@ -239,12 +239,13 @@ def _begin_run(
         "GPULEDGER_DEVICES": settings["devices"].value,
     }
     order = Order((sys.executable, str(script)), place.run, told, {})
-    begin_run(order)
+    run = begin_run(order)
+    run.take_place()
 
     def finish(status: int) -> None:
-        end_run(place.run, status)
+        end_run(run, status)
         if rank_directories(place.run):
             settle(place.run)
 
-    ours = {name: child_environment(order)[name] for name in (*told, "GPULEDGER_RUN")}
+    ours = {name: child_environment(order, run)[name] for name in (*told, "GPULEDGER_RUN", "GPULEDGER_RUN_ID")}
     return {**environment, **ours}, finish

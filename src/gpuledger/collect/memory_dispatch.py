@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpuledger.collect import torch_private
 from gpuledger.collect.alive import Living
 from gpuledger.collect.guard import Guard, forget_own_frames
+from gpuledger.collect.inference_blocks import may_take_out_mode
 from gpuledger.collect.program_objects import (
     device_of,
     is_tensor,
@@ -309,7 +310,7 @@ class DispatchRecorder:
         return number
 
     def _stack_id(self) -> int:
-        return self._stacks.intern_frame(sys._getframe(4))  # below the mode's own frame
+        return self._stacks.intern_frame(sys._getframe(3).f_back)  # below the mode's own; none in autograd's threads
 
 
 class _Mode(TorchDispatchMode):
@@ -331,7 +332,7 @@ class _Mode(TorchDispatchMode):
     def retire(self) -> bool:
         """Do nothing any more; return whether it could be taken out."""
         self._recorder = None
-        return torch_private.take_out_dispatch_mode(self)
+        return may_take_out_mode() and torch_private.take_out_dispatch_mode(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:

@@ -213,7 +213,7 @@ class ModuleTracker:
 
     def _call_stack_id(self) -> int:
         """Return the number of the stack below the observed function."""
-        return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(4))
+        return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(3).f_back)
 
     # -- backward -----------------------------------------------------------------------------------------------
 

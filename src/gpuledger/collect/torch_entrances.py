@@ -57,6 +57,17 @@ def record_memory_history() -> Callable[..., Any]:
     return torchs_own(_RECORD_MEMORY_HISTORY)
 
 
+def take_snapshot() -> Callable[..., Any]:
+    """Return ``torch.cuda.memory._snapshot``."""
+    return torchs_own(torch.cuda.memory._snapshot)
+
+
+def set_memory_tags() -> Callable[..., Any] | None:
+    """Return ``torch.cuda.memory._set_memory_metadata``; None in a torch that has none in Python."""
+    function = getattr(torch.cuda.memory, "_set_memory_metadata", None)
+    return None if function is None else torchs_own(function)
+
+
 def is_tracing() -> bool:
     """Return whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` looks at what runs now."""
     return bool(torch.compiler.is_compiling() or torch._C._get_tracing_state())

@@ -6,6 +6,7 @@ Seen to work with torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import threading
@@ -112,6 +113,14 @@ def _change_history(**how: Any) -> None:
         _ours_at_work.pop()
 
 
+_IN_ALL_THREADS = (
+    {"global_record_annotations": True}
+    if "global_record_annotations" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
+    else {}
+)
+"""Annotations of the history are noted in all threads: those of one thread could be stopped in that thread alone."""
+
+
 def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
     """Keep the allocator's history, with Python stacks or without; called again it changes the mode, losing nothing."""
     _change_history(
@@ -120,6 +129,7 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
         stacks="python",
         max_entries=max_entries,
         clear_history=clear,
+        **_IN_ALL_THREADS,
     )
 
 
@@ -210,6 +220,13 @@ _MODE_FLAGS = (
 def has_dispatch_mode() -> bool:
     """Return whether operators of the calling thread pass through any dispatch mode."""
     return bool(_C._len_torch_dispatch_stack())
+
+
+def bypass_python_without_modes() -> None:
+    """Have this thread's operators not pass through Python where no dispatch mode is there for them."""
+    if not has_dispatch_mode():
+        for key in (_C.DispatchKey.Python, _C.DispatchKey.PythonTLSSnapshot):
+            _C._dispatch_tls_set_dispatch_key_included(key, False)
 
 
 def take_out_dispatch_mode(mode: Any) -> bool:

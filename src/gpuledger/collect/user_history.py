@@ -7,19 +7,33 @@ from typing import Any
 
 from gpuledger.collect import torch_private
 from gpuledger.collect.instrument import Observation, Observer
-from gpuledger.collect.torch_entrances import record_memory_history
+from gpuledger.collect.torch_entrances import record_memory_history, set_memory_tags, take_snapshot
 
 
 class UserHistory:
-    """Notices when the program starts an allocator history of its own, and lets us end before it begins."""
+    """Notices when the program uses what ours uses, and lets us end before it does.
+
+    That is a history of its own, or tags of its own on its allocations. A snapshot that it takes meanwhile holds no
+    event of ours.
+    """
 
     def __init__(self, give_way: Callable[[], None]) -> None:
         def enter(*_: Any) -> None:
             if not torch_private.history_is_ours():
                 give_way()
 
-        self._observation = Observation(record_memory_history(), Observer(enter))
+        self._observations = [Observation(record_memory_history(), Observer(enter))]
+        self._observations.append(Observation(take_snapshot(), Observer(lambda *_: True, _without_our_events)))
+        tags = set_memory_tags()
+        if tags is not None:
+            self._observations.append(Observation(tags, Observer(lambda *_: give_way())))
 
     def remove(self) -> None:
         """Stop looking."""
-        self._observation.remove()
+        while self._observations:
+            self._observations.pop().remove()
+
+
+def _without_our_events(_token: bool, snapshot: Any) -> None:
+    for trace in snapshot.get("device_traces", ()):
+        trace.clear()

@@ -10,6 +10,7 @@ replaced since finds another number there, and writes no more.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError
-from gpuledger.model.run import read_json, write_json
+from gpuledger.model.run import write_json
 
 _RENAME_EXCHANGE = 2
 """Of ``renameat2(2)``: both names exist before and after."""
@@ -129,9 +130,9 @@ def check_run(path: Path, run_id: str | None) -> None:
 
 def find_run_id(path: Path) -> str | None:
     """Return the number of the run in ``path``; None where there is none, or where it has no number."""
-    try:
-        found = read_json(path / "manifest.json").get("run_id")
-    except InputError:
+    try:  # read at each recorded step, inside the program: not checked as a whole
+        found = json.loads((path / "manifest.json").read_bytes())["run_id"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if isinstance(found, str) else None
 

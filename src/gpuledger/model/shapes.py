@@ -85,15 +85,15 @@ def check_shape(value: Any, shape: Shape, place: str) -> None:
 
 
 def _check_either(value: Any, shape: Either, place: str) -> None:
-    problems = []
+    fitting = None
     for one in shape.shapes:
         try:
             return check_shape(value, one, place)
         except ValueError as error:
-            problems.append((one, error))
-    fitting = [error for one, error in problems if _kind_of(one) is type(value)]
-    if fitting:
-        raise fitting[0]
+            if fitting is None and _kind_of(one) is type(value):
+                fitting = str(error)  # the error itself would keep all frames alive that led here, and what they hold
+    if fitting is not None:
+        raise ValueError(fitting)
     raise _other(value, " or ".join(_name_of(one) for one in shape.shapes), place)
 
 

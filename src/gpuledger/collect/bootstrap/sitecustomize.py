@@ -53,14 +53,12 @@ def _leave_note(text):
 def _is_hidden():
     """Tell whether the program has a module of our name: it would be taken for ours, or ours for it."""
     package = os.path.dirname(os.path.dirname(_HERE))
-    loaded = sys.modules.get("gpuledger")
-    if loaded is None:
+    if "gpuledger" in sys.modules:
+        found = getattr(sys.modules["gpuledger"], "__file__", None)
+    else:
         from importlib.machinery import PathFinder
 
-        loaded = PathFinder.find_spec("gpuledger")
-        found = getattr(loaded, "origin", None)
-    else:
-        found = getattr(loaded, "__file__", None)
+        found = getattr(PathFinder.find_spec("gpuledger"), "origin", None)
     return found is not None and os.path.dirname(os.path.abspath(found)) != package
 
 
@@ -104,7 +102,7 @@ those of an import that fails look as they would without us."""
 
 
 def _make_exec_module(*arguments):
-    names = {}
+    names = {"__name__": __name__}
     exec(compile(_EXEC_MODULE, "<frozen importlib._bootstrap_external>", "exec"), names)  # noqa: S102 - our own text
     return names["make_exec_module"](*arguments)
 
