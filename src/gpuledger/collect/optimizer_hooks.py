@@ -25,6 +25,7 @@ _AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
 _STEP_NAME = "wrapper"
 """Name of torch's function around an optimizer's step, which calls the hooks."""
 
+_section = threading.Lock()
 _LONG_S = 10.0
 """Longer than it takes to look at all threads."""
 
@@ -74,8 +75,8 @@ class OptimizerHook:
 
     def _left(self) -> bool:
         """Leave torch's dictionary where nobody goes through it; return whether it has been left."""
-        with _undisturbed():
-            if self._may_leave():
+        with _undisturbed() as alone:
+            if alone and self._may_leave():
                 self._handle.remove()
         return self._handle.id not in self._hooks
 
@@ -110,18 +111,26 @@ class OptimizerHook:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Have no other thread run meanwhile, as long as nothing inside waits: a step could begin there."""
+def _undisturbed() -> Iterator[bool]:
+    """Have no other thread run meanwhile, as long as nothing inside waits: a step could begin there.
+
+    Yields:
+        Whether none runs; False where another thread is in here already.
+    """
     if threading.active_count() == 1:
-        yield
+        yield True
+        return
+    if not _section.acquire(blocking=False):  # never waited for: it may have been held where a process was forked
+        yield False
         return
     before = sys.getswitchinterval()
     sys.setswitchinterval(_LONG_S)
     try:
         time.sleep(0)  # for a thread that has asked for its turn already
-        yield
+        yield True
     finally:
         sys.setswitchinterval(before)
+        _section.release()
 
 
 def _steps_under_way(frame: FrameType | None) -> int:

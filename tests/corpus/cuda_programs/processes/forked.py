@@ -2,10 +2,12 @@
 
 import os
 import sys
+import warnings
 
 import corpus_state
 import torch
 
+warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # it names the process
 torch.manual_seed(58)
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
