@@ -138,7 +138,7 @@ def _descriptors() -> Iterator[str]:
                 target = os.readlink(f"/proc/self/fd/{name}")
             except OSError:  # closed by another thread in between
                 continue
-            yield re.sub(r"\d{3,}", "N", target)
+            yield re.sub(r"(?<=cuda\.shm\.)[0-9a-f.]+|\d{3,}", "N", target)  # the first names the process
     finally:
         os.close(directory)
 

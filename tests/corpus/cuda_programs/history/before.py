@@ -11,12 +11,11 @@ LAST = 12
 
 
 def digest(snapshot: dict) -> str:
-    """Return how many events the history has, and a hash of their actions, sizes, tags and places in this file."""
+    """Return how many events the history has, and a hash of their actions, sizes and places in this file."""
     rows = [
         (
             event["action"],
             event["size"],
-            event.get("user_metadata", ""),
             [(frame["line"], frame["name"]) for frame in event.get("frames", ()) if frame["filename"] == __file__],
         )
         for trace in snapshot["device_traces"]
