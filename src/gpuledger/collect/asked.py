@@ -13,14 +13,15 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.collect.guard import Guard
-from gpuledger.collect.optimizer_hooks import before_steps
-from gpuledger.collect.ranks import check_launched_run
+from gpuledger.collect.guard import Guard, describe, do_all
+from gpuledger.collect.optimizer_hooks import OptimizerHook, before_steps
+from gpuledger.collect.ranks import check_launched_run, leave_note
 from gpuledger.collect.run_manifest import close_manifest, new_manifest
 from gpuledger.model.run import ASKED, LISTENING, SUFFIX, write_json
 
@@ -44,22 +45,27 @@ class Listener:
         self._path: Path | None = None
         self._guarded = Guard(self._fail)
         check_launched_run(settings.run_directory)
-        self._hook = before_steps(self._guarded(self._before_step))
+        self._hook: OptimizerHook | None = None
         (settings.run_directory / LISTENING).touch()
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
+        self.stop = self._guarded.for_good(self._stop)
         """End what is being recorded, and hear nothing any more."""
-        self._hook.remove()
+        atexit.register(self.stop)
+        self._hook = before_steps(self._guarded(self._before_step), self._guarded.absorbs)
+
+    def _stop(self) -> None:
         self._guarded.ended = True
         atexit.unregister(self.stop)
-        self._guarded.for_good(self._finish)()
+        do_all([self._remove_hook, self._finish])
+
+    def _remove_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
 
     def _before_step(self, *_: Any) -> None:
         if self._session is not None:
             if self._session.ended:
                 self._finish()
-        elif os.path.exists(self._request) and self._hook.is_last:
+        elif os.path.exists(self._request) and self._hook is not None and self._hook.is_last:
             self._begin()
 
     def _begin(self) -> None:
@@ -91,8 +97,11 @@ class Listener:
             close_manifest(self._path, (NOTE,))
 
     def _fail(self, error: BaseException) -> None:
-        """Hear nothing any more; the program goes on."""
+        """Hear nothing any more, and tell the run why; the program goes on."""
         self._guarded.ended = True
+        with suppress(OSError):  # the run's directory is gone or full
+            leave_note(self._settings.run_directory, f"Requests are not heard any more: {describe(error)}")
+        self._remove_hook()
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
 

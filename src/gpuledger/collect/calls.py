@@ -10,14 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.instrument import Absorbs, Observation, Observer, absorbs_nothing
 from gpuledger.collect.torch_entrances import module_call
 
 
 class _Watch:
-    """Observes module calls until it is removed."""
+    """Observes module calls until it is removed.
 
-    def __init__(self) -> None:
+    Args:
+        absorbs: Takes what is raised in our code, as an :class:`Observer` does.
+    """
+
+    def __init__(self, absorbs: Absorbs) -> None:
+        self._absorbs = absorbs
         self._observation: Observation | None = None
 
     def _is_in(self) -> bool:
@@ -29,14 +34,14 @@ class _Watch:
         Raises:
             CannotInstrumentError: module calls are not those of a torch that is known.
         """
-        observer = Observer(self._enter, self._leave, self._fail, hands_over=True)
+        observer = Observer(self._enter, self._leave, self._fail, absorbs=self._absorbs, hands_over=True)
         self._observation = Observation(module_call(), observer, outermost=True)
 
     def remove(self) -> None:
         """Take the watch out."""
-        observation, self._observation = self._observation, None
-        if observation is not None:
-            observation.remove()
+        if self._observation is not None:
+            self._observation.remove()
+            self._observation = None
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object | None:
         raise AssertionError("each watch has its own")
@@ -51,8 +56,8 @@ class _Watch:
 class FirstCall(_Watch):
     """Calls ``begin()`` once, before the first outermost module runs, and is gone."""
 
-    def __init__(self, begin: Callable[[], None]) -> None:
-        super().__init__()
+    def __init__(self, begin: Callable[[], None], absorbs: Absorbs = absorbs_nothing) -> None:
+        super().__init__(absorbs)
         self._begin = begin
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -64,8 +69,13 @@ class FirstCall(_Watch):
 class OutermostCalls(_Watch):
     """Calls ``began(module, args, kwargs)`` before each outermost call and ``ended(module)`` after it."""
 
-    def __init__(self, began: Callable[[nn.Module, Any, Any], None], ended: Callable[[nn.Module], None]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        began: Callable[[nn.Module, Any, Any], None],
+        ended: Callable[[nn.Module], None],
+        absorbs: Absorbs = absorbs_nothing,
+    ) -> None:
+        super().__init__(absorbs)
         self._began = began
         self._ended = ended
         self._inside = threading.local()

@@ -47,7 +47,9 @@ class CommunicationMarks:
         if not distributed.is_available():
             return
         helper = torchs_own(DistributedDataParallel._ddp_init_helper)
-        self._observation = Observation(helper, Observer(self._enter, self._leave, self._fail))
+        self._observation = Observation(
+            helper, Observer(self._enter, self._leave, self._fail, absorbs=self._guard.absorbs)
+        )
         reducer = distributed.Reducer  # type: ignore[attr-defined]  # it is there wherever torch.distributed is
         theirs = reducer._rebuild_buckets
         ours = self._wrapped(theirs)
@@ -56,21 +58,21 @@ class CommunicationMarks:
 
     def remove(self) -> None:
         """Take both out, but for a wrapper that somebody else has wrapped in turn."""
-        observation, self._observation = self._observation, None
-        if observation is not None:
-            observation.remove()
-        replaced, self._replaced = self._replaced, None
-        if replaced is not None:
-            ours, theirs = replaced
+        if self._observation is not None:
+            self._observation.remove()
+            self._observation = None
+        if self._replaced is not None:
+            ours, theirs = self._replaced
             reducer = distributed.Reducer  # type: ignore[attr-defined]
             if reducer._rebuild_buckets is ours:
                 setattr(reducer, _REBUILD, theirs)
+            self._replaced = None
 
     def _enter(self, *_: Any) -> tuple[str] | None:
         """Flag this thread's allocations; return the token to go back to."""
-        state = self._phases.threads
-        before = state.token
         try:
+            state = self._phases.threads
+            before = state.token
             self._phases.put(state.stack[-1][0] if state.stack else OUTSIDE, int(TagFlag.COMMUNICATION))
         except BaseException as error:
             if not self._guard.absorbs(error):

@@ -184,7 +184,7 @@ class EnergyPass:
         self._marker.write_text(json.dumps({"cards": [uuid for _, uuid in self._cards]}), encoding="utf-8")
 
     def _close_marker(self) -> None:
-        marker, self._marker = self._marker, None
-        if marker is not None:
-            marker.unlink(missing_ok=True)
-            (marker.parent.parent / ENERGY_START).unlink(missing_ok=True)
+        if self._marker is not None:
+            self._marker.unlink(missing_ok=True)
+            (self._marker.parent.parent / ENERGY_START).unlink(missing_ok=True)
+            self._marker = None

@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -45,18 +46,16 @@ class Guard:
 
     def __call__(self, function: Callable[..., None]) -> Callable[..., None]:
         """Return ``function`` so that no error of ours leaves it; it does nothing once the recording has ended."""
-        kept = self.for_good(function)
 
         def guarded(*args: Any, **kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or self.ended:
-                return
             try:
-                kept(*args, **kwargs)
-            except RecursionError:
+                if not (torch.compiler.is_compiling() or self.ended or os.getpid() != self._pid):
+                    function(*args, **kwargs)
+            except RecursionError:  # the program is at its limit, and goes on without us
                 self.lacked_room = True
             except BaseException as error:
-                forget_own_frames(error)
-                raise
+                if not self.absorbs(error):
+                    raise
 
         return guarded
 
@@ -64,10 +63,9 @@ class Guard:
         """Return ``function`` so that no error of ours leaves it; in a forked child it does nothing."""
 
         def guarded(*args: Any, **kwargs: Any) -> None:
-            if os.getpid() != self._pid:
-                return
             try:
-                function(*args, **kwargs)
+                if os.getpid() == self._pid:
+                    function(*args, **kwargs)
             except RecursionError:  # the program is at its limit, and goes on without us
                 self.lacked_room = True
             except BaseException as error:
@@ -88,8 +86,9 @@ class Guard:
                 forget_own_frames(error)
                 return False
             self.ended = True
-            self._unsettled = error
-            self.settle()
+            if os.getpid() == self._pid:  # not in a forked child: the recording is its parent's
+                self._unsettled = error
+                self.settle()
         except RecursionError:  # there is no room even for this: later, at the latest when the program ends
             self.ended = True
             self._unsettled = self._unsettled or error
@@ -105,13 +104,29 @@ class Guard:
                 self._unsettled = error
 
 
-def calling(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
-    """Return a function that calls a method while its owner lives: for who never forgets a function he was given."""
+def do_all(actions: Sequence[Callable[[], object]]) -> None:
+    """Call every action, also after one has raised; what the last of these raised goes on."""
+    with ExitStack() as stack:
+        for action in reversed(actions):
+            stack.callback(action)
+
+
+def calling(guard: Guard, method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls a method, guarded, while its owner and the guard live.
+
+    For who never forgets a function he was given, and calls it in a forked child as well.
+    """
+    owner, of = weakref.WeakMethod(method), weakref.ref(guard)
 
     def call() -> None:
-        alive = method()
-        if alive is not None:
-            alive()
+        try:
+            alive = owner()
+            if alive is not None:
+                alive()
+        except BaseException as error:
+            absorbing = of()
+            if absorbing is None or not absorbing.absorbs(error):
+                raise
 
     return call
 
@@ -133,8 +148,12 @@ def is_ours(error: BaseException) -> bool:
     for interrupted, called in pairwise(frames):
         if called.f_code in handlers or _was_given(called, interrupted):
             return False
-    inside_ours = bool(frames) and _is_our_file(frames[-1].f_code)
-    return not inside_ours or type(error).__module__.partition(".")[0] in _OUR_PACKAGES
+    raised_by_ours = bool(frames) and _is_of_our_packages(frames[-1].f_globals.get("__name__"))
+    return not raised_by_ours or _is_of_our_packages(type(error).__module__)
+
+
+def _is_of_our_packages(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _OUR_PACKAGES
 
 
 def _signal_handlers() -> list[CodeType]:

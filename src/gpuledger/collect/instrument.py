@@ -32,6 +32,10 @@ try:
     _gpuledger_token = {_OBSERVER!r}.enter()
 except RecursionError:
     _gpuledger_token = None
+except BaseException as _gpuledger_error:
+    _gpuledger_token = None
+    if not {_OBSERVER!r}.absorbs(_gpuledger_error):
+        raise
 try:
     OBSERVED_BODY
 except BaseException:
@@ -40,6 +44,9 @@ except BaseException:
             {_OBSERVER!r}.fail(_gpuledger_token)
         except RecursionError:
             pass
+        except BaseException as _gpuledger_error:
+            if not {_OBSERVER!r}.absorbs(_gpuledger_error):
+                raise
     del _gpuledger_token
     raise
 """
@@ -52,6 +59,9 @@ if _gpuledger_token is not None:
         {_OBSERVER!r}.leave(_gpuledger_token, _gpuledger_result)
     except RecursionError:
         pass
+    except BaseException as _gpuledger_error:
+        if not {_OBSERVER!r}.absorbs(_gpuledger_error):
+            raise
 return _gpuledger_result
 """
 """What a ``return`` becomes."""
@@ -65,6 +75,15 @@ def _nothing(*_: Any) -> None:
     """Do nothing."""
 
 
+Absorbs = Callable[[BaseException], bool]
+"""Called inside ``except`` with what our code has raised; returns whether the program goes on as if it had not."""
+
+
+def absorbs_nothing(_: BaseException) -> bool:
+    """Let every error go on."""
+    return False
+
+
 class Observer:
     """What is called around a function.
 
@@ -73,10 +92,11 @@ class Observer:
             before its body. Returns a token, or None where neither of the others is to be called.
         leave: Called with the token and what the function returns.
         fail: Called with the token where the function raises. May follow ``leave``, where that raised.
+        absorbs: Takes what any of them raises, such as :meth:`gpuledger.collect.guard.Guard.absorbs`.
         hands_over: Whether ``enter`` may put other observers in, which are to see the call that has just begun.
     """
 
-    __slots__ = ("enter", "fail", "hands_over", "leave")
+    __slots__ = ("absorbs", "enter", "fail", "hands_over", "leave")
 
     def __init__(
         self,
@@ -84,8 +104,10 @@ class Observer:
         leave: Callable[[Any, Any], None] = _nothing,
         fail: Callable[[Any], None] = _nothing,
         *,
+        absorbs: Absorbs = absorbs_nothing,
         hands_over: bool = False,
     ) -> None:
+        self.absorbs = absorbs
         self.enter = enter
         self.leave = leave
         self.fail = fail
@@ -110,10 +132,18 @@ class Observation:
         self._site.change(lambda others: [observer, *others] if outermost else [*others, observer])
 
     def remove(self) -> None:
-        """Take the observer out; calls under way still end with it."""
-        observer, self._observer = self._observer, None
+        """Take the observer out; calls under way still end with it. Where this fails, it can be called again."""
+        observer = self._observer
         if observer is not None:
             self._site.change(lambda others: [other for other in others if other is not observer])
+            self._observer = None
+
+
+def remove_all(observations: list[Observation]) -> None:
+    """Take all observers out; what could not be taken out stays in the list."""
+    while observations:
+        observations[-1].remove()
+        observations.pop()
 
 
 class _Site:
@@ -133,14 +163,14 @@ class _Site:
             if chosen([]):
                 raise CannotInstrumentError(f"{self._function.__qualname__} was exchanged by the program")
             return
-        self.observers = chosen(self.observers)
-        if not self.observers:
-            self._current = self._plain
-        elif len(self.observers) == 1 and not self.observers[0].hands_over:
-            self._current = _with_observer(self._template, self.observers[0])
+        observers = chosen(self.observers)
+        if not observers:
+            code = self._plain
+        elif len(observers) == 1 and not observers[0].hands_over:
+            code = _with_observer(self._template, observers[0])
         else:
-            self._current = _with_observer(self._template, _all_of(self))
-        self._function.__code__ = self._current
+            code = _with_observer(self._template, _all_of(self, observers[0].absorbs))
+        self.observers, self._current, self._function.__code__ = observers, code, code  # all of it, or nothing
 
 
 _sites: dict[FunctionType, _Site] = {}
@@ -155,34 +185,50 @@ def _site_of(function: Callable[..., Any]) -> _Site:
     return site
 
 
-def _all_of(site: _Site) -> Observer:
-    """Return one observer that does what all do that are in when it is called; the first is the outermost."""
+def _all_of(site: _Site, absorbs: Absorbs) -> Observer:
+    """Return one observer that does what all do that are in when it is called; the first is the outermost.
+
+    Each deals with what it raises itself; ``absorbs`` is for all else.
+    """
 
     def enter(*parameters: Any) -> list[tuple[Observer, Any]]:
         entered: list[tuple[Observer, Any]] = []
         asked: list[Observer] = []
-        while (observer := _next(site.observers, asked)) is not None:
-            asked.append(observer)
-            try:
-                token = observer.enter(*parameters)
-            except RecursionError:
-                continue
-            if token is not None:
-                entered.append((observer, token))
+        try:
+            while (observer := _next(site.observers, asked)) is not None:
+                asked.append(observer)
+                token = _ask(observer, observer.enter, *parameters)
+                if token is not None:
+                    entered.append((observer, token))
+        except BaseException:
+            fail(entered)
+            raise
         return entered
 
     def leave(entered: list[tuple[Observer, Any]], result: Any) -> None:
         while entered:
             observer, token = entered[-1]
-            observer.leave(token, result)
+            _ask(observer, observer.leave, token, result)
             entered.pop()
 
     def fail(entered: list[tuple[Observer, Any]]) -> None:
         while entered:
             observer, token = entered.pop()
-            observer.fail(token)
+            _ask(observer, observer.fail, token)
 
-    return Observer(enter, leave, fail)
+    return Observer(enter, leave, fail, absorbs=absorbs)
+
+
+def _ask(observer: Observer, part: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what one part of an observer returns; None where it raises what the observer absorbs."""
+    try:
+        return part(*arguments)
+    except RecursionError:
+        return None
+    except BaseException as error:
+        if not observer.absorbs(error):
+            raise
+        return None
 
 
 def _next(observers: list[Observer], asked: list[Observer]) -> Observer | None:

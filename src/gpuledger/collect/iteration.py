@@ -15,7 +15,7 @@ from gpuledger.collect import torch_private
 from gpuledger.collect.alive import Living
 from gpuledger.collect.calls import OutermostCalls
 from gpuledger.collect.card import CardReader
-from gpuledger.collect.guard import Guard, describe
+from gpuledger.collect.guard import Guard, describe, do_all
 from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.memory_dispatch import DispatchRecorder
 from gpuledger.collect.outer_run import find_outer_run
@@ -81,7 +81,8 @@ class IterationRecorder:
         self.problem = _why_not_beside_another()
         if self.problem:
             return  # nothing is put around calls beside the recording that is under way
-        self._watch = OutermostCalls(lambda module, _args, _kwargs: self._called(module), lambda _module: None)
+        absorbs = Guard(self._fail).absorbs
+        self._watch = OutermostCalls(lambda module, _args, _kwargs: self._called(module), lambda _module: None, absorbs)
         self._watch.install()
 
     def begin(self) -> None:
@@ -164,6 +165,7 @@ class IterationRecorder:
             self._roster.enroll(model)
         self._note_gradients()
         try:
+            steps.install()
             window.open()
         except BaseException:
             under_way.take_out()
@@ -193,7 +195,7 @@ class IterationRecorder:
             devices=self._card.describe(list(recorder.devices())),
             workspace_bytes=torch_private.workspace_bytes(torch.cuda.current_device()),
         )
-        return recorder, UserHistory(guard(self._give_way))
+        return recorder, UserHistory(guard(self._give_way), guard.absorbs)
 
     def _note_gradients(self, parameters: Iterable[Any] | None = None) -> None:
         """Keep the highest bytes of each gradient, of all or of some parameters."""
@@ -297,11 +299,8 @@ class _UnderWay:
     def take_out(self) -> None:
         """Take everything out; called again, it does nothing."""
         self._guard.ended = True
-        self.steps.remove()
-        if self._history is not None:
-            self._history.remove()
-        self.window.take_out()
-        self.window.close_recorder()
+        history = [] if self._history is None else [self._history.remove]
+        do_all([self.steps.remove, *history, self.window.take_out, self.window.close_recorder])
 
 
 def _parameters(optimizer: Any) -> list[Any]:

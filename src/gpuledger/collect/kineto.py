@@ -126,12 +126,17 @@ class Profiler:
         self._profile = torch.autograd.profiler.profile(
             use_kineto=True, use_device=device, record_shapes=device is not None
         )
-        with _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)}):
-            self._profile._prepare_trace()
-            chosen = self._level.value if LOG_LEVEL in os.environ else ERRORS
-            self._level_after = chosen if before == NOT_BEGUN else before
-            self._level.value = SILENT
-            self._profile._start_trace()
+        self._level_after = before
+        try:
+            with _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)}):
+                self._profile._prepare_trace()
+                chosen = self._level.value if LOG_LEVEL in os.environ else ERRORS
+                self._level_after = chosen if before == NOT_BEGUN else before
+                self._level.value = SILENT
+                self._profile._start_trace()
+        except BaseException:
+            self.stop(wait=False)
+            raise
 
     def leave_out_operators(self) -> bool:
         """Record kernels alone from here on, in this thread; return False where there is no card, or torch cannot.
@@ -152,8 +157,9 @@ class Profiler:
         on_card = self._profile.use_device is not None
         if not wait:
             self._profile.use_device = None
-        with _variables(**{TEARDOWN: self._teardown}):
-            self._profile.__exit__(None, None, None)
+        if torch_private.is_profiling():
+            with _variables(**{TEARDOWN: self._teardown}):
+                self._profile.__exit__(None, None, None)
         if on_card and self._teardown == "1":
             _see_cupti_off()
         self._level.value = self._level_after

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable
 
 from gpuledger.collect import energy_cards, torch_private
 from gpuledger.collect.energy_pass import STEPS as UNDISTURBED_STEPS
 from gpuledger.collect.energy_pass import EnergyPass
-from gpuledger.collect.guard import Guard, calling
+from gpuledger.collect.guard import Guard, calling, do_all
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.room import why_no_time_pass
 from gpuledger.collect.roster import Roster
@@ -74,8 +73,14 @@ class LaterPasses:
         self._time_pass = TimePass(journal, roster, guard, self._drop_times)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
-            self._user_profiler = UserProfiler(guard(self._give_way))
-            os.register_at_fork(before=calling(weakref.WeakMethod(self._before_any_fork)))
+            self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
+        self._guard = guard
+
+    def install(self) -> None:
+        """Begin to look for profilers of the program's own, and for forks."""
+        if self._user_profiler is not None:
+            self._user_profiler.install()
+            os.register_at_fork(before=calling(self._guard, self._before_any_fork))
 
     @property
     def is_timing(self) -> bool:
@@ -140,14 +145,14 @@ class LaterPasses:
     def take_out(self) -> None:
         """Leave nothing behind; what the passes saw so far is not kept."""
         self._wanted = []
-        self._energy_pass.take_out()
+        watch = [] if self._user_profiler is None else [self._user_profiler.remove]
+        do_all([self._energy_pass.take_out, self._take_out_times, *watch])
+
+    def _take_out_times(self) -> None:
         if os.getpid() != self._pid:
             self._time_pass.leave()
-        elif self._time_pass.is_open:
-            self._see_calls(False)
-            self._time_pass.end(keep=False)
-        if self._user_profiler is not None:
-            self._user_profiler.remove()
+        else:
+            do_all([lambda: self._see_calls(False), lambda: self._time_pass.end(keep=False)])
 
     def _begin_time_pass(self) -> bool:
         """Begin the last pass; return False where it is not wanted, or where a profiler of the program's goes first."""
@@ -169,6 +174,9 @@ class LaterPasses:
         watch.ours_begins()
         self._time_pass.begin()
         watch.ours_ends()
+        if self._guard.ended:  # by an error of ours in what looks for profilers
+            self.take_out()
+            return False
         self._see_calls(True)
         self._journal.fact(time_steps=[self._steps.seen + 1, self._last_step])
         self._steps.restart_clock()

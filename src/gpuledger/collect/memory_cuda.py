@@ -116,20 +116,18 @@ class CudaRecorder:
             self._note_snapshot(part, snapshot, reason)
         self._note_events(part, snapshot)
 
-    def is_closed(self) -> bool:
-        """Return whether no history is kept for it."""
-        return not self._open
-
-    def close(self, part: Part, reason: str) -> None:
+    def close(self, part: Part, reason: str) -> bool:
         """Take the last of the history, and stop it."""
-        if not self._open:
-            return
-        self._open = False
-        snapshot = torch_private.full_snapshot()
-        torch_private.stop_history()
-        self.set_token("")
-        self._note_snapshot(part, snapshot, reason)
-        self._note_events(part, snapshot)
+        if self._open:
+            try:
+                snapshot = torch_private.full_snapshot()
+            finally:
+                torch_private.stop_history()
+                self._open = False
+            self.set_token("")
+            self._note_snapshot(part, snapshot, reason)
+            self._note_events(part, snapshot)
+        return True
 
     def abandon(self) -> None:
         """Stop noting anything, leaving the history to whoever has taken it over."""

@@ -165,28 +165,32 @@ class DispatchRecorder:
         tag_ids = [self._tags.number(token) for token in columns.pop("tag_id")]
         part.add("events", stream=0, tag_id=tag_ids, **columns)
 
-    def is_closed(self) -> bool:
-        """Return whether its mode is out."""
-        return self._mode is None
+    def close(self, part: Part, reason: str) -> bool:
+        """Take the mode out and move the last events into ``part``; called again, it takes out what could not be.
 
-    def close(self, part: Part, reason: str) -> None:
-        """Take the mode out and move the last events into ``part``; called again, it takes out what could not be."""
-        if self._mode is None:
-            return
-        if self._mode.retire():
-            self._mode = None
+        Returns:
+            False where the mode is at work, in a backward pass, which puts it back when it ends, or in another thread:
+            only its own one can take it out.
+        """
+        was_open = self._open
+        if self._mode is not None:
+            taken_out = self._mode.retire()
+            is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
+            if is_at_rest and (taken_out or not was_open):
+                self._mode = None
         if self._open:
             self.drain(part, reason)
             self._open = False
             self._live.clear()
+        return self._mode is None
 
     # -- storages ---------------------------------------------------------------------------------------------------
 
     def see(self, operator: Any, results: Any, arguments: Any) -> None:
         """Note the storages among an operator's results that are new, and among its arguments that nobody has seen."""
-        if os.getpid() != self._pid:
-            return
         try:
+            if os.getpid() != self._pid:
+                return
             with without_overrides():
                 if self._ended:
                     self._note_ended()

@@ -21,8 +21,8 @@ from torch import nn
 
 from gpuledger.collect import torch_entrances, torch_private
 from gpuledger.collect.communication import CommunicationMarks
-from gpuledger.collect.guard import Guard
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.guard import Guard, do_all
+from gpuledger.collect.instrument import Observation, Observer, remove_all
 from gpuledger.collect.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
 from gpuledger.collect.roster import Roster
@@ -98,10 +98,11 @@ class ModuleTracker:
         self.active = True
         self._scopes.install()
         self._communication.install()
-        backward = Observer(self._enter_backward, self._leave_backward, self._fail_backward)
-        grad = Observer(self._enter_grad, self._leave_backward, self._fail_backward)
+        absorbs = self._guard.absorbs
+        backward = Observer(self._enter_backward, self._leave_backward, self._fail_backward, absorbs=absorbs)
+        grad = Observer(self._enter_grad, self._leave_backward, self._fail_backward, absorbs=absorbs)
         for function, observer in (
-            (torch_entrances.module_call(), Observer(self._enter, self._leave, self._fail)),
+            (torch_entrances.module_call(), Observer(self._enter, self._leave, self._fail, absorbs=absorbs)),
             (torch_entrances.backward(), backward),
             (torch_entrances.grad(), grad),
         ):
@@ -110,11 +111,8 @@ class ModuleTracker:
     def remove(self) -> None:
         """Take the observers out; calls under way end without them."""
         self.active = False
-        while self._observations:
-            self._observations.pop().remove()
         self._hooks.clear()
-        self._scopes.remove()
-        self._communication.remove()
+        do_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
 
     # -- forward ------------------------------------------------------------------------------------------------
 
@@ -261,11 +259,15 @@ class ModuleTracker:
 
     def _say_scope(self, made_in: ThreadState, number: int, say_module: Callable[[Any], None], gradients: Any) -> None:
         """Put the scope that was found for a node on the thread that runs it, then its module."""
-        piece = made_in.scoped_nodes.get(number)
-        if piece is not None:
-            self.phases.local.state.scope = piece
-            made_in.scope_awaited.discard(number)
-        say_module(gradients)
+        try:
+            piece = made_in.scoped_nodes.get(number)
+            if piece is not None:
+                self.phases.local.state.scope = piece
+                made_in.scope_awaited.discard(number)
+            say_module(gradients)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
 
     def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
         """After the module's first node has run backward, the parent is at work: it made the node before that one."""
@@ -287,11 +289,15 @@ class ModuleTracker:
         local, mine = phases.local, suffix(module_id, 0, stack_id)
 
         def at_work(_gradients: Any) -> None:
-            if tracker.active:
-                state = local.state
-                token = phases.prefix + mine
-                state.token = token
-                set_token(token + state.scope)
+            try:
+                if tracker.active:
+                    state = local.state
+                    token = phases.prefix + mine
+                    state.token = token
+                    set_token(token + state.scope)
+            except BaseException as error:
+                if not tracker._guard.absorbs(error):
+                    raise
 
         return at_work
 

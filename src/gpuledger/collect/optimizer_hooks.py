@@ -19,6 +19,8 @@ from typing import Any
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gpuledger.collect.instrument import Absorbs, absorbs_nothing
+
 _Hooks = dict[int, Any]
 _BEFORE: _Hooks = torch_optimizer._global_optimizer_pre_hooks
 _AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
@@ -39,10 +41,12 @@ class OptimizerHook:
     Args:
         called: Called with the optimizer.
         hooks: torch's dictionary that it goes into.
+        absorbs: Takes what is raised in our code, as :meth:`gpuledger.collect.guard.Guard.absorbs` does.
     """
 
-    def __init__(self, called: Callable[[Any], None], hooks: _Hooks) -> None:
+    def __init__(self, called: Callable[[Any], None], hooks: _Hooks, absorbs: Absorbs) -> None:
         self._called: Callable[[Any], None] | None = called
+        self._absorbs = absorbs
         self._hooks = hooks
         register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
         self._remover: OptimizerHook | None = None
@@ -82,6 +86,13 @@ class OptimizerHook:
 
     def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """What torch calls."""
+        try:
+            self._call(optimizer)
+        except BaseException as error:
+            if not self._absorbs(error):
+                raise
+
+    def _call(self, optimizer: Any) -> None:
         called, thread = self._called, threading.get_ident()
         before = _running.get(thread)
         _running[thread] = self
@@ -143,11 +154,11 @@ def _steps_under_way(frame: FrameType | None) -> int:
     return count
 
 
-def before_steps(called: Callable[[Any], None]) -> OptimizerHook:
+def before_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:
     """Call ``called(optimizer)`` before every optimizer's step."""
-    return OptimizerHook(called, _BEFORE)
+    return OptimizerHook(called, _BEFORE, absorbs)
 
 
-def after_steps(called: Callable[[Any], None]) -> OptimizerHook:
+def after_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:
     """Call ``called(optimizer)`` after every optimizer's step that did not raise."""
-    return OptimizerHook(called, _AFTER)
+    return OptimizerHook(called, _AFTER, absorbs)

@@ -41,7 +41,7 @@ def claim_rank(run_directory: Path) -> Path:
             number = max(number + 1, free_from)
             continue
         if wanted.isdecimal() and number != first:
-            _leave_note(run_directory, f"Rank {number} here is one more process with RANK={first}.")
+            leave_note(run_directory, f"Rank {number} here is one more process with RANK={first}.")
         return directory
 
 
@@ -56,7 +56,7 @@ def check_launched_run(run_directory: Path) -> None:
         check_run(run_directory, run_id)
 
 
-def _leave_note(run_directory: Path, text: str) -> None:
+def leave_note(run_directory: Path, text: str) -> None:
     """Tell the run, through the file that is its parent's to read."""
     directory = run_directory / "notes"
     directory.mkdir(exist_ok=True)

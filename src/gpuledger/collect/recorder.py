@@ -36,8 +36,9 @@ class Recorder(Protocol):
     def drain(self, part: Part, reason: str) -> None:
         """Move every event since the last drain into ``part``; ``step_end`` says that this happens after every step."""
 
-    def is_closed(self) -> bool:
-        """Return whether nothing of it is installed."""
+    def close(self, part: Part, reason: str) -> bool:
+        """Drain, write the closing snapshot and leave nothing installed. Safe to call twice.
 
-    def close(self, part: Part, reason: str) -> None:
-        """Drain, write the closing snapshot and leave nothing installed. Safe to call twice."""
+        Returns:
+            False where something has to stay for now: then call it again later.
+        """

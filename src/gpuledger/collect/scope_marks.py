@@ -28,7 +28,7 @@ class ScopeMarks:
         self._guard = guard
         self._open_range = torch_private.open_range
         self._texts: dict[tuple[str, ...], str] = {}
-        self._tasks = TaskSwitches(self.changed)
+        self._tasks = TaskSwitches(self.changed, guard.absorbs)
 
     def install(self) -> None:
         """Begin, in the scope that the calling thread is in."""
@@ -45,8 +45,8 @@ class ScopeMarks:
 
     def changed(self, level: scopes.Level, scope: scopes.Scope | None) -> None:
         """A scope was entered; or one was left, or a task for another."""
-        key = (level.path,) if scope is None else (level.path, scope.name if scope.append else "")
         try:
+            key = (level.path,) if scope is None else (level.path, scope.name if scope.append else "")
             with self._open_range(self._texts.get(key) or self._text(key)):
                 pass
         except BaseException as error:

@@ -45,7 +45,7 @@ class ScopeTracker:
         self._crossings = Crossings()
         self._changed = self._make_listener()
         self._run = self._make_runner()
-        self._tasks = TaskSwitches(self._changed)
+        self._tasks = TaskSwitches(self._changed, guard.absorbs)
 
     def install(self) -> None:
         """Begin, in the scope that the calling thread is in."""
@@ -59,8 +59,6 @@ class ScopeTracker:
 
     def remove(self) -> None:
         """Leave nothing behind."""
-        if not self._active:
-            return
         self._active = False
         scopes.stop_listening(self._changed)
         self._hooks.clear()
@@ -109,9 +107,16 @@ class ScopeTracker:
         changed, guard, go_back = self._changed, self._guard, scopes.go_back
 
         def run(around: scopes.Level, level: scopes.Level, scope: Any, call: Any, args: Any, kwargs: Any) -> Any:
-            state = local.state
-            token = state.token
-            if level.noted_by is not mine or around.noted_by is not mine or phases.phase is backward or not token:
+            try:
+                state = local.state
+                is_found = level.noted_by is mine and around.noted_by is mine and phases.phase is not backward
+                token = state.token if is_found else ""
+            except BaseException as error:
+                token = ""
+                if not guard.absorbs(error):
+                    go_back(around)
+                    raise
+            if not token:
                 changed(level, scope)
                 try:
                     return call(*args, **kwargs)
@@ -238,11 +243,15 @@ class ScopeTracker:
         set_token, outside = phases.recorder.set_token, suffix(OUTSIDE)
 
         def at_work(_gradients: Any) -> None:
-            if tracker._active:
-                state = local.state
-                state.scope = piece
-                if not state.token:
-                    state.token = phases.prefix + outside
-                set_token(state.token + piece)
+            try:
+                if tracker._active:
+                    state = local.state
+                    state.scope = piece
+                    if not state.token:
+                        state.token = phases.prefix + outside
+                    set_token(state.token + piece)
+            except BaseException as error:
+                if not tracker._guard.absorbs(error):
+                    raise
 
         return at_work

@@ -12,8 +12,8 @@ import os
 import platform
 import sys
 import time
-import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from gpuledger.collect import out_of_memory, torch_private
 from gpuledger.collect.calls import FirstCall, OutermostCalls, in_data_worker
 from gpuledger.collect.card import CardReader
-from gpuledger.collect.guard import Guard, calling, describe
+from gpuledger.collect.guard import Guard, calling, describe, do_all
 from gpuledger.collect.later_passes import LaterPasses
 from gpuledger.collect.memory_cuda import CudaRecorder
 from gpuledger.collect.rank_journal import RankJournal
@@ -63,9 +63,28 @@ class Session:
         self._guarded = Guard(self.fail)
         self._calls: FirstCall | OutermostCalls | None = None
         self._deferred: FirstCall | None = None
+        self._closing: OutermostCalls | None = None
         self._user_history: UserHistory | None = None
         self._user_profiler: ProfilerStart | None = None
         self._oom: list[dict[str, Any]] = []
+        self.steps = StepCounter(
+            self._guarded,
+            before_optimizer=self._before_optimizer,
+            after_optimizer=self._after_optimizer,
+            ended=self._step_ended,
+            weights_version=self.roster.weights_version,
+        )
+        self._later = LaterPasses(
+            settings,
+            self.journal,
+            self.steps,
+            self.roster,
+            guard=self._guarded,
+            give_up=self._end,
+            see_calls=self._see_calls,
+        )
+        self.mark_step = self._guarded(self.steps.mark)
+        """The program says itself that a step has ended."""
 
     @property
     def ended(self) -> bool:
@@ -84,9 +103,12 @@ class Session:
 
     def start(self) -> None:
         """Choose a recorder and wait for the moment it can begin. Called when torch has just been imported."""
-        keep_uncompiled()
-        os.register_at_fork(after_in_child=calling(weakref.WeakMethod(self._leave_to_parent)))
+        self._guarded(self._start)()
+
+    def _start(self) -> None:
         atexit.register(self.finish, "exit")
+        keep_uncompiled()
+        os.register_at_fork(after_in_child=calling(self._guarded, self._leave_to_parent))
         last_step = self.settings.last_step if self.settings.last_step < ALL_STEPS else None
         self.journal.fact(
             pid=self.pid,
@@ -97,23 +119,9 @@ class Session:
             stacks=self.settings.stacks,
             passes=sorted(self.settings.passes),
         )
-        self.steps = StepCounter(
-            self._guarded,
-            before_optimizer=self._before_optimizer,
-            after_optimizer=self._after_optimizer,
-            ended=self._step_ended,
-            weights_version=self.roster.weights_version,
-        )
-        self._later = LaterPasses(
-            self.settings,
-            self.journal,
-            self.steps,
-            self.roster,
-            guard=self._guarded,
-            give_up=self._end,
-            see_calls=self._see_calls,
-        )
-        self._guarded(self._begin)()
+        self.steps.install()
+        self._later.install()
+        self._begin()
 
     def _begin(self) -> None:
         """Begin now, or have whoever initialises CUDA or calls the first module begin."""
@@ -122,7 +130,7 @@ class Session:
         elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.orig_argv:
             self._begin_dispatch(None)
         else:
-            self._watch_calls(FirstCall(self._guarded(self._first_call)))
+            self._watch_calls(FirstCall(self._guarded(self._first_call), self._guarded.absorbs))
 
     def _wants_cuda(self) -> bool:
         if self.settings.devices == "cpu" or torch.version.cuda is None:
@@ -147,7 +155,7 @@ class Session:
             devices=card.describe(list(recorder.devices())),
             workspace_bytes=torch_private.workspace_bytes(torch.cuda.current_device()),
         )
-        self._user_history = UserHistory(self._guarded(self._give_way))
+        self._user_history = UserHistory(self._guarded(self._give_way), self._guarded.absorbs)
         self._adopt(recorder, card)
 
     def _begin_dispatch(self, why_not: str | None) -> None:
@@ -192,15 +200,17 @@ class Session:
         if isinstance(self._calls, OutermostCalls):
             self._watch_calls(None)
         if wanted and not self.steps.trained:
-            self._watch_calls(OutermostCalls(self._guarded(self._call_began), self._guarded(self._call_ended)))
+            began, ended = self._guarded(self._call_began), self._guarded(self._call_ended)
+            self._watch_calls(OutermostCalls(began, ended, self._guarded.absorbs))
 
     def _watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
         """Have one light watch at the most."""
         if self._calls is not None:
             self._calls.remove()
-        self._calls = watch
+            self._calls = None
         if watch is not None:
             watch.install()
+            self._calls = watch
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -215,15 +225,23 @@ class Session:
         self._take_out()
 
     def _take_out(self) -> None:
-        if self.window is not None:
-            self.window.take_out()
-        self._later.take_out()
-        self._watch_calls(None)
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None:
-            deferred.remove()
-        self.steps.remove()
-        self._stop_watching_program()
+        window = [] if self.window is None else [self.window.take_out]
+        no_calls = partial(self._watch_calls, None)
+        do_all(
+            [
+                *window,
+                self._later.take_out,
+                no_calls,
+                self.steps.remove,
+                self._stop_deferred,
+                self._stop_watching_program,
+            ]
+        )
+
+    def _stop_deferred(self) -> None:
+        if self._deferred is not None:
+            self._deferred.remove()
+            self._deferred = None
 
     def _stop_watching_program(self) -> None:
         for watch in (self._user_history, self._user_profiler):
@@ -233,21 +251,21 @@ class Session:
 
     def finish(self, reason: str = "exit") -> None:
         """Close what is open and write the last of the journal. Called at exit and at the end of ``record``."""
-        atexit.unregister(self.finish)
-        if os.getpid() != self.pid:
-            return
-        self._guarded.settle()
-        if self._guarded.lacked_room:
-            self.journal.note(AT_THE_LIMIT)
         try:
+            atexit.unregister(self.finish)
+            if os.getpid() != self.pid:
+                return
+            self._guarded.settle()
+            if self._guarded.lacked_room:
+                self.journal.note(AT_THE_LIMIT)
             if self._stood_by():
                 self._close_recorder()
                 self._end()
                 return
             self._close_window(reason)
             self._later.finish()
-            self._end()
             self._close_recorder()
+            self._end()
             if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)
             if reason == "exit" and self.window is not None and self._on_card:
@@ -270,18 +288,19 @@ class Session:
             self._end()
 
     def _close_recorder(self) -> None:
-        """End the recorder; what cannot be taken out now goes at the next call of a module, or at the end."""
+        """Close the recorder; where part of it has to stay for now, the next calls of modules try it again."""
         if self.window is None:
             return
-        self.window.close_recorder()
-        if not self.window.recorder.is_closed():
-            FirstCall(self._guarded.for_good(self._close_recorder)).install()
+        is_closed = self.window.close_recorder()
+        if is_closed and self._closing is not None:
+            self._closing.remove()
+            self._closing = None
+        elif not is_closed and self._closing is None:
+            again = self._guarded.for_good(lambda *_: self._close_recorder())
+            self._closing = OutermostCalls(again, lambda _: None, self._guarded.absorbs)
+            self._closing.install()
 
     # -- steps ----------------------------------------------------------------------------------------------------
-
-    def mark_step(self) -> None:
-        """The program says itself that a step has ended."""
-        self._guarded(self.steps.mark)()
 
     def _call_began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost module is entered while nothing is recorded."""
@@ -334,7 +353,8 @@ class Session:
         if not torch_private.is_in_backward():
             action()
         elif self._deferred is None:
-            self._deferred = FirstCall(self._guarded.for_good(lambda: self._do_deferred(action)))
+            again = self._guarded.for_good(lambda: self._do_deferred(action))
+            self._deferred = FirstCall(again, self._guarded.absorbs)
             self._deferred.install()
 
     def _do_deferred(self, action: Callable[[], None]) -> None:
@@ -347,6 +367,7 @@ class Session:
             return
         if self._is_recording and self.window is not None:
             if self.window.end_step():
+                self._close_recorder()
                 self._stop_watching_program()
                 self._begin_later_passes()
         elif self.window is not None and not self.window.was_opened and self.steps.seen + 1 >= self.settings.first_step:

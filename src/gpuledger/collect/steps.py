@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
+from gpuledger.collect.guard import Guard
 from gpuledger.collect.optimizer_hooks import OptimizerHook, after_steps, before_steps
 from gpuledger.collect.program_objects import WeakIdentitySet
-
-Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class StepCounter:
     """Counts steps: as the program marks them, else of the first optimizer seen, else calls of the first module called.
 
-    A second optimizer (a GAN's), an optimizer per parameter and a step that GradScaler skips count nothing anew.
+    A second optimizer (a GAN's), an optimizer per parameter and a step that GradScaler skips count nothing anew. Counts
+    between :meth:`install` and :meth:`remove`.
 
     Args:
         guard: Wraps every callback that torch makes.
@@ -54,16 +54,19 @@ class StepCounter:
         self._before = before_optimizer
         self._after = after_optimizer
         self._ended = ended
-        self._hooks: list[OptimizerHook] = [
-            before_steps(guard(self._before_step)),
-            after_steps(guard(self._after_step)),
-        ]
+        self._guard = guard
+        self._hooks: list[OptimizerHook] = []
+
+    def install(self) -> None:
+        """Begin to count."""
+        self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
+        self._hooks.append(after_steps(self._guard(self._after_step), self._guard.absorbs))
 
     def remove(self) -> None:
         """Take the hooks out, or leave them without effect where they cannot go yet."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        while self._hooks:
+            self._hooks[-1].remove()
+            self._hooks.pop()
 
     def restart_clock(self) -> None:
         """Let the step under way begin now: what came before was ours."""

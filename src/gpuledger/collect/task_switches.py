@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any
 
 from gpuledger.collect import scopes
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.instrument import Absorbs, Observation, Observer
 
 
 class TaskSwitches:
@@ -15,12 +15,14 @@ class TaskSwitches:
 
     Args:
         changed: Told of the scope of a callback before it, and of the loop's own after it. Raises nothing of ours.
+        absorbs: Takes what is raised in our code.
     """
 
-    def __init__(self, changed: scopes.Listener) -> None:
+    def __init__(self, changed: scopes.Listener, absorbs: Absorbs) -> None:
         self.is_wanted = False
         """Whether there are scopes to tell of; until then a callback costs one look at this."""
         self._changed = changed
+        self._absorbs = absorbs
         self._observation: Observation | None = None
 
     def watch(self) -> None:
@@ -31,14 +33,15 @@ class TaskSwitches:
         """
         events = getattr(sys.modules.get("asyncio"), "events", None)
         if events is not None and self._observation is None:
-            self._observation = Observation(events.Handle._run, Observer(self._enter, self._leave, self._fail))
+            observer = Observer(self._enter, self._leave, self._fail, absorbs=self._absorbs)
+            self._observation = Observation(events.Handle._run, observer)
 
     def stop(self) -> None:
         """Stop looking."""
         self.is_wanted = False
-        observation, self._observation = self._observation, None
-        if observation is not None:
-            observation.remove()
+        if self._observation is not None:
+            self._observation.remove()
+            self._observation = None
 
     def _enter(self, handle: Any) -> bool | None:
         if not self.is_wanted:

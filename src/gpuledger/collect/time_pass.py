@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from gpuledger.collect import energy_cards, kineto, torch_entrances, torch_private
-from gpuledger.collect.guard import Guard
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.guard import Guard, do_all
+from gpuledger.collect.instrument import Observation, Observer, remove_all
 from gpuledger.collect.rank_journal import RankJournal
 from gpuledger.collect.roster import Roster
 from gpuledger.collect.scope_marks import ScopeMarks
@@ -28,13 +28,6 @@ from gpuledger.model.operator_key import SPEAKERS
 CALLS = 20_000
 """Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
 for long: an evaluation lies in one where steps are the optimizer's."""
-
-
-def _opened(name: str) -> list[Any]:
-    """Return a range that has just begun, to be taken out of its list when it ends."""
-    opened = torch_private.open_range(name)
-    opened.__enter__()
-    return [opened]
 
 
 ALL_TIMES = 1 << 62
@@ -93,6 +86,8 @@ class TimePass:
         self._guard = guard
         self._observations: list[Observation] = []
         self._optimizer_ranges: list[Any] = []
+        self._ranges: list[tuple[int, list[Any]]] = []
+        """Thread and range of every call, in their order; the list with the range is empty when the call has ended."""
         self._scopes = ScopeMarks(roster, guard)
         self._texts: dict[int, str] = {}
         self._thread = 0
@@ -111,9 +106,11 @@ class TimePass:
         self._alone = None
         self._profiler = kineto.Profiler()
         self.is_open = True
-        backward = Observer(self._enter_backward, self._leave_range, self._fail_range)
+        absorbs = self._guard.absorbs
+        backward = Observer(self._enter_backward, self._leave_range, self._fail_range, absorbs=absorbs)
+        call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=absorbs)
         for function, observer in (
-            (torch_entrances.module_call(), Observer(self._enter_call, self._leave_range, self._fail_range)),
+            (torch_entrances.module_call(), call),
             (torch_entrances.backward(), backward),
             (torch_entrances.grad(), backward),
         ):
@@ -135,19 +132,23 @@ class TimePass:
             self._journal.pause("time", started_ns)
 
     def end(self, *, keep: bool = True) -> None:
-        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits."""
-        if not self.is_open or self._profiler is None:
+        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits.
+
+        Called again after it raised, it goes on with what is still in.
+        """
+        if self._profiler is None:
             return
         started_ns = time.time_ns()
         while self._optimizer_ranges:
             self.leave_optimizer()
-        profiler = self._profiler
+        self.is_open = False
         self._journal.fact(time_pass_open=False)
-        self.leave()
+        self._take_out_ranges()
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         if not is_alone:
             energy_cards.wait_for(energy_cards.cards_in_use())
-        events = profiler.stop(wait=is_alone) if self.is_of_this_thread else []
+        events = self._profiler.stop(wait=is_alone) if self.is_of_this_thread else []
+        self._profiler = None
         if keep:
             self._journal.fact(kernels_alone=self._alone)
             self._write(events)
@@ -161,9 +162,24 @@ class TimePass:
 
     def _take_out_ranges(self) -> None:
         self._optimizer_ranges.clear()
-        while self._observations:
-            self._observations.pop().remove()
-        self._scopes.remove()
+        self._end_ranges()
+        do_all([lambda: remove_all(self._observations), self._scopes.remove])
+
+    def _opened(self, name: str) -> list[Any]:
+        """Return a range that has just begun, to be taken out of its list when it ends."""
+        opened = torch_private.open_range(name)
+        opened.__enter__()
+        held = [opened]
+        self._ranges.append((threading.get_ident(), held))
+        return held
+
+    def _end_ranges(self) -> None:
+        """End the ranges of calls under way in this thread: Kineto warns on stderr of those that have no end."""
+        thread = threading.get_ident()
+        while self._ranges:
+            made_in, held = self._ranges.pop()
+            if made_in == thread:
+                self._leave_range(held, None)
 
     def enter_optimizer(self) -> None:
         """An optimizer begins its step."""
@@ -194,7 +210,7 @@ class TimePass:
                 number = self._roster.enroll(module)
                 self._texts[number] = f"{MODULE_RANGE}{number}"
             text = self._texts[number]
-            return _opened(text if torch.is_grad_enabled() else text + NO_GRAD)
+            return self._opened(text if torch.is_grad_enabled() else text + NO_GRAD)
         except RecursionError:
             return None
         except BaseException as error:
@@ -206,7 +222,7 @@ class TimePass:
         """Open a range for a backward pass."""
         if not self.is_open or torch.compiler._is_compiling_flag:
             return None
-        return _opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
+        return self._opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
 
     def _leave_range(self, opened: list[Any], _result: Any) -> None:
         """Close a range, once."""

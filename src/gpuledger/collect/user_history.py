@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect import torch_private
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.instrument import Absorbs, Observation, Observer
 from gpuledger.collect.torch_entrances import record_memory_history, set_memory_tags, take_snapshot
 
 
@@ -17,16 +17,22 @@ class UserHistory:
     event of ours.
     """
 
-    def __init__(self, give_way: Callable[[], None]) -> None:
+    def __init__(self, give_way: Callable[[], None], absorbs: Absorbs) -> None:
         def enter(*_: Any) -> None:
             if not torch_private.history_is_ours():
                 give_way()
 
-        self._observations = [Observation(record_memory_history(), Observer(enter))]
-        self._observations.append(Observation(take_snapshot(), Observer(lambda *_: True, _without_our_events)))
+        def give_way_to_tags(*_: Any) -> None:
+            give_way()
+
+        snapshot = Observer(lambda *_: True, _without_our_events, absorbs=absorbs)
+        self._observations = [
+            Observation(record_memory_history(), Observer(enter, absorbs=absorbs)),
+            Observation(take_snapshot(), snapshot),
+        ]
         tags = set_memory_tags()
         if tags is not None:
-            self._observations.append(Observation(tags, Observer(lambda *_: give_way())))
+            self._observations.append(Observation(tags, Observer(give_way_to_tags, absorbs=absorbs)))
 
     def remove(self) -> None:
         """Stop looking."""

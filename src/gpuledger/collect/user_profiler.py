@@ -9,7 +9,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd import profiler_legacy
 from torch.profiler import profiler as kineto_profiler
 
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.instrument import Absorbs, Observation, Observer, remove_all
 from gpuledger.collect.torch_entrances import torchs_own
 
 WATCHED: tuple[type, ...] = (
@@ -39,22 +39,31 @@ class ProfilerStart:
 
 
 class UserProfiler:
-    """Calls ``made()`` when the program makes a profiler, until it is removed.
+    """Calls ``made()`` when the program makes a profiler, between :meth:`install` and :meth:`remove`.
 
     ``seen`` says whether it has made one. What is made between :meth:`ours_begins` and :meth:`ours_ends` is our own.
     """
 
-    def __init__(self, made: Callable[[], None]) -> None:
+    def __init__(self, made: Callable[[], None], absorbs: Absorbs) -> None:
         self.seen = False
         self._made = made
+        self._absorbs = absorbs
         self._ours = False
-        observer = Observer(self._entered)
-        self._observations = [Observation(torchs_own(vars(place)["__init__"]), observer) for place in WATCHED]
+        self._observations: list[Observation] = []
+
+    def install(self) -> None:
+        """Begin to look.
+
+        Raises:
+            CannotInstrumentError: a profiler is not that of a torch that is known.
+        """
+        observer = Observer(self._entered, absorbs=self._absorbs)
+        for place in WATCHED:
+            self._observations.append(Observation(torchs_own(vars(place)["__init__"]), observer))
 
     def remove(self) -> None:
         """Stop looking."""
-        while self._observations:
-            self._observations.pop().remove()
+        remove_all(self._observations)
 
     def ours_begins(self) -> None:
         """The next profiler is our own."""

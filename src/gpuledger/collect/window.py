@@ -139,9 +139,9 @@ class MemoryWindow:
         self.is_open = False
         self._tracker.remove()
 
-    def close_recorder(self) -> None:
-        """End the recorder and keep what it still holds; does nothing the second time."""
-        self.recorder.close(self._journal.part, "close")
+    def close_recorder(self) -> bool:
+        """End the recorder and keep what it still holds; return False where it has to be called again later."""
+        return self.recorder.close(self._journal.part, "close")
 
     def is_idle(self) -> bool:
         """Return whether not one allocation was seen."""

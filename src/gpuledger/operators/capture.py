@@ -82,11 +82,12 @@ class Capture:
 
     def __enter__(self) -> Capture:
         self.steps = StepCounter(
-            lambda callback: callback,
+            Guard(_raise),
             before_optimizer=lambda _optimizer: self._place.phases.enter_optimizer(),
             after_optimizer=lambda _optimizer: self._place.phases.leave_optimizer(Phase.BETWEEN),
             ended=lambda _kind, _start_ns, _end_ns: self.end_step(),
         )
+        self.steps.install()
         self._place.phases.start()
         self._tracker.install()
         self._hooks = [

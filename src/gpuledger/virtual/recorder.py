@@ -87,15 +87,12 @@ class VirtualRecorder:
         tag_ids = [self._tags.number(token) for token in columns.pop("tag_id")]
         part.add("events", device_idx=DEVICE_IDX, tag_id=tag_ids, stack_id=-1, **columns)
 
-    def is_closed(self) -> bool:
-        """Return whether it has been closed."""
-        return not self._open
-
-    def close(self, part: Part, reason: str) -> None:
+    def close(self, part: Part, reason: str) -> bool:
         """Move the last events and a closing snapshot into ``part``."""
         if self._open:
             self._open = False
             self.drain(part, reason)
+        return True
 
     def _note_snapshot(self, part: Part, reason: str, event_count: int = 0) -> None:
         """Write down what is live, so that the books can be checked against it."""

@@ -104,7 +104,7 @@ those of an import that fails look as they would without us."""
 def _make_exec_module(*arguments):
     names = {"__name__": __name__}
     exec(compile(_EXEC_MODULE, "<frozen importlib._bootstrap_external>", "exec"), names)  # noqa: S102 - our own text
-    return names["make_exec_module"](*arguments)
+    return names["make_exec_module"](*arguments)  # type: ignore[operator] # put there by what was just run
 
 
 class _TorchWatch(object):

@@ -1,0 +1,403 @@
+"""Observed functions do what they do unobserved: tracebacks, depth, identity, results."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import observed_functions as functions
+import pytest
+
+from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer
+
+pytestmark = pytest.mark.torch
+
+
+class Seen:
+    """An observer that writes down what it is told."""
+
+    def __init__(self, name: str = "", into: list[Any] | None = None, **how: Any) -> None:
+        self.calls: list[Any] = [] if into is None else into
+        self.observer = Observer(self._enter, self._leave, self._fail, **how)
+        self._name = name
+
+    def _enter(self, *parameters: Any) -> tuple[Any, ...]:
+        self.calls.append((f"{self._name}enter", *parameters))
+        return parameters
+
+    def _leave(self, token: Any, result: Any) -> None:
+        self.calls.append((f"{self._name}leave", result))
+
+    def _fail(self, token: Any) -> None:
+        self.calls.append((f"{self._name}fail",))
+
+
+@contextmanager
+def observed(function: Callable[..., Any], *observers: Observer, **how: Any) -> Iterator[None]:
+    made = [Observation(function, observer, **how) for observer in observers]
+    try:
+        yield
+    finally:
+        for one in made:
+            one.remove()
+
+
+def traceback_of(function: Callable[..., Any], *arguments: Any) -> str:
+    try:
+        function(*arguments)
+    except Exception:
+        return traceback.format_exc()
+    raise AssertionError("it should have raised")
+
+
+# -- what the program sees --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [functions.raises, functions.raises_on_two_lines])
+def test_tracebacks_are_the_same_to_the_column(function: Callable[..., Any]) -> None:
+    bare = traceback_of(function, 1)
+    with observed(function, Seen().observer):
+        alone = traceback_of(function, 1)
+        with observed(function, Seen().observer):
+            both = traceback_of(function, 1)
+    assert "~~^~~" in bare or "value\n" in bare  # columns are there to be compared
+    assert (alone, both) == (bare, bare)
+
+
+def test_a_wrong_call_says_what_it_says_bare() -> None:
+    bare = traceback_of(functions.everything)
+    with observed(functions.everything, Seen().observer):
+        assert traceback_of(functions.everything) == bare
+
+
+def test_the_recursion_limit_is_reached_as_deep_as_bare() -> None:
+    bare = functions.recurses()
+    seen = Seen()
+    with observed(functions.recurses, seen.observer):
+        observed_depth = functions.recurses()
+        with observed(functions.recurses, Seen().observer):
+            twice = functions.recurses()
+    assert bare > 100
+    assert observed_depth == twice == bare
+    assert len(seen.calls) > bare  # it was told of them
+
+
+def test_identity_name_signature_and_documentation_stay() -> None:
+    function = functions.everything
+    before = (id(function), str(inspect.signature(function)), function.__doc__, function.__qualname__, repr(function))
+    code = function.__code__
+    with observed(function, Seen().observer):
+        now = (id(function), str(inspect.signature(function)), function.__doc__, function.__qualname__, repr(function))
+        assert function.__code__ is not code
+        assert function.__code__.co_qualname == code.co_qualname
+    assert now == before
+    assert function.__code__ is code
+
+
+def test_warnings_and_frames_name_the_same_place() -> None:
+    def places() -> list[tuple[str, int, str]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            functions.warns()
+            functions.warns_caller()
+        return [(one.filename, one.lineno, functions.asks_who_calls()) for one in caught]
+
+    bare = places()
+    with (
+        observed(functions.warns, Seen().observer),
+        observed(functions.warns_caller, Seen().observer),
+        observed(functions.asks_who_calls, Seen().observer),
+    ):
+        assert places() == bare
+
+
+# -- what the observer is told ----------------------------------------------------------------------------------------
+
+
+def test_the_observer_is_told_every_parameter_in_order() -> None:
+    seen = Seen()
+    with observed(functions.everything, seen.observer):
+        assert functions.everything(1) == (1, 2, (), 3, {})
+        assert functions.everything(1, 5, 6, 7, c=8, d=9) == (1, 5, (6, 7), 8, {"d": 9})
+    assert [call for call in seen.calls if call[0] == "enter"] == [
+        ("enter", 1, 2, (), 3, {}),
+        ("enter", 1, 5, (6, 7), 8, {"d": 9}),
+    ]
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1, 2, 5])
+def test_every_return_is_left_once(number: int) -> None:
+    bare = functions.early(number)
+    functions._finished.clear()
+    seen = Seen()
+    with observed(functions.early, seen.observer):
+        result = functions.early(number)
+    assert result == bare
+    assert seen.calls == [("enter", number), ("leave", bare)]
+
+
+def test_falling_off_the_end_leaves_with_none() -> None:
+    seen = Seen()
+    with observed(functions.returns_nothing, seen.observer):
+        functions.returns_nothing(3)
+    assert seen.calls == [("enter", 3), ("leave", None)]
+
+
+def test_an_exception_fails_and_goes_on() -> None:
+    seen = Seen()
+    with observed(functions.raises, seen.observer), pytest.raises(ZeroDivisionError):
+        functions.raises(1)
+    assert seen.calls == [("enter", 1), ("fail",)]
+
+
+def test_an_exception_that_is_caught_inside_does_not_fail() -> None:
+    bare = functions.catches(1)
+    seen = Seen()
+    with observed(functions.catches, seen.observer):
+        assert functions.catches(1) == bare
+    assert [call[0] for call in seen.calls] == ["enter", "leave"]
+
+
+def test_without_a_token_neither_leave_nor_fail_is_called() -> None:
+    told: list[str] = []
+    silent = Observer(lambda *_: None, lambda *_: told.append("leave"), lambda _: told.append("fail"))
+    with observed(functions.everything, silent), observed(functions.raises, silent):
+        functions.everything(1)
+        with pytest.raises(ZeroDivisionError):
+            functions.raises(1)
+    assert told == []
+
+
+def test_inner_functions_and_classes_are_left_alone() -> None:
+    seen = Seen()
+    with observed(functions.inner_functions, seen.observer):
+        assert functions.inner_functions(4) == [8, 5, 4]
+    assert [call[0] for call in seen.calls] == ["enter", "leave"]
+
+
+def test_methods_with_super_and_class_are_observed_through_bound_methods() -> None:
+    greeter = functions.Greeter()
+    bound = greeter.greet
+    seen = Seen()
+    with observed(functions.Greeter.greet, seen.observer), observed(functions.Greeter.__call__, seen.observer):
+        assert bound() == "base and Greeter"
+        assert greeter(1, self_=2) == ((1,), {"self_": 2})
+    assert [call for call in seen.calls if call[0] == "enter"] == [
+        ("enter", greeter),
+        ("enter", greeter, (1,), {"self_": 2}),
+    ]
+
+
+# -- several observers ------------------------------------------------------------------------------------------------
+
+
+def test_observers_nest() -> None:
+    told: list[Any] = []
+    inner, outer = Seen("inner ", told), Seen("outer ", told)
+    with (
+        observed(functions.returns_nothing, inner.observer),
+        observed(functions.returns_nothing, outer.observer, outermost=True),
+    ):
+        functions.returns_nothing(1)
+    assert [call[0] for call in told] == ["outer enter", "inner enter", "inner leave", "outer leave"]
+
+
+def test_all_fail_the_innermost_first() -> None:
+    told: list[Any] = []
+    with (
+        observed(functions.raises, Seen("outer ", told).observer, Seen("inner ", told).observer),
+        pytest.raises(ZeroDivisionError),
+    ):
+        functions.raises(1)
+    assert [call[0] for call in told] == ["outer enter", "inner enter", "inner fail", "outer fail"]
+
+
+def test_one_is_removed_and_the_other_stays() -> None:
+    first, second = Seen(), Seen()
+    one, other = (Observation(functions.everything, seen.observer) for seen in (first, second))
+    one.remove()
+    one.remove()
+    functions.everything(1)
+    other.remove()
+    functions.everything(2)
+    assert first.calls == []
+    assert [call[0] for call in second.calls] == ["enter", "leave"]
+
+
+def test_an_observer_put_in_during_enter_sees_the_call() -> None:
+    late, made = Seen(), []
+
+    def enter(*_: Any) -> None:
+        if not made:
+            made.append(Observation(functions.everything, late.observer))
+
+    with observed(functions.everything, Observer(enter, hands_over=True)):
+        functions.everything(1)
+        made[0].remove()
+    assert [call[0] for call in late.calls] == ["enter", "leave"]
+
+
+def test_without_handing_over_it_sees_the_next_call() -> None:
+    late, made = Seen(), []
+
+    def enter(*_: Any) -> None:
+        if not made:
+            made.append(Observation(functions.everything, late.observer))
+
+    with observed(functions.everything, Observer(enter)):
+        functions.everything(1)
+        assert late.calls == []
+        functions.everything(2)
+        made[0].remove()
+    assert [call[0] for call in late.calls] == ["enter", "leave"]
+
+
+def test_removed_during_a_call_it_still_ends_with_it() -> None:
+    told: list[str] = []
+    made: list[Observation] = []
+
+    def enter(*_: Any) -> str:
+        made[0].remove()
+        return "token"
+
+    code = functions.everything.__code__
+    made.append(Observation(functions.everything, Observer(enter, lambda token, _: told.append(token))))
+    functions.everything(1)
+    assert told == ["token"]
+    assert functions.everything.__code__ is code
+
+
+def test_observers_in_several_threads_get_their_own_tokens() -> None:
+    wrong: list[Any] = []
+    observer = Observer(
+        lambda *parameters: (threading.get_ident(), parameters[0]),
+        lambda token, result: (token == (threading.get_ident(), result[0])) or wrong.append(token),
+    )
+
+    def call() -> None:
+        for number in range(300):
+            functions.everything(number)
+
+    with observed(functions.everything, observer):
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+# -- observers that raise ---------------------------------------------------------------------------------------------
+
+
+def raises_here(error: type[Exception]) -> Callable[..., Any]:
+    def raising(*_: Any) -> Any:
+        raise error("of the observer's")
+
+    return raising
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("where", ["enter", "leave", "fail"])
+def test_at_the_recursion_limit_the_observer_is_left_out(where: str, count: int) -> None:
+    parts: dict[str, Callable[..., Any]] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
+    parts[where] = raises_here(RecursionError)
+    observers = [Observer(**parts) for _ in range(count)]
+    with observed(functions.everything, *observers), observed(functions.raises, *observers):
+        assert functions.everything(1) == (1, 2, (), 3, {})
+        with pytest.raises(ZeroDivisionError) as caught:
+            functions.raises(1)
+    assert caught.value.__context__ is None or isinstance(caught.value.__context__, RecursionError)
+
+
+def test_what_enter_raises_comes_before_the_body() -> None:
+    functions._finished.clear()
+    with (
+        observed(functions.returns_nothing, Observer(raises_here(KeyError))),
+        pytest.raises(KeyError, match="of the observer's"),
+    ):
+        functions.returns_nothing(1)
+    assert functions._finished == []
+
+
+def test_where_leave_raises_fail_follows() -> None:
+    failed: list[Any] = []
+    observer = Observer(lambda *_: "token", raises_here(KeyError), failed.append)
+    with observed(functions.everything, observer), pytest.raises(KeyError):
+        functions.everything(1)
+    assert failed == ["token"]
+
+
+def test_of_several_those_that_were_not_left_fail() -> None:
+    told: list[Any] = []
+    inner = Observer(lambda *_: "inner", raises_here(KeyError), told.append)
+    with observed(functions.everything, Seen("outer ", told).observer, inner), pytest.raises(KeyError):
+        functions.everything(1)
+    assert told == [("outer enter", 1, 2, (), 3, {}), "inner", ("outer fail",)]
+
+
+# -- functions that cannot be observed --------------------------------------------------------------------------------
+
+
+class Callable_:
+    def __call__(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (functions.from_text["without_source"], "No such file"),
+        (functions.closing(), "variables of a function around it"),
+        (functions.awaits, "no plain function"),
+        (len, "not written in Python"),
+        (Callable_(), "not written in Python"),
+        (functions.a_lambda, "no plain function"),
+    ],
+    ids=["no file", "closure", "coroutine", "built in", "object", "lambda"],
+)
+def test_what_cannot_be_observed_says_why(function: Any, why: str) -> None:
+    code = getattr(function, "__code__", None)
+    with pytest.raises(CannotInstrumentError, match=why):
+        Observation(function, Seen().observer)
+    assert getattr(function, "__code__", None) is code
+
+
+def test_a_file_that_has_changed_since_is_noticed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "changing.py"
+    place.write_text("def changes(a):\n    return a + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import changing  # type: ignore[import-not-found]
+
+    place.write_text("def changes(a):\n    return a - 1\n")
+    try:
+        with pytest.raises(CannotInstrumentError, match="not what was compiled"):
+            Observation(changing.changes, Seen().observer)
+    finally:
+        del sys.modules["changing"]
+
+
+def other(a: int, /, b: int = 2, *rest: int, c: int = 3, **more: int) -> str:
+    return "of the program"
+
+
+def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
+    code = functions.everything.__code__
+    seen = Seen()
+    observation = Observation(functions.everything, seen.observer)
+    try:
+        functions.everything.__code__ = other.__code__
+        assert functions.everything(1) == "of the program"
+        observation.remove()
+        assert functions.everything.__code__ is other.__code__
+        with pytest.raises(CannotInstrumentError, match="was exchanged by the program"):
+            Observation(functions.everything, seen.observer)
+        assert seen.calls == []
+    finally:
+        functions.everything.__code__ = code

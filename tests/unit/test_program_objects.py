@@ -1,0 +1,451 @@
+"""Modules, optimizers and containers are read without a line of the program's code running."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from gpuledger import record
+from gpuledger.collect.program_objects import (
+    CONTAINER_LEVELS,
+    WeakIdentitySet,
+    buffers_of,
+    children_of,
+    holds_tensors,
+    is_tensor,
+    modules_below,
+    parameter_groups,
+    parameters_of,
+    state_of,
+    tensors_in,
+)
+from gpuledger.collect.roster import Roster
+
+pytestmark = pytest.mark.torch
+
+ran: list[str] = []
+"""What of the program's code has run."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs() -> Iterator[None]:
+    ran.clear()
+    yield
+    assert ran == []
+
+
+def forbidden(name: str) -> Any:
+    def runs(*_: Any, **__: Any) -> Any:
+        ran.append(name)
+        raise AssertionError(f"{name} was called")
+
+    return runs
+
+
+ASKED = ("__iter__", "__len__", "__hash__", "__eq__", "__bool__", "__getattr__", "__contains__", "__getitem__")
+OF_CONTAINERS = (*ASKED, "__getattribute__", "keys", "values", "items", "get", "__repr__", "__reduce__")
+
+
+def refusing(base: type, *names: str) -> type:
+    """Return a subclass whose methods say that they were called."""
+    return type(f"Refusing{base.__name__}", (base,), {name: forbidden(name) for name in names})
+
+
+# -- modules ----------------------------------------------------------------------------------------------------------
+
+
+OF_CLASSES = ("__iter__", "__len__", "__hash__", "__eq__", "__bool__", "__contains__", "__getitem__", "__repr__")
+
+
+class Refuses(nn.Module):
+    """Whatever can be overridden is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("mean", torch.zeros(1))
+        self.register_buffer("absent", None)
+        self.register_parameter("none", None)
+        self.child = nn.Linear(2, 1)
+        self.nobody = None
+
+
+OF_MODULES = ("parameters", "buffers", "modules", "children")
+
+for _name in (*OF_MODULES, *(f"named_{name}" for name in OF_MODULES), "state_dict", *OF_CLASSES):
+    setattr(Refuses, _name, forbidden(_name))
+
+
+def test_an_overriding_module_is_read() -> None:
+    module = Refuses()
+    attributes = object.__getattribute__(module, "__dict__")
+    for name in ("_parameters", "_buffers", "_modules"):
+        setattr(Refuses, name, property(forbidden(name)))
+    Refuses.__getattr__ = forbidden("__getattr__")  # type: ignore[assignment]
+    Refuses.__getattribute__ = forbidden("__getattribute__")  # type: ignore[method-assign, assignment]
+    try:
+        assert [name for name, _ in parameters_of(module)] == ["weight"]
+        assert [name for name, _ in buffers_of(module)] == ["mean"]
+        assert [name for name, _ in children_of(module)] == ["child"]
+        assert [path for path, _ in modules_below(module)] == ["", "child"]
+        assert holds_tensors(module)
+        assert parameters_of(module)[0][1] is attributes["_parameters"]["weight"]
+    finally:
+        del Refuses.__getattribute__, Refuses.__getattr__
+        for name in ("_parameters", "_buffers", "_modules"):
+            delattr(Refuses, name)
+
+
+def test_modules_are_found_as_torch_finds_them() -> None:
+    shared = nn.Linear(2, 2)
+    top = nn.ModuleDict(
+        {"a": nn.Sequential(shared, nn.ReLU()), "b": shared, "c": nn.ModuleList([nn.Sequential(shared)])}
+    )
+    top["a"].again = top["c"]
+    assert list(modules_below(top)) == list(top.named_modules())
+
+
+def test_a_module_that_holds_itself_ends() -> None:
+    top = nn.Sequential(nn.ReLU())
+    object.__getattribute__(top, "_modules")["self"] = top
+    assert [path for path, _ in modules_below(top)] == ["", "0"]
+
+
+def test_a_module_without_its_dictionaries_holds_nothing() -> None:
+    class Unfinished(nn.Module):
+        def __init__(self) -> None:
+            """Leave out what every module calls first."""
+
+    module = Unfinished()
+    assert (parameters_of(module), buffers_of(module), children_of(module)) == ([], [], [])
+
+
+def test_scripted_modules_keep_their_weights() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    scripted = torch.jit.script(model)
+    assert [path for path, _ in modules_below(scripted)] == ["", "0", "1"]
+    held = {
+        (path, name)
+        for path, module in modules_below(scripted)
+        for name, _ in parameters_of(module) + buffers_of(module)
+    }
+    assert held == {tuple(name.rsplit(".", 1)) for name in model.state_dict()}
+
+
+def test_lazy_modules_are_met_before_and_after_they_know_their_shapes() -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    roster = Roster()
+    number = roster.enroll(model)
+    assert roster.enroll(model) == number
+    model(torch.ones(1, 2))
+    assert [tuple(tensor.shape) for _, tensor in parameters_of(model[0])] == [(3, 2), (3,)]
+    assert {held().shape for held, _, _ in roster.parameters} == {(3, 2), (3,)}
+
+
+def test_a_parametrized_module_is_read_without_computing_its_weight() -> None:
+    class Counts(nn.Module):
+        calls = 0
+
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            Counts.calls += 1
+            return weight * 2
+
+    layer = nn.Linear(2, 2)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Counts())
+    before = Counts.calls
+    assert len([1 for _, module in modules_below(layer) for _ in parameters_of(module)]) == 2
+    assert Counts.calls == before
+
+
+# -- optimizers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_optimizer_is_read_through_properties_and_subclasses() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([{"params": [parameter], "lr": 0.1}])
+    parameter.grad = torch.ones(2)
+    optimizer.step()
+    kind = refusing(torch.optim.Adam, "__hash__", "__eq__", "__bool__", "__len__", "state_dict", "__getattr__")
+    for name in ("param_groups", "state"):
+        setattr(kind, name, property(forbidden(name), lambda *_: None))
+    object.__setattr__(optimizer, "__class__", kind)
+    assert [[one is parameter for one in group] for group in parameter_groups(optimizer)] == [[True]]
+    ((owner, values),) = state_of(optimizer)
+    assert owner is parameter
+    assert set(values) == {"step", "exp_avg", "exp_avg_sq"}
+    found = WeakIdentitySet()
+    found.add(optimizer)
+    found.add(optimizer)
+    assert [one is optimizer for one in found] == [True]
+
+
+def test_an_unfinished_optimizer_holds_nothing() -> None:
+    optimizer = torch.optim.SGD.__new__(torch.optim.SGD)
+    assert parameter_groups(optimizer) == []
+    assert state_of(optimizer) == []
+
+
+def test_groups_of_other_kinds_are_read() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    kind, items = refusing(dict, *OF_CONTAINERS), refusing(list, *ASKED)
+    group = dict.__new__(kind)
+    dict.update(group, params=list.__new__(items))
+    list.append(dict.__getitem__(group, "params"), parameter)
+    optimizer.param_groups = [group]
+    assert [[one is parameter for one in held] for held in parameter_groups(optimizer)] == [[True]]
+
+
+# -- containers -------------------------------------------------------------------------------------------------------
+
+TENSOR = torch.ones(3)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+Named = namedtuple("Named", "a b")
+
+
+@dataclass
+class Plain:
+    a: Any = None
+    b: Any = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class Slotted:
+    a: Any = None
+    b: Any = None
+
+
+@dataclass(frozen=True)
+class Frozen:
+    a: Any
+
+
+@dataclass
+class WithProperty:
+    a: Any
+    shown: int = 0
+
+    @property
+    def computed(self) -> Any:
+        return forbidden("property")()
+
+
+@dataclass
+class FieldIsProperty:
+    a: Any
+    b: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        return forbidden("__getattribute__")()
+
+
+HiddenDict = refusing(dict, *OF_CONTAINERS)
+HiddenList = refusing(list, *ASKED, "__getattribute__")
+HiddenTuple = refusing(tuple, *ASKED, "__getattribute__")
+HiddenSet = refusing(frozenset, "__iter__", "__len__", "__bool__", "__contains__")
+HiddenUserDict = refusing(UserDict, *(name for name in OF_CONTAINERS if name != "__getattribute__"))
+
+
+def hidden_dict() -> Any:
+    made = dict.__new__(HiddenDict)
+    dict.__setitem__(made, "x", TENSOR)
+    return made
+
+
+def hidden_list() -> Any:
+    made = list.__new__(HiddenList)
+    list.append(made, TENSOR)
+    return made
+
+
+def hidden_user_dict() -> Any:
+    made = object.__new__(HiddenUserDict)
+    made.__dict__["data"] = {"x": TENSOR}
+    return made
+
+
+CONTAINERS: dict[str, Any] = {
+    "tensor": TENSOR,
+    "parameter": nn.Parameter(TENSOR),
+    "list": [1, TENSOR, "a"],
+    "tuple in a dict": {"a": (TENSOR, None)},
+    "set": {TENSOR},
+    "frozenset": frozenset([TENSOR]),
+    "ordered dict": OrderedDict(x=TENSOR),
+    "default dict": defaultdict(list, x=[TENSOR]),
+    "named tuple": Point(TENSOR, 1),
+    "named tuple of collections": Named(1, TENSOR),
+    "user dict": UserDict(x=TENSOR),
+    "dict subclass": hidden_dict(),
+    "list subclass": hidden_list(),
+    "tuple subclass": tuple.__new__(HiddenTuple, (TENSOR,)),
+    "set subclass": frozenset.__new__(HiddenSet, [TENSOR]),
+    "user dict subclass": hidden_user_dict(),
+    "dataclass": Plain(TENSOR),
+    "dataclass with slots": Slotted(b=TENSOR),
+    "frozen dataclass": Frozen([TENSOR]),
+    "dataclass with a property": WithProperty(TENSOR),
+    "dataclass with its own reading": FieldIsProperty(TENSOR),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_tensor_inside_is_found(name: str) -> None:
+    assert len(list(tensors_in(CONTAINERS[name]))) == 1
+
+
+class Proxy:
+    """Says that it is another kind of thing."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        ran.append("__class__")
+        return torch.Tensor
+
+
+class IsAMapping(Mapping[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        return forbidden("__getitem__")()
+
+    def __iter__(self) -> Iterator[str]:
+        return forbidden("__iter__")()  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return forbidden("__len__")()  # type: ignore[no-any-return]
+
+
+class AnyAttribute:
+    def __getattr__(self, name: str) -> Any:
+        return forbidden(name)()
+
+
+class ClaimsFields:
+    __dataclass_fields__ = 3
+
+
+class PropertyFields:
+    __dataclass_fields__ = property(forbidden("__dataclass_fields__"))
+
+
+@dataclass(slots=True)
+class NothingPut:
+    a: Any
+
+    def __init__(self) -> None:
+        """Leave the slot empty."""
+
+
+OTHERS: dict[str, Any] = {
+    "number": 3,
+    "text": "tensor",
+    "class": torch.Tensor,
+    "dataclass itself": Plain,
+    "proxy": Proxy(),
+    "mapping of the program's": IsAMapping(),
+    "any attribute": AnyAttribute(),
+    "fields that are none": ClaimsFields(),
+    "fields by a property": PropertyFields(),
+    "empty slot": NothingPut(),
+    "user list": UserList([TENSOR]),
+    "generator": (one for one in [TENSOR]),
+    "user dict without data": UserDict.__new__(UserDict),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_cannot_be_read_safely_is_left_alone(name: str) -> None:
+    assert list(tensors_in(OTHERS[name])) == []
+
+
+def test_a_generator_is_not_used_up() -> None:
+    generator = (one for one in [TENSOR])
+    list(tensors_in([generator]))
+    assert next(generator) is TENSOR
+
+
+def test_depth_is_bounded_and_cycles_end() -> None:
+    deep: list[Any] = [TENSOR]
+    for _ in range(CONTAINER_LEVELS - 1):
+        deep = [deep]
+    assert len(list(tensors_in(deep))) == 1
+    assert list(tensors_in([deep])) == []
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    assert list(tensors_in(cycle)) == []
+
+
+def test_a_tensor_subclass_is_a_tensor_and_a_proxy_is_none() -> None:
+    class Marked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+            return forbidden("__torch_function__")()
+
+    assert is_tensor(torch.Tensor._make_subclass(Marked, torch.ones(2)))
+    assert not is_tensor(Proxy())
+
+
+# -- what is kept of the program --------------------------------------------------------------------------------------
+
+
+def test_the_set_lets_go_of_what_has_ended() -> None:
+    found = WeakIdentitySet()
+    module = nn.ReLU()
+    found.update([module])
+    ended = weakref.ref(module)
+    assert found
+    del module
+    gc.collect()
+    assert ended() is None
+    assert not found
+    assert list(found) == []
+
+
+@pytest.mark.parametrize("swapped", ["weight", "bias"])
+def test_parameters_of_a_recorded_model_can_be_swapped(swapped: str, tmp_path: Path) -> None:
+    """``torch.utils.swap_tensors`` refuses a tensor to which there is a weak reference."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record("swapping", out=tmp_path / "swapping"):
+        for _ in range(2):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        old = getattr(model, swapped)
+        new = nn.Parameter(torch.zeros_like(old))
+        torch.utils.swap_tensors(old, new)
+        assert getattr(model, swapped) is old
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert getattr(model, swapped).grad is not None
+
+
+def test_a_distributed_tensor_is_read_by_its_local_part(tmp_path: Path) -> None:
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    from gpuledger.collect.identities import storage_place
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        tensor = distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
+        assert isinstance(tensor, DTensor)
+        assert [one is tensor for one in tensors_in({"a": [tensor]})] == [True]
+        assert storage_place(tensor) == (-1, tensor.to_local().untyped_storage().data_ptr())
+    finally:
+        distributed.destroy_process_group()
