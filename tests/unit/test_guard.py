@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpuledger.collect import guard as guards
-from gpuledger.collect.guard import Guard, describe, forget_own_frames, is_ours
+from gpuledger.collect.guard import Guard, calling, describe, do_all, forget_own_frames, is_ours
 from gpuledger.collect.tags import base36
 from gpuledger.errors import UsageError
 
@@ -346,3 +347,50 @@ def test_at_the_real_limit_the_program_goes_on(guarded: Guard, failed: list[Base
     entered()
     guarded.settle()
     assert len(failed) <= 1
+
+
+# -- for who calls in forked children, and for taking out -------------------------------------------------------------
+
+
+class Owner:
+    def __init__(self, guard: Guard, calls: list[int]) -> None:
+        self.called = calling(guard, self.method)
+        self._calls = calls
+
+    def method(self) -> None:
+        self._calls.append(1)
+        raise KeyError("a")
+
+
+def test_a_method_is_called_while_its_owner_lives(guarded: Guard, failed: list[BaseException]) -> None:
+    calls: list[int] = []
+    owner = Owner(guarded, calls)
+    called = owner.called
+    called()
+    assert (calls, [type(error) for error in failed]) == ([1], [KeyError])
+    failed.clear()
+    del owner
+    gc.collect()
+    called()
+    assert calls == [1]
+
+
+def test_in_a_forked_child_an_error_of_ours_ends_all_and_writes_nothing(
+    guarded: Guard, failed: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(guarded, [])
+    monkeypatch.setattr(guards.os, "getpid", lambda: -1)
+    owner.called()
+    assert (guarded.ended, failed) == (True, [])
+
+
+def test_every_action_is_done_whatever_one_raises() -> None:
+    done: list[str] = []
+
+    def fails() -> None:
+        done.append("b")
+        raise KeyError("b")
+
+    with pytest.raises(KeyError):
+        do_all([lambda: done.append("a"), fails, lambda: done.append("c")])
+    assert done == ["a", "b", "c"]

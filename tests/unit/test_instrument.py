@@ -14,7 +14,8 @@ from typing import Any
 import observed_functions as functions
 import pytest
 
-from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer
+from gpuledger.collect import instrument
+from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer, remove_all
 
 pytestmark = pytest.mark.torch
 
@@ -401,3 +402,60 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
         assert seen.calls == []
     finally:
         functions.everything.__code__ = code
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("where", ["enter", "leave", "fail"])
+def test_what_an_observer_absorbs_does_not_reach_the_program(where: str, count: int) -> None:
+    absorbed: list[BaseException] = []
+
+    def absorbs(error: BaseException) -> bool:
+        absorbed.append(error)
+        return True
+
+    parts: dict[str, Callable[..., Any]] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
+    parts[where] = raises_here(KeyError)
+    told: list[Any] = []
+    observers = [Observer(**parts, absorbs=absorbs), Seen(into=told).observer][:count]
+    bare = traceback_of(functions.raises, 1)
+    with observed(functions.everything, *observers), observed(functions.raises, *observers):
+        assert functions.everything(1) == (1, 2, (), 3, {})
+        assert traceback_of(functions.raises, 1) == bare
+    assert [type(error) for error in absorbed] == [KeyError] * (2 if where == "enter" else 1)
+    assert [call[0] for call in told] == (["enter", "leave", "enter", "fail"] if count == 2 else [])
+
+
+def test_where_enter_raises_those_entered_before_fail() -> None:
+    told: list[Any] = []
+    with (
+        observed(functions.everything, Seen(into=told).observer, Observer(raises_here(KeyError))),
+        pytest.raises(KeyError),
+    ):
+        functions.everything(1)
+    assert [call[0] for call in told] == ["enter", "fail"]
+
+
+def test_an_observer_that_could_not_be_taken_out_can_be_taken_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = functions.everything.__code__
+    made = [Observation(functions.everything, Seen().observer) for _ in range(3)]
+    with monkeypatch.context() as broken:
+        broken.setattr(instrument, "_with_observer", raises_here(MemoryError))
+        with pytest.raises(MemoryError):
+            remove_all(made)
+    assert functions.everything.__code__ is not code
+    remove_all(made)
+    assert made == []
+    assert functions.everything.__code__ is code
+
+
+def test_an_observer_that_could_not_be_put_in_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Seen(), Seen()
+    with observed(functions.everything, first.observer):
+        with monkeypatch.context() as broken:
+            broken.setattr(instrument, "_with_observer", raises_here(MemoryError))
+            with pytest.raises(MemoryError):
+                Observation(functions.everything, second.observer)
+        with observed(functions.everything, Seen().observer):
+            functions.everything(1)
+    assert second.calls == []
+    assert len(first.calls) == 2

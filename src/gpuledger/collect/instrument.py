@@ -159,10 +159,11 @@ class _Site:
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
         """Have other observers; the function's own code comes back with the last of them."""
         if self._function.__code__ is not self._current:  # somebody else has exchanged it meanwhile: theirs stays
-            self.observers = []
-            if chosen([]):
-                raise CannotInstrumentError(f"{self._function.__qualname__} was exchanged by the program")
-            return
+            self.observers, self._current = [], self._plain
+            if self._function.__code__ is not self._plain:
+                if chosen([]):
+                    raise CannotInstrumentError(f"{self._function.__qualname__} was exchanged by the program")
+                return
         observers = chosen(self.observers)
         if not observers:
             code = self._plain

@@ -174,9 +174,9 @@ class DispatchRecorder:
         """
         was_open = self._open
         if self._mode is not None:
-            taken_out = self._mode.retire()
+            self._mode.retire()
             is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
-            if is_at_rest and (taken_out or not was_open):
+            if is_at_rest and (may_take_out_mode() and torch_private.take_out_dispatch_mode(self._mode) or not was_open):
                 self._mode = None
         if self._open:
             self.drain(part, reason)
@@ -333,10 +333,9 @@ class _Mode(TorchDispatchMode):
         """Tell torch that compiled code needs no fallback because of this mode."""
         return True
 
-    def retire(self) -> bool:
-        """Do nothing any more; return whether it could be taken out."""
+    def retire(self) -> None:
+        """Do nothing any more, be it taken out or not."""
         self._recorder = None
-        return may_take_out_mode() and torch_private.take_out_dispatch_mode(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:

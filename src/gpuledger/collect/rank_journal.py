@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuledger.collect.guard import do_all
 from gpuledger.model.journal import REASONS, JournalWriter, Part
 from gpuledger.model.new_run import check_run, find_run_id
 
@@ -61,7 +62,7 @@ class RankJournal:
         Raises:
             OSError: it cannot be written; what was waiting is lost.
         """
-        self._open_writer().write(self._take_part())
+        self._write(lambda part: self._open_writer().write(part))
 
     def append(self) -> None:
         """Write what is waiting at the end of a file that grows, for a fraction of the time.
@@ -69,13 +70,12 @@ class RankJournal:
         Raises:
             OSError: it cannot be written; what was waiting is lost.
         """
-        self._open_writer().append(self._take_part())
+        self._write(lambda part: self._open_writer().append(part))
 
-    def _take_part(self) -> Part:
+    def _write(self, write: Callable[[Part], None]) -> None:
         part, self.part = self.part, Part()
-        for source in self.sources:
-            source.drain(part)
-        return part
+        sources = [partial(source.drain, part) for source in self.sources]
+        do_all([*sources, lambda: write(part)])  # notes are written whatever a source raises
 
     def directory(self) -> Path:
         """Return the rank's directory; it is claimed when first needed.

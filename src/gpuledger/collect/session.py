@@ -209,8 +209,8 @@ class Session:
             self._calls.remove()
             self._calls = None
         if watch is not None:
-            watch.install()
             self._calls = watch
+            watch.install()
 
     # -- ending ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,183 @@
+"""Whatever of ours fails, and wherever a recording ends: nothing stays installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from gpuledger import record
+from gpuledger.collect import scopes, time_pass
+from gpuledger.collect import session as sessions
+from gpuledger.collect.later_passes import LaterPasses
+from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.time_pass import TimePass
+from gpuledger.collect.user_profiler import WATCHED, UserProfiler
+
+pytestmark = pytest.mark.torch
+
+FUNCTIONS: list[Any] = [
+    nn.Module.__call__,
+    torch.autograd.backward,
+    torch.autograd.grad,
+    *(vars(kind)["__init__"] for kind in WATCHED),
+]
+CODES = [function.__code__ for function in FUNCTIONS]
+
+
+def left() -> list[Any]:
+    """Return what is installed; an empty list where nothing is."""
+    exchanged = [one.__qualname__ for one, code in zip(FUNCTIONS, CODES, strict=True) if one.__code__ is not code]
+    hooks = [*optimizers._global_optimizer_pre_hooks, *optimizers._global_optimizer_post_hooks]
+    listens = [scopes._listener] if scopes._listener is not None else []
+    profiles = ["profiler"] if torch._C._autograd._profiler_enabled() else []
+    return [*exchanged, *hooks, *_get_current_dispatch_mode_stack(), *listens, *profiles]
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def fails_once(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have a method raise when it is called for the first time; return a list that then has an element."""
+    original, raised = getattr(owner, name), []
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not raised:
+            raised.append(1)
+            raise ZeroDivisionError("planted")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, method)
+    return raised
+
+
+def train(model: nn.Module, steps: int, after: Callable[[int], None] = lambda _: None) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        after(step)
+
+
+def test_after_an_error_inside_an_operator_the_mode_goes_at_the_next_call(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = fails_once(DispatchRecorder, "_note", monkeypatch)
+    with record("broken", out=tmp_path / "broken") as recording:
+        model(torch.ones(2, 4))
+        assert raised
+        model(torch.ones(2, 4))
+        assert left() == []
+    assert any("planted" in note for note in recording.run().rank().manifest["notes"])
+
+
+def test_after_an_error_in_a_backward_pass_nothing_comes_back_with_its_end(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """autograd puts back the dispatch modes that were there when the pass began."""
+    with record("broken", out=tmp_path / "broken"):
+        loss = model(torch.ones(2, 4)).sum()
+        raised = fails_once(DispatchRecorder, "_note", monkeypatch)
+        loss.backward()
+        assert raised
+        model(torch.ones(2, 4))
+        assert left() == []
+
+
+def test_a_window_that_closes_in_a_backward_pass_leaves_no_mode(model: nn.Module, tmp_path: Path) -> None:
+    """Where the optimizer steps in backward, as soon as a gradient is there, steps end inside it."""
+    last = next(model.parameters())
+    optimizer = torch.optim.SGD([last], lr=0.1)
+    last.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with record("inside", out=tmp_path / "inside", steps=(1, 2), passes="memory,energy:3") as recording:
+        for _ in range(5):
+            model(torch.ones(2, 4)).sum().backward()
+        assert _get_current_dispatch_mode_stack() == []
+    assert left() == []
+    assert recording.run().rank().manifest["steps_seen"] == 5
+
+
+@pytest.mark.parametrize("broken", ["install", "_entered"])
+def test_an_error_where_the_recording_begins_is_noted(
+    broken: str, model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = fails_once(UserProfiler, broken, monkeypatch)
+    with record("broken", out=tmp_path / "broken", passes="memory,energy:2,time", steps=(1, 1)) as recording:
+        train(model, 16)
+        assert raised
+        assert left() == []
+    assert any("planted" in note for note in recording.run().rank().manifest["notes"])
+
+
+@pytest.mark.parametrize("broken", ["_end_ranges", "_write", "_take_out_ranges"])
+def test_an_error_where_the_time_pass_ends_leaves_no_profiler(
+    broken: str, model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = fails_once(TimePass, broken, monkeypatch)
+    with record("broken", out=tmp_path / "broken", passes="memory,energy:2,time", steps=(1, 1)):
+        train(model, 16)
+        assert raised
+        assert left() == []
+
+
+def test_a_time_pass_that_ends_inside_a_call_writes_nothing_to_stderr(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kineto warns of ranges that have no end."""
+    monkeypatch.setattr(time_pass, "CALLS", 2)
+    with record("long", out=tmp_path / "long", passes="memory,energy:2,time", steps=(1, 1)):
+        train(model, 20)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("owner", "method"), [(LaterPasses, "_before_any_fork"), (sessions.Session, "_end")])
+def test_an_error_at_a_fork_reaches_nobody(
+    owner: Any, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    with record("forks", out=tmp_path / "forks", passes="memory,time", steps=(1, 1)):
+        with monkeypatch.context() as broken:
+            broken.setattr(owner, method, fails)
+            child = os.fork()
+            if not child:
+                os._exit(3)
+        assert os.waitpid(child, 0)[1] == 3 << 8
+    assert capfd.readouterr().err == ""
+
+
+def test_one_part_that_cannot_be_taken_out_keeps_no_other_in(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuledger.collect.window import MemoryWindow
+
+    fails_once(MemoryWindow, "take_out", monkeypatch)
+    with record("broken", out=tmp_path / "broken", steps=(1, 1)):
+        train(model, 3)
+        assert left() == []
+
+
+def test_notes_are_written_where_a_source_cannot_be_drained(tmp_path: Path) -> None:
+    from gpuledger.collect.rank_journal import RankJournal
+    from gpuledger.model.journal import Part, read_journal
+
+    class Broken:
+        def drain(self, part: Part) -> None:
+            raise ZeroDivisionError
+
+    journal = RankJournal(lambda: tmp_path, [Broken()])
+    journal.note("what happened")
+    with pytest.raises(ZeroDivisionError):
+        journal.write()
+    assert read_journal(tmp_path / "journal").notes == ["what happened"]
