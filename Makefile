@@ -1,6 +1,7 @@
 # make demo   record the example training in a fresh environment and write its report
 # make test   check style and types, build the wheel and run every test against it
 # make lint   only the checks; make wheel: only the environment the tests run in
+# make entrances   an error in every statement of ours that runs in a recorded program, one after the other
 # make coverage   the tests and the lines they reach
 # make corpus   every program of tests/corpus in fresh processes, bare and recorded; takes an hour on two cores
 # make docs   the generated pages; make site: all pages as a site; make clean: back to a fresh clone
@@ -8,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test coverage corpus checked compiled wheel lint docs site clean
+.PHONY: demo test entrances coverage corpus checked compiled wheel lint docs site clean
 
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -47,6 +48,10 @@ checked:
 # The tests run from an environment that holds the wheel, so what is tested is what is installed.
 test: checked
 	@$(TESTED)/python -m pytest -n 2 --dist worksteal
+
+# Not part of the tests, which plant an error in every third function only: ten minutes on two cores.
+entrances: wheel
+	@$(TESTED)/python bench/entrances.py
 
 # Not part of the tests: following every line makes them take half as long again.
 coverage: checked

@@ -232,11 +232,12 @@ def walk(name: str, walked: set[tuple[int, str]], share: tuple[int, int], *, eve
     return {
         "program": name,
         "status": bare["status"],
-        "without": differences(bare, plain),
+        "without": differences(bare, plain, plain),
         "notes": plain["notes"],
         "reached": len(reached),
         "chosen": len(chosen),
         "walked": len(places),
+        "phases": sorted({at for _, at in chosen[share[0] :: share[1]]}),
         "failures": failures,
     }
 

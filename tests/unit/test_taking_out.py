@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ FUNCTIONS: list[Any] = [
     *(vars(kind)["__init__"] for kind in WATCHED),
 ]
 CODES = [function.__code__ for function in FUNCTIONS]
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_kept() -> Iterator[None]:
+    """Collect optimizers in cycles: the recordings of tests after these would find them alive."""
+    yield
+    gc.collect()
 
 
 def left() -> list[Any]:
@@ -98,11 +106,12 @@ def test_a_window_that_closes_in_a_backward_pass_leaves_no_mode(model: nn.Module
     """Where the optimizer steps in backward, as soon as a gradient is there, steps end inside it."""
     last = next(model.parameters())
     optimizer = torch.optim.SGD([last], lr=0.1)
-    last.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    hook = last.register_post_accumulate_grad_hook(lambda _: optimizer.step())
     with record("inside", out=tmp_path / "inside", steps=(1, 2), passes="memory,energy:3") as recording:
         for _ in range(5):
             model(torch.ones(2, 4)).sum().backward()
         assert _get_current_dispatch_mode_stack() == []
+    hook.remove()  # or parameter, hook and optimizer would keep each other alive
     assert left() == []
     assert recording.run().rank().manifest["steps_seen"] == 5
 

@@ -1,0 +1,67 @@
+"""Plant an error before every statement of gpuledger's that runs in a recorded program, one after the other.
+
+``python bench/entrances.py`` writes ``bench/results/cpu/entrances.json``. The programs are those of
+``tests/planted_programs.py``; what is compared is in ``tests/planted_walk.py``. Takes about ten minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from environment import ROOT, describe_environment
+
+WALK = ROOT / "tests" / "planted_walk.py"
+
+
+def main() -> int:
+    """Walk in as many processes as there are cores, and write what came of it; return 1 where anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", type=Path, default=ROOT / "bench" / "results" / "cpu" / "entrances.json")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    started_s = time.monotonic()
+    walks = [_start(number, options.processes) for number in range(options.processes)]
+    shares = [[json.loads(line) for line in walk.communicate()[0].splitlines()] for walk in walks]
+    if any(walk.returncode for walk in walks):
+        return 1
+    programs = [_joined(results) for results in zip(*shares, strict=True)]
+    failures = [failure for program in programs for failure in program.pop("failures")]
+    outcome = {
+        "environment": describe_environment("cpu"),
+        "seconds": round(time.monotonic() - started_s),
+        "places": sum(program["walked"] for program in programs),
+        "failed": len(failures),
+        "programs": programs,
+        "failures": failures,
+    }
+    options.o.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+    print(f"{outcome['places']} places, {len(failures)} failed; {options.o.name}")
+    return 1 if failures or any(program["without"] for program in programs) else 0
+
+
+def _start(number: int, count: int) -> subprocess.Popen[str]:
+    orders = {"programs": [], "share": [number, count], "every_statement": True}
+    return subprocess.Popen([sys.executable, str(WALK), json.dumps(orders)], stdout=subprocess.PIPE, text=True)
+
+
+def _joined(results: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """Return what the processes found of one program, each in its share of the places."""
+    first = results[0]
+    return {
+        "program": first["program"],
+        "reached": first["reached"],
+        "walked": sum(one["walked"] for one in results),
+        "without": {key: value for one in results for key, value in one["without"].items()},
+        "failures": [failure for one in results for failure in one["failures"]],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Errors planted in gpuledger's own code, in the window and in each pass, change nothing for the program.
+
+Every third function that runs in a recorded program raises here, once, at its beginning; `make entrances` has every
+statement of every function raise.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_programs import PROGRAMS
+
+pytestmark = pytest.mark.torch
+
+WALK = Path(__file__).parents[1] / "planted_walk.py"
+PARTS = 6
+
+
+@pytest.mark.parametrize("part", [0, 3])
+def test_the_program_goes_on_the_error_is_noted_and_nothing_stays(part: int) -> None:
+    orders = {"programs": [], "share": [part, PARTS], "every_statement": False}
+    done = subprocess.run(
+        [sys.executable, str(WALK), json.dumps(orders)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["program"] for result in results] == list(PROGRAMS)
+    assert {result["program"]: result["without"] for result in results if result["without"]} == {}
+    assert [failure for result in results for failure in result["failures"]] == []
+    assert sum(result["walked"] for result in results) > 100
+    phases = {at for result in results for at in result["phases"]}
+    assert phases == {"start", "before", "window", "undisturbed", "time", "ended"}
