@@ -175,10 +175,16 @@ def forked(program: Program, code: Any, target: tuple[int, str] | None = None, *
     return found
 
 
+_TRACKER = "gpuledger.collect.scope_tracker"
 UNGUARDED = {
     "gpuledger.collect.scopes": "The program calls it itself, recorded or not; what records is asked below a guard.",
     ("gpuledger.collect.memory_dispatch", "_Mode.__torch_dispatch__"): "Its first line is the program's own operator.",
     ("gpuledger.collect.communication", "CommunicationMarks._wrapped.marked"): "Only calls what is guarded.",
+    (
+        _TRACKER,
+        "ScopeTracker._make_runner.run",
+    ): "Beside guarded parts calls the program's function, and leaves its scope.",
+    (_TRACKER, "_run_told"): "Calls the program's function, and leaves its scope.",
     ("gpuledger.collect.guard", "forget_own_frames"): "The guard itself, with an error of the program in hand.",
     ("gpuledger.collect.guard", "_is_our_file"): "The guard itself, with an error of the program in hand.",
     ("gpuledger.collect.ranks", "_end_begun"): "At exit: goes through a list, and what it calls is suppressed.",

@@ -190,3 +190,47 @@ def test_notes_are_written_where_a_source_cannot_be_drained(tmp_path: Path) -> N
     with pytest.raises(ZeroDivisionError):
         journal.write()
     assert read_journal(tmp_path / "journal").notes == ["what happened"]
+
+
+class Fails(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch._C._current_graph_task_id() != -1:
+            raise ValueError("in backward")
+        return x
+
+
+def test_after_an_error_in_the_backward_pass_of_a_time_pass_no_profiler_comes_back(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = fails_once(TimePass, "_fail_range", monkeypatch)
+    fails = Fails()
+
+    def recompute(_: Any) -> None:
+        with pytest.raises(ValueError, match="in backward"):
+            fails(torch.ones(1))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record("broken", out=tmp_path / "broken", passes="memory,energy:2,time", steps=(1, 1)):
+        for _ in range(16):
+            result = model(torch.ones(2, 4))
+            result.register_hook(recompute)
+            result.sum().backward()
+            optimizer.step()
+        assert raised
+        assert left() == []
+
+
+def test_steps_that_end_in_a_backward_pass_have_no_time_pass(model: nn.Module, tmp_path: Path) -> None:
+    """A profiler that begins there is gone when the pass ends, and no other could begin any more."""
+    last = next(model.parameters())
+    optimizer = torch.optim.SGD([last], lr=0.1)
+    hook = last.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with record("inside", out=tmp_path / "inside", steps=(1, 1), passes="memory,energy:2,time") as recording:
+        for _ in range(16):
+            model(torch.ones(2, 4)).sum().backward()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            model(torch.ones(2, 4))
+    hook.remove()
+    assert profiler.key_averages()
+    assert left() == []
+    assert any("inside a backward pass" in note for note in recording.run().rank().manifest["notes"])

@@ -74,11 +74,11 @@ class CommunicationMarks:
             state = self._phases.threads
             before = state.token
             self._phases.put(state.stack[-1][0] if state.stack else OUTSIDE, int(TagFlag.COMMUNICATION))
+            return (before,)
         except BaseException as error:
             if not self._guard.absorbs(error):
                 raise
             return None
-        return (before,)
 
     def _leave(self, before: tuple[str], _result: Any) -> None:
         try:

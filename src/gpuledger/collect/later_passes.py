@@ -104,7 +104,7 @@ class LaterPasses:
             if not self._time_pass.is_of_this_thread:
                 self._others_step = True
                 return False
-            if self._steps.seen < self._last_step or energy_cards.is_capturing():
+            if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
                 self._leave_out_operators()
                 return False
             if self._others_step:
@@ -118,6 +118,10 @@ class LaterPasses:
         elif self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
             return False
         return not (energy_cards.is_capturing() or self._begin_time_pass())
+
+    def close_profiler(self) -> bool:
+        """End a profiler that had to stay when the time pass ended; return False where it still has to."""
+        return self._time_pass.is_open or self._time_pass.end(keep=False)
 
     def before_optimizer(self) -> None:
         """An optimizer begins its step."""
@@ -192,7 +196,9 @@ class LaterPasses:
             self._steps.restart_clock()
 
     def _why_no_time_pass(self, watch: UserProfiler) -> str | None:
-        if watch.seen or torch_private.is_profiling():
+        if torch_private.is_in_backward():
+            return "its steps end inside a backward pass, which takes a profiler's beginning back"
+        if not self.close_profiler() or watch.seen or torch_private.is_profiling():
             return "the program uses a profiler of its own, which goes first"
         if not self._tries_left:
             return f"a fork, or a step of more than {CALLS:,} module calls, ended it {TIME_TRIES} times"

@@ -21,6 +21,18 @@ from gpuledger.collect.task_switches import TaskSwitches
 from gpuledger.model.accounts import Phase
 
 
+def _run_told(
+    changed: scopes.Listener, around: scopes.Level, level: scopes.Level, scope: Any, call: Any, args: Any, kwargs: Any
+) -> Any:
+    """Call a decorated function in its scope, and tell a listener before and after it."""
+    changed(level, scope)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        scopes.go_back(around)
+        scopes.say(around)
+
+
 class ScopeTracker:
     """Puts the scope at work on each thread's allocations while it is installed.
 
@@ -112,19 +124,14 @@ class ScopeTracker:
                 is_found = level.noted_by is mine and around.noted_by is mine and phases.phase is not backward
                 token = state.token if is_found else ""
             except BaseException as error:
-                token = ""
                 if not guard.absorbs(error):
                     go_back(around)
                     raise
+                return _run_told(changed, around, level, scope, call, args, kwargs)
             if not token:
-                changed(level, scope)
-                try:
-                    return call(*args, **kwargs)
-                finally:
-                    go_back(around)
-                    scopes.say(around)
-            piece, before = level.piece, around.piece
+                return _run_told(changed, around, level, scope, call, args, kwargs)
             try:
+                piece = level.piece
                 state.scope = piece
                 changes = state.scope_changes
                 changes[sequence()] = piece
@@ -139,16 +146,17 @@ class ScopeTracker:
                 return call(*args, **kwargs)
             finally:
                 go_back(around)
-                if tracker._active:
-                    try:
+                try:
+                    if tracker._active:
+                        before = around.piece
                         state.scope = before
                         state.scope_changes[sequence()] = before
                         set_token(state.token + before)
-                    except BaseException as error:
-                        if not guard.absorbs(error):
-                            raise
-                else:  # another recording may have begun
-                    scopes.say(around)
+                    else:  # another recording may have begun
+                        scopes.say(around)
+                except BaseException as error:
+                    if not guard.absorbs(error):
+                        raise
 
         return run
 

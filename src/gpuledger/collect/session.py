@@ -288,10 +288,10 @@ class Session:
             self._end()
 
     def _close_recorder(self) -> None:
-        """Close the recorder; where part of it has to stay for now, the next calls of modules try it again."""
+        """Close recorder and profiler; where part of them has to stay for now, the next calls of modules try again."""
         if self.window is None:
             return
-        is_closed = self.window.close_recorder()
+        is_closed = self.window.close_recorder() and self._later.close_profiler()
         if is_closed and self._closing is not None:
             self._closing.remove()
             self._closing = None

@@ -131,19 +131,25 @@ class TimePass:
             self._alone = {"from_step": next_step, "from_ns": time.time_ns()}
             self._journal.pause("time", started_ns)
 
-    def end(self, *, keep: bool = True) -> None:
+    def end(self, *, keep: bool = True) -> bool:
         """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits.
 
-        Called again after it raised, it goes on with what is still in.
+        Called again, it goes on with what is still in.
+
+        Returns:
+            False inside a backward pass: autograd would put the profiler back at the end of it. It stays for now, its
+            events are lost, and this is to be called again.
         """
         if self._profiler is None:
-            return
+            return True
         started_ns = time.time_ns()
         while self._optimizer_ranges:
             self.leave_optimizer()
         self.is_open = False
         self._journal.fact(time_pass_open=False)
         self._take_out_ranges()
+        if torch_private.is_in_backward():
+            return False
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         if not is_alone:
             energy_cards.wait_for(energy_cards.cards_in_use())
@@ -153,6 +159,7 @@ class TimePass:
             self._journal.fact(kernels_alone=self._alone)
             self._write(events)
         self._journal.pause("time", started_ns)
+        return True
 
     def leave(self) -> None:
         """Take out all but the profiler itself: what is left to do in a process forked while it was at work."""
