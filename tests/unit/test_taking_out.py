@@ -15,10 +15,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gpuledger import record
-from gpuledger.collect import scopes, time_pass
+from gpuledger.collect import scopes, torch_private
 from gpuledger.collect import session as sessions
 from gpuledger.collect.later_passes import LaterPasses
 from gpuledger.collect.memory_dispatch import DispatchRecorder
+from gpuledger.collect.scope_marks import ScopeMarks
 from gpuledger.collect.time_pass import TimePass
 from gpuledger.collect.user_profiler import WATCHED, UserProfiler
 
@@ -139,14 +140,47 @@ def test_an_error_where_the_time_pass_ends_leaves_no_profiler(
         assert left() == []
 
 
-def test_a_time_pass_that_ends_inside_a_call_writes_nothing_to_stderr(
-    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+class Scoped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with scopes.Scope("inside"):
+            return self.inner(x).relu()
+
+
+def test_a_time_pass_that_ends_inside_calls_ends_their_ranges_before_the_profiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kineto warns of ranges that have no end."""
-    monkeypatch.setattr(time_pass, "CALLS", 2)
+    """Kineto can write a warning to the program's stderr for a range that has no end."""
+    under_way: list[str] = []
+    at_the_end: list[list[str]] = []
+
+    class Range:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __enter__(self) -> None:
+            under_way.append(self._name)
+
+        def __exit__(self, *_: object) -> None:
+            under_way.remove(self._name)
+
+    stop = torch_private.Profiler.stop
+
+    def stopped(profiler: torch_private.Profiler, *, wait: bool) -> list[Any]:
+        at_the_end.append(list(under_way))
+        return stop(profiler, wait=wait)
+
+    monkeypatch.setattr(torch_private, "open_range", Range)
+    monkeypatch.setattr(torch_private.Profiler, "stop", stopped)
+    raised = fails_once(ScopeMarks, "_text", monkeypatch)
     with record("long", out=tmp_path / "long", passes="memory,energy:2,time", steps=(1, 1)):
-        train(model, 20)
-    assert capfd.readouterr().err == ""
+        train(nn.Sequential(Scoped(), Scoped()), 16)
+    assert raised
+    assert at_the_end == [[]]
+    assert under_way == []
 
 
 @pytest.mark.parametrize(("owner", "method"), [(LaterPasses, "_before_any_fork"), (sessions.Session, "_end")])

@@ -245,7 +245,9 @@ class _KeptJournal(RankJournal):
 
     def write(self) -> None:
         """Keep what is waiting as one part."""
-        part = self._take_part()
+        self._write(self._keep)
+
+    def _keep(self, part: Part) -> None:
         self._known.names += part.names
         self._known.modules += part.modules
         part.names, part.modules = [], []

@@ -67,7 +67,7 @@ class OptimizerHook:
         """Leave torch's dictionary, or have a last hook of the other kind, which is called later, take this one out."""
         if not self._left() and self._remover is None and threading.active_count() == 1:
             others = _AFTER if self._hooks is _BEFORE else _BEFORE
-            self._remover = OptimizerHook(self._remove_both, others)
+            self._remover = OptimizerHook(self._remove_both, others, self._absorbs)
 
     def _remove_both(self, _optimizer: Any) -> None:
         """Take this hook out, called from the one that was put in for it, and that one as well."""
@@ -88,6 +88,8 @@ class OptimizerHook:
         """What torch calls."""
         try:
             self._call(optimizer)
+        except RecursionError:  # the program is at its limit: not even the frame of what is called fits
+            return
         except BaseException as error:
             if not self._absorbs(error):
                 raise
@@ -101,8 +103,6 @@ class OptimizerHook:
                 called(optimizer)
             else:
                 self._leave_when_safe()
-        except RecursionError:  # the program is at its limit: not even the frame of what is called fits
-            return
         finally:
             if before is None:
                 del _running[thread]

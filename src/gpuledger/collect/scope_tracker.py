@@ -119,8 +119,8 @@ class ScopeTracker:
         changed, guard, go_back = self._changed, self._guard, scopes.go_back
 
         def run(around: scopes.Level, level: scopes.Level, scope: Any, call: Any, args: Any, kwargs: Any) -> Any:
+            state = local.state
             try:
-                state = local.state
                 is_found = level.noted_by is mine and around.noted_by is mine and phases.phase is not backward
                 token = state.token if is_found else ""
             except BaseException as error:

@@ -227,16 +227,8 @@ class Session:
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
         no_calls = partial(self._watch_calls, None)
-        do_all(
-            [
-                *window,
-                self._later.take_out,
-                no_calls,
-                self.steps.remove,
-                self._stop_deferred,
-                self._stop_watching_program,
-            ]
-        )
+        watches = [self._stop_deferred, self._stop_watching_program]
+        do_all([*window, self._later.take_out, no_calls, self.steps.remove, *watches])
 
     def _stop_deferred(self) -> None:
         if self._deferred is not None:

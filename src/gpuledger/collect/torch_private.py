@@ -217,11 +217,6 @@ _MODE_FLAGS = (
 """What a TorchDispatchMode keeps to put back when it is left."""
 
 
-def is_in_backward() -> bool:
-    """Return whether the calling thread runs a backward pass; at its end autograd puts back the modes of its start."""
-    return bool(_C._current_graph_task_id() != -1)
-
-
 def has_dispatch_mode() -> bool:
     """Return whether operators of the calling thread pass through any dispatch mode."""
     return bool(_C._len_torch_dispatch_stack())
