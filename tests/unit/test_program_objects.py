@@ -23,6 +23,7 @@ from gpuledger.collect.program_objects import (
     holds_tensors,
     is_tensor,
     modules_below,
+    named_parameters,
     parameter_groups,
     parameters_of,
     state_of,
@@ -96,7 +97,7 @@ def test_an_overriding_module_is_read() -> None:
         assert [name for name, _ in parameters_of(module)] == ["weight"]
         assert [name for name, _ in buffers_of(module)] == ["mean"]
         assert [name for name, _ in children_of(module)] == ["child"]
-        assert [path for path, _ in modules_below(module)] == ["", "child"]
+        assert [name for _, name, _ in modules_below(module)] == ["", "child"]
         assert holds_tensors(module)
         assert parameters_of(module)[0][1] is attributes["_parameters"]["weight"]
     finally:
@@ -111,13 +112,16 @@ def test_modules_are_found_as_torch_finds_them() -> None:
         {"a": nn.Sequential(shared, nn.ReLU()), "b": shared, "c": nn.ModuleList([nn.Sequential(shared)])}
     )
     top["a"].again = top["c"]
-    assert list(modules_below(top)) == list(top.named_modules())
+    found = list(modules_below(top))
+    assert [module for _, _, module in found] == [module for _, module in top.named_modules()]
+    assert all(parent is None or dict(children_of(parent))[name] is module for parent, name, module in found)
+    assert list(named_parameters(top)) == list(top.named_parameters())
 
 
 def test_a_module_that_holds_itself_ends() -> None:
     top = nn.Sequential(nn.ReLU())
     object.__getattribute__(top, "_modules")["self"] = top
-    assert [path for path, _ in modules_below(top)] == ["", "0"]
+    assert [name for _, name, _ in modules_below(top)] == ["", "0"]
 
 
 def test_a_module_without_its_dictionaries_holds_nothing() -> None:
@@ -132,10 +136,10 @@ def test_a_module_without_its_dictionaries_holds_nothing() -> None:
 def test_scripted_modules_keep_their_weights() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     scripted = torch.jit.script(model)
-    assert [path for path, _ in modules_below(scripted)] == ["", "0", "1"]
+    assert [name for _, name, _ in modules_below(scripted)] == ["", "0", "1"]
     held = {
-        (path, name)
-        for path, module in modules_below(scripted)
+        (of, name)
+        for _, of, module in modules_below(scripted)
         for name, _ in parameters_of(module) + buffers_of(module)
     }
     assert held == {tuple(name.rsplit(".", 1)) for name in model.state_dict()}
@@ -162,7 +166,7 @@ def test_a_parametrized_module_is_read_without_computing_its_weight() -> None:
     layer = nn.Linear(2, 2)
     nn.utils.parametrize.register_parametrization(layer, "weight", Counts())
     before = Counts.calls
-    assert len([1 for _, module in modules_below(layer) for _ in parameters_of(module)]) == 2
+    assert len([1 for _, _, module in modules_below(layer) for _ in parameters_of(module)]) == 2
     assert Counts.calls == before
 
 

@@ -65,9 +65,15 @@ class OptimizerHook:
 
     def _leave_when_safe(self) -> None:
         """Leave torch's dictionary, or have a last hook of the other kind, which is called later, take this one out."""
-        if not self._left() and self._remover is None and threading.active_count() == 1:
+        if not self._left() and self._remover is None and self._may_ask_another():
             others = _AFTER if self._hooks is _BEFORE else _BEFORE
             self._remover = OptimizerHook(self._remove_both, others, self._absorbs)
+
+    def _may_ask_another(self) -> bool:
+        """Return whether it is this dictionary that is gone through, and not that of the other kind."""
+        running = _running.get(threading.get_ident())
+        is_this_one = running is not None and running._hooks is self._hooks
+        return is_this_one and threading.active_count() == 1 and _steps_under_way(sys._getframe()) == 1
 
     def _remove_both(self, _optimizer: Any) -> None:
         """Take this hook out, called from the one that was put in for it, and that one as well."""

@@ -46,8 +46,11 @@ def is_tensor(thing: object) -> bool:
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return the tensor that holds the numbers: the shard of this rank, of one that is spread over several."""
-    found: Tensor = attributes_of(tensor).get("_local_tensor", tensor)
-    return found
+    if type(tensor) in (Tensor, nn.Parameter):
+        return tensor
+    own = attributes_of(tensor)
+    found = own["_local_tensor"] if "_local_tensor" in own else _slot(tensor, "_local_tensor")
+    return tensor if found is None else found  # type: ignore[no-any-return]  # torch's own name for it
 
 
 def attributes_of(thing: object) -> dict[str, Any]:
