@@ -50,7 +50,7 @@ def local_part(tensor: Tensor) -> Tensor:
         return tensor
     own = attributes_of(tensor)
     found = own["_local_tensor"] if "_local_tensor" in own else _slot(tensor, "_local_tensor")
-    return tensor if found is None else found  # type: ignore[no-any-return]  # torch's own name for it
+    return tensor if found is None else found
 
 
 def attributes_of(thing: object) -> dict[str, Any]:
