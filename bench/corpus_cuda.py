@@ -6,11 +6,13 @@ is compared, the peaks of the caching allocator included, is of one process and 
 Exits with 1 where anything differs.
 
 Usage: python bench/corpus_cuda.py --out bench/results/h200/corpus_cuda.json [--jobs 10] [PATTERN ...]
+       python bench/corpus_cuda.py --out FILE --recount EARLIER   # counts of an earlier table, without running anything
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -73,7 +75,7 @@ def describe(record: Record, recorded: Outcome, first: Outcome, second: Outcome)
         "status": {"bare": first.status, "recorded": recorded.status},
         "stdout_equal": not _any_begins(record.differences, "stdout"),
         "stderr_equal": not _any_begins(record.differences, "stderr"),
-        "results_equal": _results(recorded) in (_results(first), _results(second)) if first.reports else None,
+        "results_equal": not any(map(_is_of_results, record.differences)) if first.reports else None,
     }
     for name, counter in PEAKS.items():
         row[name] = {"bare": [_peak(first, counter), _peak(second, counter)], "recorded": _peak(recorded, counter)}
@@ -91,15 +93,10 @@ def _any_begins(lines: Iterable[str], word: str) -> bool:
     return any(line.startswith(word) for line in lines)
 
 
-def _results(outcome: Outcome) -> dict[str, Any]:
-    """Return what a program computed, by the label of its report."""
-    return {
-        label: {
-            **{key: value for key, value in state.items() if key not in NOT_RESULTS},
-            "cuda_random": state.get("cuda", {}).get("random"),
-        }
-        for label, state in outcome.reports.items()
-    }
+def _is_of_results(difference: str) -> bool:
+    """Return whether a difference is one of what a program computed, such as ``end.weights: … bare, … recorded``."""
+    place = difference.partition(":")[0].split(".")
+    return len(place) > 1 and (place[1] not in NOT_RESULTS or place[1:3] == ["cuda", "random"])
 
 
 def _peak(outcome: Outcome, counter: str) -> int | None:
@@ -118,7 +115,7 @@ def count(rows: list[dict[str, Any]]) -> dict[str, int]:
         "skipped": len(rows) - len(ran),
         "status_equal": sum(row["status"]["bare"] == row["status"]["recorded"] for row in ran),
         **{name: sum(row[name] is True for row in ran) for name in columns},
-        **{name.replace("_equal", "_different"): sum(row[name] is False for row in ran) for name in columns},
+        **{f"{name.removesuffix('equal')}different": sum(row[name] is False for row in ran) for name in columns},
         "faulty": sum(bool(row["faults"]) for row in ran),
     }
 
@@ -154,13 +151,28 @@ def tell(row: dict[str, Any]) -> None:
         print(f"    {line}", flush=True)
 
 
+def recount(table: dict[str, Any]) -> dict[str, Any]:
+    """Return an earlier table with its counts made again from the differences in its rows."""
+    rows = [
+        row
+        if row.get("results_equal") is None
+        else {**row, "results_equal": not any(map(_is_of_results, row["differences"]))}
+        for row in table["rows"]
+    ]
+    return {**table, **count(rows), "rows": rows}
+
+
 def main() -> int:
     """Return 0 where every program ran alike bare and recorded, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pattern", nargs="*", default=[""], help="only programs whose category/name contains this")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--recount", type=Path, help="an earlier table, to be counted again")
     given = parser.parse_args()
+    if given.recount is not None:
+        write_results(given.out, recount(json.loads(given.recount.read_text())))
+        return 0
     programs = {one.name: one for pattern in given.pattern for one in find_programs("cuda", pattern)}
     began_s = time.monotonic()
     rows: list[dict[str, Any]] = []

@@ -196,7 +196,7 @@ def _real(text: str) -> float:
 
 
 def _check_depth(value: Any) -> None:
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         inner = (entry for one in level for entry in (one.values() if isinstance(one, dict) else one))
         level = [entry for entry in inner if isinstance(entry, dict | list)] if level else []

@@ -77,9 +77,11 @@ def test_a_row_of_equal_executions_is_equal_in_every_column(bench: ModuleType) -
 
 def test_a_peak_of_other_bytes_and_other_weights_show_in_their_columns(bench: ModuleType) -> None:
     bare = [outcome(bench, 1 << 20) for _ in range(2)]
-    row = row_of(bench, outcome(bench, (1 << 20) + 512, weights="xyz"), *bare, differences=("stderr: +more",))
+    told = ("stderr: +more", "end.weights: abc bare, xyz recorded", "end.process.descriptors: without [], with [1]")
+    row = row_of(bench, outcome(bench, (1 << 20) + 512, weights="xyz"), *bare, differences=told)
     wrong = {name for name in row if name.endswith("equal") and row[name] is False}
     assert wrong == {"equal", "results_equal", "stderr_equal", "peak_allocated_bytes_equal"}
+    assert (bench.count([row])["equal"], bench.count([row])["different"]) == (0, 1)
     assert bench.count([row])["peak_allocated_bytes_different"] == 1
     assert bench.count([row])["peak_reserved_bytes_equal"] == 1
 

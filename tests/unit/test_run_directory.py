@@ -47,7 +47,7 @@ def test_what_is_no_run_is_never_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not a manifest"),
+        ("", "not JSON"),
         ("[]", "expected an object"),
         ("{}", "no schema_version"),
         ('{"schema_version": "1"}', "no schema_version"),
@@ -64,7 +64,7 @@ def test_a_manifest_that_cannot_be_read_is_bad_input(tmp_path: Path, content: st
 
 def test_bytes_that_are_no_text_are_bad_input(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(InputError, match="not a manifest"):
+    with pytest.raises(InputError, match="not JSON"):
         read_json(tmp_path / "manifest.json")
 
 
@@ -74,7 +74,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
         (path / stray).mkdir()
     (path / "rank-7").touch()
     run = read_run(path)
-    assert run.manifest["name"] == "é\ud800"
+    assert run.manifest["name"] == "é\\ud800"  # what is no valid Unicode is read escaped
     assert [rank.number for rank in run.ranks] == [0, 2, 10]
     assert [number for number, _ in rank_directories(path)] == [0, 1, 2, 10]
     with pytest.raises(UsageError, match="no rank 1"):
