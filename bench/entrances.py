@@ -1,7 +1,8 @@
 """Plant an error before every statement of gpuledger's that runs in a recorded program, one after the other.
 
 ``python bench/entrances.py`` writes ``bench/results/cpu/entrances.json``. The programs are those of
-``tests/planted_programs.py``; what is compared is in ``tests/planted_walk.py``. Takes about ten minutes on two cores.
+``tests/planted_programs.py``; what is compared is in ``tests/planted_walk.py``, with the reasons for the places where
+an error reaches the program (``unguarded`` in the file). Takes about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,15 @@ def main() -> int:
         return 1
     programs = [_joined(results) for results in zip(*shares, strict=True)]
     failures = [failure for program in programs for failure in program.pop("failures")]
+    unguarded = Counter(
+        f"{one['module']}: {one['function']}" for program in programs for one in program.pop("unguarded")
+    )
     outcome = {
         "environment": describe_environment("cpu"),
         "seconds": round(time.monotonic() - started_s),
         "places": sum(program["walked"] for program in programs),
         "failed": len(failures),
+        "unguarded": dict(sorted(unguarded.items())),
         "programs": programs,
         "failures": failures,
     }
@@ -60,6 +66,7 @@ def _joined(results: tuple[dict[str, Any], ...]) -> dict[str, Any]:
         "walked": sum(one["walked"] for one in results),
         "without": {key: value for one in results for key, value in one["without"].items()},
         "failures": [failure for one in results for failure in one["failures"]],
+        "unguarded": [failure for one in results for failure in one["unguarded"]],
     }
 
 

@@ -220,7 +220,8 @@ def walk(name: str, walked: set[tuple[int, str]], share: tuple[int, int], *, eve
         one for one in reached if one not in walked and (every_statement or planted.PLANTS.places[one[0]].is_first)
     ]
     walked.update(chosen)
-    places, failures = [], []
+    failures: list[dict[str, Any]] = []
+    unguarded: list[dict[str, Any]] = []
     for number, at in chosen[share[0] :: share[1]]:
         found = forked(program, code, (number, at), recorded=True)
         place = planted.PLANTS.places[number]
@@ -229,22 +230,20 @@ def walk(name: str, walked: set[tuple[int, str]], share: tuple[int, int], *, eve
             wrong["raised"] = False
         elif not any("planted" in note for note in found["notes"]):
             wrong["notes"] = found["notes"]
-        places.append(number)
-        if wrong and (place.module, place.function) not in UNGUARDED and place.module not in UNGUARDED:
-            print(name, place, at, list(wrong), file=sys.stderr, flush=True)
-            failures.append(
-                {"module": place.module, "function": place.function, "line": place.line, "phase": at, "wrong": wrong}
-            )
+        if wrong:
+            where = {"module": place.module, "function": place.function, "line": place.line, "phase": at}
+            expected = place.module in UNGUARDED or (place.module, place.function) in UNGUARDED
+            (unguarded if expected else failures).append({**where, "wrong": wrong})
     return {
         "program": name,
         "status": bare["status"],
         "without": differences(bare, plain, plain),
         "notes": plain["notes"],
         "reached": len(reached),
-        "chosen": len(chosen),
-        "walked": len(places),
+        "walked": len(chosen[share[0] :: share[1]]),
         "phases": sorted({at for _, at in chosen[share[0] :: share[1]]}),
         "failures": failures,
+        "unguarded": unguarded,
     }
 
 

@@ -5,56 +5,17 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import observed_functions as functions
 import pytest
+from observing import Seen, observed, traceback_of
 
-from gpuledger.collect import instrument
-from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer, remove_all
+from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer
 
 pytestmark = pytest.mark.torch
-
-
-class Seen:
-    """An observer that writes down what it is told."""
-
-    def __init__(self, name: str = "", into: list[Any] | None = None, **how: Any) -> None:
-        self.calls: list[Any] = [] if into is None else into
-        self.observer = Observer(self._enter, self._leave, self._fail, **how)
-        self._name = name
-
-    def _enter(self, *parameters: Any) -> tuple[Any, ...]:
-        self.calls.append((f"{self._name}enter", *parameters))
-        return parameters
-
-    def _leave(self, token: Any, result: Any) -> None:
-        self.calls.append((f"{self._name}leave", result))
-
-    def _fail(self, token: Any) -> None:
-        self.calls.append((f"{self._name}fail",))
-
-
-@contextmanager
-def observed(function: Callable[..., Any], *observers: Observer, **how: Any) -> Iterator[None]:
-    made = [Observation(function, observer, **how) for observer in observers]
-    try:
-        yield
-    finally:
-        for one in made:
-            one.remove()
-
-
-def traceback_of(function: Callable[..., Any], *arguments: Any) -> str:
-    try:
-        function(*arguments)
-    except Exception:
-        return traceback.format_exc()
-    raise AssertionError("it should have raised")
 
 
 # -- what the program sees --------------------------------------------------------------------------------------------
@@ -294,55 +255,6 @@ def test_observers_in_several_threads_get_their_own_tokens() -> None:
     assert wrong == []
 
 
-# -- observers that raise ---------------------------------------------------------------------------------------------
-
-
-def raises_here(error: type[Exception]) -> Callable[..., Any]:
-    def raising(*_: Any) -> Any:
-        raise error("of the observer's")
-
-    return raising
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("where", ["enter", "leave", "fail"])
-def test_at_the_recursion_limit_the_observer_is_left_out(where: str, count: int) -> None:
-    parts: dict[str, Callable[..., Any]] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
-    parts[where] = raises_here(RecursionError)
-    observers = [Observer(**parts) for _ in range(count)]
-    with observed(functions.everything, *observers), observed(functions.raises, *observers):
-        assert functions.everything(1) == (1, 2, (), 3, {})
-        with pytest.raises(ZeroDivisionError) as caught:
-            functions.raises(1)
-    assert caught.value.__context__ is None or isinstance(caught.value.__context__, RecursionError)
-
-
-def test_what_enter_raises_comes_before_the_body() -> None:
-    functions._finished.clear()
-    with (
-        observed(functions.returns_nothing, Observer(raises_here(KeyError))),
-        pytest.raises(KeyError, match="of the observer's"),
-    ):
-        functions.returns_nothing(1)
-    assert functions._finished == []
-
-
-def test_where_leave_raises_fail_follows() -> None:
-    failed: list[Any] = []
-    observer = Observer(lambda *_: "token", raises_here(KeyError), failed.append)
-    with observed(functions.everything, observer), pytest.raises(KeyError):
-        functions.everything(1)
-    assert failed == ["token"]
-
-
-def test_of_several_those_that_were_not_left_fail() -> None:
-    told: list[Any] = []
-    inner = Observer(lambda *_: "inner", raises_here(KeyError), told.append)
-    with observed(functions.everything, Seen("outer ", told).observer, inner), pytest.raises(KeyError):
-        functions.everything(1)
-    assert told == [("outer enter", 1, 2, (), 3, {}), "inner", ("outer fail",)]
-
-
 # -- functions that cannot be observed --------------------------------------------------------------------------------
 
 
@@ -402,60 +314,3 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
         assert seen.calls == []
     finally:
         functions.everything.__code__ = code
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("where", ["enter", "leave", "fail"])
-def test_what_an_observer_absorbs_does_not_reach_the_program(where: str, count: int) -> None:
-    absorbed: list[BaseException] = []
-
-    def absorbs(error: BaseException) -> bool:
-        absorbed.append(error)
-        return True
-
-    parts: dict[str, Callable[..., Any]] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
-    parts[where] = raises_here(KeyError)
-    told: list[Any] = []
-    observers = [Observer(**parts, absorbs=absorbs), Seen(into=told).observer][:count]
-    bare = traceback_of(functions.raises, 1)
-    with observed(functions.everything, *observers), observed(functions.raises, *observers):
-        assert functions.everything(1) == (1, 2, (), 3, {})
-        assert traceback_of(functions.raises, 1) == bare
-    assert [type(error) for error in absorbed] == [KeyError] * (2 if where == "enter" else 1)
-    assert [call[0] for call in told] == (["enter", "leave", "enter", "fail"] if count == 2 else [])
-
-
-def test_where_enter_raises_those_entered_before_fail() -> None:
-    told: list[Any] = []
-    with (
-        observed(functions.everything, Seen(into=told).observer, Observer(raises_here(KeyError))),
-        pytest.raises(KeyError),
-    ):
-        functions.everything(1)
-    assert [call[0] for call in told] == ["enter", "fail"]
-
-
-def test_an_observer_that_could_not_be_taken_out_can_be_taken_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = functions.everything.__code__
-    made = [Observation(functions.everything, Seen().observer) for _ in range(3)]
-    with monkeypatch.context() as broken:
-        broken.setattr(instrument, "_with_observer", raises_here(MemoryError))
-        with pytest.raises(MemoryError):
-            remove_all(made)
-    assert functions.everything.__code__ is not code
-    remove_all(made)
-    assert made == []
-    assert functions.everything.__code__ is code
-
-
-def test_an_observer_that_could_not_be_put_in_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Seen(), Seen()
-    with observed(functions.everything, first.observer):
-        with monkeypatch.context() as broken:
-            broken.setattr(instrument, "_with_observer", raises_here(MemoryError))
-            with pytest.raises(MemoryError):
-                Observation(functions.everything, second.observer)
-        with observed(functions.everything, Seen().observer):
-            functions.everything(1)
-    assert second.calls == []
-    assert len(first.calls) == 2
