@@ -107,7 +107,7 @@ def test_time_is_copied_with_its_unit(opened: Opened) -> None:
     opened.page.click("#metric-time")
     opened.page.select_option("#group", "category")
     opened.page.click("#copy-csv")
-    opened.page.wait_for_function("document.getElementById('copy-csv').textContent === 'Copied'")
+    opened.page.locator("#copy-csv", has_text="Copied").wait_for()
     lines = opened.page.evaluate("navigator.clipboard.readText()").splitlines()
     assert lines[0] == "Phase,Modules,Time (ns a step),Share"
     assert [int(line.split(",")[2]) for line in lines[1:]] == amounts(opened)

@@ -173,7 +173,7 @@ def add_readings(rank: Rank, devices: set[int], used: int) -> None:
         "reason": "close",
         "event_index": 999,
     }
-    sample = {"t_ns": 9_000, "used_bytes": used, "driver_bytes": 5, "total_bytes": 1 << 60}
+    sample = {"t_ns": 9_000, "used_bytes": used, "driver_bytes": 5, "total_bytes": 1 << 45}
     for name, row in (("counters", counters), ("samples", sample)):
         write_table(rank.directory, to_table(name, [row | {"device_idx": device} for device in devices]), name)
 

@@ -133,10 +133,10 @@ def test_an_interrupted_write_leaves_the_old_file(cache: Path, monkeypatch: pyte
     store_profile(H200, cache)
     before = cache.read_bytes()
 
-    def break_off(self: Path, target: Path) -> Path:
-        raise OSError("disk full")
+    def break_off(*_: object, **__: object) -> None:
+        raise OSError(28, "disk full")
 
-    monkeypatch.setattr(Path, "replace", break_off)
+    monkeypatch.setattr("gpuledger.model.files.os.replace", break_off)
     found = lookup_or_measure(
         replace(KEY, card="NVIDIA A100"),
         "",
@@ -145,7 +145,7 @@ def test_an_interrupted_write_leaves_the_old_file(cache: Path, monkeypatch: pyte
     )
     assert cache.read_bytes() == before
     assert found.profile is not None
-    assert "not kept: disk full" in found.notes[0]
+    assert "not kept: [Errno 28] disk full" in found.notes[0]
 
 
 def test_without_a_card_a_note_says_so(cache: Path) -> None:

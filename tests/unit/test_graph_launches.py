@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuledger.collect import energy_cards, torch_private  # noqa: E402
+from gpuledger.collect.guard import Guard  # noqa: E402
 from gpuledger.collect.time_pass import TimePass  # noqa: E402
 from gpuledger.model.journal import ActivityKind, Part, journal_of  # noqa: E402
 
@@ -84,7 +85,7 @@ def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_thei
         Event("in a graph", 140, 43, on_card=True),
     ]
     assert set(torch_private.graph_launches(events, 100)) == {42}
-    one = TimePass(Journal(), None, lambda: None)  # type: ignore[arg-type]
+    one = TimePass(Journal(), None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
     one._alone = {"from_step": 5, "from_ns": 100}
     one._write(events)
     table = journal_of([one._journal.part]).tables["activities"]
@@ -103,6 +104,6 @@ def test_a_program_on_a_card_whose_kernels_were_not_told_is_noted(
     on_card: bool, noted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-a")])
-    one = TimePass(Journal(), None, lambda: None)  # type: ignore[arg-type]
+    one = TimePass(Journal(), None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
     one._write([Event("aten::mm", 10, 42), Event("gemm", 20, 41, linked=42, on_card=on_card)])
     assert ["no kernels" in note for note in one._journal.part.notes] == [True] * noted

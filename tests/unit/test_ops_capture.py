@@ -199,10 +199,10 @@ def test_a_workload_survives_its_file(workloads: dict[tuple[str, str], Workload]
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no JSON"),
+        ("", "not JSON"),
         ("[1]", "not a workload"),
         ('{"gpuledger_workload": 99}', "version 99, this gpuledger reads up to 1"),
-        ('{"gpuledger_workload": 1, "name": "x", "mode": "sleeping"}', "mode 'sleeping'"),
+        ('{"gpuledger_workload": 1, "name": "x", "mode": "sleeping"}', "damaged workload"),
         ('{"gpuledger_workload": 1, "name": "x", "mode": "training"}', "damaged workload"),
         ('{"gpuledger_workload":1,"name":"x","mode":"training","layers":[],"settings":{},"uses":[{"key":3,"modules":[],'
          '"reuse_bytes":null,"count":1}]}', "operator key"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gpuledger.collect.other_threads import others_run_backward, undisturbed
 from gpuledger.collect.program_objects import grad_of, is_leaf, without_overrides
 
 
@@ -31,18 +31,16 @@ class Living:
         """Yield the tensors with a storage of their own, and their gradients.
 
         Wrappers (DTensor, fake tensors) are passed by: what they wrap is found itself. Gradients are left out while
-        other threads run: the backward pass of one could put another tensor there at this moment, which ends the
-        process.
+        another thread is in a backward pass: it could put another tensor there at this moment, which ends the process.
         """
-        alone = threading.active_count() == 1
+        plain = torch.Tensor.__torch_dispatch__
+        tensors = [tensor for tensor in self._walk()[0] if type(tensor).__torch_dispatch__ is plain]
         with without_overrides():
-            for tensor in self._walk()[0]:
-                if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-                    continue
-                yield tensor
-                gradient = grad_of(tensor) if alone and is_leaf(tensor) else None
-                if gradient is not None:
-                    yield gradient
+            yield from tensors
+            with undisturbed() as nobody_else:
+                alone = nobody_else and not others_run_backward()
+                gradients = [grad_of(tensor) for tensor in tensors if is_leaf(tensor)] if alone else []
+            yield from (gradient for gradient in gradients if gradient is not None)
 
     def _walk(self) -> tuple[list[Any], list[Any]]:
         if self._found is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from gpuledger.collect import torch_private
+from gpuledger.collect.other_threads import others_run_backward, undisturbed
 from gpuledger.collect.program_objects import (
     device_of,
     grad_of,
@@ -81,19 +82,22 @@ class Sightings:
     def see_gradients(self, *, of: Any = None) -> None:
         """Note where the gradients are now: of all parameters, or of those that one optimizer updates.
 
-        While other threads run, only those of modules that this thread alone has called are looked at: autograd puts
-        gradients into place without holding Python's lock, and to read one at that moment ends the process.
+        While another thread is in a backward pass, only those of modules that this thread alone has called are looked
+        at: autograd puts gradients into place without Python's lock, and to read one at that moment ends the process.
+        An optimizer that steps inside backward is about to read its own.
         """
-        alone = threading.active_count() == 1
-        mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
-        self._note(
-            (Identity.GRADIENT, name_id, module_id, grad_of(parameter), None)
-            for reference, name_id, module_id in self.roster.parameters
-            if (alone or self.roster.is_of_this_thread(module_id))
-            and (parameter := reference()) is not None
-            and (mine is None or id(parameter) in mine)
-            and is_leaf(parameter)
-        )
+        with undisturbed() as nobody_else:
+            inside_own = of is not None and torch_private.is_in_backward()
+            alone = nobody_else and (inside_own or not others_run_backward())
+            mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
+            self._note(
+                (Identity.GRADIENT, name_id, module_id, grad_of(parameter), None)
+                for reference, name_id, module_id in self.roster.parameters
+                if (alone or self.roster.is_of_this_thread(module_id))
+                and (parameter := reference()) is not None
+                and (mine is None or id(parameter) in mine)
+                and is_leaf(parameter)
+            )
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
         """Note where an optimizer's state is, when it has grown since the last time or ``again`` is asked for."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -20,16 +18,13 @@ from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gpuledger.collect.instrument import Absorbs, absorbs_nothing
+from gpuledger.collect.other_threads import undisturbed
 
 _Hooks = dict[int, Any]
 _BEFORE: _Hooks = torch_optimizer._global_optimizer_pre_hooks
 _AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
 _STEP_NAME = "wrapper"
 """Name of torch's function around an optimizer's step, which calls the hooks."""
-
-_section = threading.Lock()
-_LONG_S = 10.0
-"""Longer than it takes to look at all threads."""
 
 _running: dict[int, OptimizerHook] = {}
 """The hook of ours that a thread is in."""
@@ -50,7 +45,7 @@ class OptimizerHook:
         self._hooks = hooks
         register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
         self._remover: OptimizerHook | None = None
-        with _undisturbed():
+        with undisturbed():
             self._handle = register(self._run)
 
     @property
@@ -85,7 +80,7 @@ class OptimizerHook:
 
     def _left(self) -> bool:
         """Leave torch's dictionary where nobody goes through it; return whether it has been left."""
-        with _undisturbed() as alone:
+        with undisturbed() as alone:
             if alone and self._may_leave():
                 self._handle.remove()
         return self._handle.id not in self._hooks
@@ -125,29 +120,6 @@ class OptimizerHook:
         if not steps[here] or running is None:
             return not steps[here]
         return steps[here] == 1 and (running._hooks is not self._hooks or (running is self and self.is_last))
-
-
-@contextmanager
-def _undisturbed() -> Iterator[bool]:
-    """Have no other thread run meanwhile, as long as nothing inside waits: a step could begin there.
-
-    Yields:
-        Whether none runs; False where another thread is in here already.
-    """
-    if threading.active_count() == 1:
-        yield True
-        return
-    if not _section.acquire(blocking=False):  # never waited for: it may have been held where a process was forked
-        yield False
-        return
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_LONG_S)
-    try:
-        time.sleep(0)  # for a thread that has asked for its turn already
-        yield True
-    finally:
-        sys.setswitchinterval(before)
-        _section.release()
 
 
 def _steps_under_way(frame: FrameType | None) -> int:

@@ -44,7 +44,8 @@ def why_no_time_pass(step_allocations: int) -> str | None:
         free_bytes, _ = torch.cuda.mem_get_info(device_idx)
         if free_bytes < CARD_BYTES:
             return f"cuda:{device_idx} has {format_bytes(free_bytes)} left, and CUPTI needs room there"
-    if torch.cuda.is_initialized() and torch_private.keeps_cuda_history() is not None:
+    has_cuda = torch.version.cuda is not None and torch.cuda.is_initialized()
+    if has_cuda and torch_private.keeps_cuda_history() is not None:
         return "its allocator does not tell of CUDA graphs, which are not safe from CUPTI's coming and going"
     if torch_private.holds_graphs():
         return "the program holds CUDA graphs, which are not safe from CUPTI's coming and going"

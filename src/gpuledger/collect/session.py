@@ -62,7 +62,8 @@ class Session:
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
         self._guarded = Guard(self.fail)
         self._calls: FirstCall | OutermostCalls | None = None
-        self._deferred: FirstCall | None = None
+        self._deferred: OutermostCalls | None = None
+        self._action: Callable[[], None] = lambda: None
         self._closing: OutermostCalls | None = None
         self._user_history: UserHistory | None = None
         self._user_profiler: ProfilerStart | None = None
@@ -345,13 +346,16 @@ class Session:
         if not torch_private.is_in_backward():
             action()
         elif self._deferred is None:
-            again = self._guarded.for_good(lambda: self._do_deferred(action))
-            self._deferred = FirstCall(again, self._guarded.absorbs)
+            self._action = action
+            began = self._guarded.for_good(lambda *_: self._do_deferred())
+            self._deferred = OutermostCalls(began, lambda _: None, self._guarded.absorbs)
             self._deferred.install()
 
-    def _do_deferred(self, action: Callable[[], None]) -> None:
-        self._deferred = None
-        self._outside_backward(action)
+    def _do_deferred(self) -> None:
+        """A module is called: do what had to wait, unless it is called inside backward as well (a recomputation)."""
+        if not torch_private.is_in_backward():
+            self._stop_deferred()
+            self._action()
 
     def _go_on(self) -> None:
         """A step has ended: open, drain or close the window where it is time, or go on with what follows it."""
@@ -406,7 +410,7 @@ class Session:
         if self._is_recording:
             self.journal.note("The program started a profiler of its own; recording of CPU tensors ended there.")
             self._close_window("program's own profiler")
-            self._end()
+            self._begin_later_passes()
 
     def _give_way(self) -> None:
         """The program starts a memory history of its own: ours ends here."""

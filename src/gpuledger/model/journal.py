@@ -374,7 +374,7 @@ def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
     if not given:
         return
     lacking = [name for name in COLUMNS[table] if name not in given]
-    if lacking:
+    if lacking and any(values.size for values in given.values()):  # older parts lack columns that are newer
         raise ValueError(f"{table}: column {lacking[0]} is missing")
     if {values.ndim for values in given.values()} != {1} or len({values.size for values in given.values()}) > 1:
         raise ValueError(f"{table}: its columns differ in length")

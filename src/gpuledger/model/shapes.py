@@ -130,7 +130,7 @@ def _is_plain(value: Any, shape: Shape) -> bool:
         return value is None
     if shape is int or shape is float:
         is_number = isinstance(value, int | float) if shape is float else isinstance(value, int)
-        return is_number and not isinstance(value, bool) and -LARGEST < value < LARGEST
+        return is_number and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
     return isinstance(shape, type) and isinstance(value, shape)
 
 
