@@ -187,6 +187,10 @@ UNGUARDED = {
     (_TRACKER, "_run_told"): "Calls the program's function, and leaves its scope.",
     ("gpuledger.collect.guard", "forget_own_frames"): "The guard itself, with an error of the program in hand.",
     ("gpuledger.collect.guard", "_is_our_file"): "The guard itself, with an error of the program in hand.",
+    (
+        "gpuledger.collect.inference_blocks",
+        "InferenceBlocks._left",
+    ): "Puts right what would break the program's operators.",
     ("gpuledger.collect.ranks", "_end_begun"): "At exit: goes through a list, and what it calls is suppressed.",
 }
 """Modules, and functions of modules, in which an error reaches the program, and why none can be there."""

@@ -245,7 +245,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(where: str, run: Path) -> N
     assert ended.returncode in (0, 3), ended.stderr
     assert "defect" not in ended.stderr
     if where.endswith("parquet"):
-        assert "pipe" in ended.stderr
+        assert "regular file" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,22 @@ from typing import Any
 import torch
 
 from gpuledger.collect import torch_private
-from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer
+from gpuledger.collect.instrument import Absorbs, CannotInstrumentError, Observation, Observer
 from gpuledger.collect.torch_entrances import torchs_own
 
 
 class InferenceBlocks:
-    """Observes the ends of the blocks that this thread is in, until it is in none any more."""
+    """Observes the ends of the blocks that this thread is in, until it is in none any more.
 
-    def __init__(self) -> None:
+    Args:
+        absorbs: Takes what is raised in our code.
+    """
+
+    def __init__(self, absorbs: Absorbs) -> None:
         self._thread = threading.get_ident()
         end = torchs_own(torch.inference_mode.__exit__)
-        self._observation: Observation | None = Observation(end, Observer(lambda *_: True, self._left, self._failed))
+        observer = Observer(lambda *_: True, self._left, self._failed, absorbs=absorbs)
+        self._observation: Observation | None = Observation(end, observer)
 
     def _left(self, _token: bool, _result: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -38,12 +43,12 @@ class InferenceBlocks:
         self._left(token, None)
 
 
-def may_take_out_mode() -> bool:
+def may_take_out_mode(absorbs: Absorbs) -> bool:
     """Return whether a dispatch mode can go now; where this is inside a block, its end is observed from now on."""
     if not torch.is_inference_mode_enabled():
         return True
     try:
-        InferenceBlocks()
+        InferenceBlocks(absorbs)
     except CannotInstrumentError:
         return False
     return True

@@ -176,7 +176,7 @@ class DispatchRecorder:
         if self._mode is not None:
             self._mode.retire()
             is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
-            may_go = is_at_rest and may_take_out_mode()
+            may_go = is_at_rest and may_take_out_mode(self.guard.absorbs)
             if may_go and (torch_private.take_out_dispatch_mode(self._mode) or not was_open):
                 self._mode = None
         if self._open:
