@@ -62,7 +62,7 @@ def test_a_profiler_of_the_program_s_own_sees_operators_twice_while_we_record_an
             torch.ones(4, 4) @ torch.ones(4, 4)
         return sum(event.count for event in profiler.key_averages() if event.key == "aten::mm")
 
-    recorder = DispatchRecorder(StackBook(), TagBook(), list[BaseException]().append)
+    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(list[BaseException]().append))
     recorder.open(Part(), Living())
     during = products()
     recorder.close(Part(), "close")
@@ -194,7 +194,7 @@ def test_an_error_of_ours_is_handed_over_and_the_operator_has_its_result(monkeyp
 
 def test_events_balance_and_name_their_operator_and_what_was_going_on(errors: list[BaseException]) -> None:
     tags = TagBook()
-    recorder = DispatchRecorder(StackBook(), tags, errors.append)
+    recorder = DispatchRecorder(StackBook(), tags, Guard(errors.append))
     part = Part()
     recorder.open(part, Living())
     recorder.set_token(tags.begin_visit(1, Phase.FORWARD) + suffix(3))

@@ -39,7 +39,7 @@ class Living:
             yield from tensors
             with undisturbed() as nobody_else:
                 alone = nobody_else and not others_run_backward()
-                gradients = [grad_of(tensor) for tensor in tensors if is_leaf(tensor)] if alone else []
+                gradients = [_gradient_of(tensor) for tensor in tensors] if alone else []
             yield from (gradient for gradient in gradients if gradient is not None)
 
     def _walk(self) -> tuple[list[Any], list[Any]]:
@@ -59,3 +59,11 @@ class Living:
                 kept.append(thing)
         self._found = tensors, modules
         return self._found
+
+
+def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a leaf's gradient; None for a view that autograd refuses to look at, changed in place without it."""
+    try:
+        return grad_of(tensor) if is_leaf(tensor) else None
+    except RuntimeError:
+        return None
