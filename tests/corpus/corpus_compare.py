@@ -125,9 +125,14 @@ def _is_tolerated(key: str, first: Any, recorded: Any) -> bool:
         return bool([one for one in recorded if one != "sitecustomize._TorchWatch"] == first)
     if key.startswith("depth"):
         return bool(abs(first - recorded) <= DEPTH_TOLERANCE_FRAMES)
-    if key == "descriptors":  # those of a driver that has been profiled
+    if key == "descriptors":  # those of a driver that has been profiled, in a program that uses it
         new = Counter(recorded) - Counter(first)
-        return not Counter(first) - Counter(recorded) and all(one.startswith(DRIVER_DESCRIPTORS) for one in new)
+        uses_driver = any(one.startswith("/dev/nvidia") for one in first)
+        return (
+            uses_driver
+            and not Counter(first) - Counter(recorded)
+            and all(one.startswith(DRIVER_DESCRIPTORS) for one in new)
+        )
     if key == "warning_filters":  # what torch loads for its profiler and its compiler
         return bool([one for one in recorded if "sympy" not in one] == first)
     if key != "native_threads":

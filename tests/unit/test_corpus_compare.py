@@ -47,6 +47,10 @@ def with_state(**changes: object) -> Outcome:
             with_state(process={"native_threads": ["python"], "descriptors": ["/dev/null", "/x"]}),
             "end.process.descriptors: without [], with ['/x']",
         ),
+        (
+            with_state(process={"native_threads": ["python"], "descriptors": ["/dev/null", "pipe:[N]"]}),
+            "end.process.descriptors: without [], with ['pipe:[N]']",
+        ),
     ],
 )
 def test_what_a_recording_changes_is_told(recorded: Outcome, told: str) -> None:
