@@ -64,6 +64,29 @@ def test_a_long_log_goes_on_in_another_file(tmp_path: Path, monkeypatch: pytest.
     assert read_journal(tmp_path).notes == list(map(str, range(30)))
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("failure", [OSError(28, "no space"), KeyboardInterrupt()])
+def test_what_could_not_be_written_is_not_in_the_way_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, failure: BaseException
+) -> None:
+    writer = JournalWriter(tmp_path)
+    for _ in range(before):
+        writer.append(Part(notes=["before"]))
+    write = os.write
+
+    def fail(place: int, content: bytes) -> int:
+        write(place, content[:9])
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        with pytest.raises(type(failure)):
+            writer.append(Part(notes=["lost"]))
+    writer.append(Part(notes=["after"]))
+    journal = read_journal(tmp_path)
+    assert (journal.notes, journal.damaged) == (["before"] * before + ["after"], [])
+
+
 @pytest.mark.parametrize("kept", range(STEPS))
 def test_a_last_entry_that_was_cut_off_costs_itself_alone(tmp_path: Path, kept: int) -> None:
     whole = written(tmp_path).read_bytes()

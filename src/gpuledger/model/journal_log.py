@@ -66,22 +66,32 @@ class JournalLog:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         place = os.open(self._path, flags | (os.O_CREAT | os.O_EXCL if first else 0), 0o666)
         try:
-            found = os.fstat(place)
-            if not first and (found.st_ino, found.st_size) != (self._inode, self.size_bytes):
-                raise OSError(errno.ESTALE, "another process has written here", str(self._path))
-            self._inode = found.st_ino
-            self._write(place, MAGIC + entry if first else entry)
+            if first:
+                self._write(place, MAGIC + entry)
+            else:
+                self._write_next(place, entry)
+        except BaseException:  # a signal's handler may raise here too
+            if first:  # a file without an entry would be in the way of the next one
+                self._path.unlink()
+            raise
         finally:
             os.close(place)
 
-    def _write(self, place: int, content: bytes) -> None:
-        written = 0
+    def _write_next(self, place: int, entry: bytes) -> None:
+        found = os.fstat(place)
+        if (found.st_ino, found.st_size) != (self._inode, self.size_bytes):
+            raise OSError(errno.ESTALE, "another process has written here", str(self._path))
         try:
-            while written < len(content):  # not all at once where the disk is nearly full
-                written += os.write(place, content[written:])
-        except OSError:
+            self._write(place, entry)
+        except BaseException:  # half an entry would end the journal here
             os.ftruncate(place, self.size_bytes)
             raise
+
+    def _write(self, place: int, content: bytes) -> None:
+        self._inode = os.fstat(place).st_ino
+        written = 0
+        while written < len(content):  # not all at once where the disk is nearly full
+            written += os.write(place, content[written:])
         self.size_bytes += written
 
 
