@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from synthetic import load_run
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run import choose_directory, rank_directories, read_json, read_run, write_json, write_table
@@ -103,3 +107,22 @@ def test_tables_absent_damaged_or_of_other_columns(tmp_path: Path) -> None:
     (rank.directory / "names" / "part-00000.parquet").rename(rank.directory / "blocks" / "part-00000.parquet")
     with pytest.raises(InputError, match="blocks"):
         rank.table("blocks")
+
+
+def test_a_table_is_read_in_the_thread_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of pyarrow's that still holds a Python stream as the process ends would abort it."""
+    rank = load_run(tmp_path / "a.ledger").rank()
+    reading: set[int] = set()
+
+    class Stream(io.FileIO):
+        def readinto(self, buffer: Any) -> int | None:
+            reading.add(threading.get_ident())
+            return super().readinto(buffer)
+
+        def read(self, size: int | None = -1) -> Any:
+            reading.add(threading.get_ident())
+            return super().read(size)
+
+    monkeypatch.setattr("gpuledger.model.parquet_parts.open_regular", Stream)
+    assert rank.table("blocks").num_rows
+    assert reading == {threading.get_ident()}

@@ -74,7 +74,8 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table
         texts = [field.name for field in schema if str(field.type) == "string"]
         with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
             have = set(file.schema_arrow.names)
-            raw = file.read(columns=[name for name in schema.names if name in have])
+            # In this thread alone: one of pyarrow's that still holds the stream as Python ends aborts the process.
+            raw = file.read(columns=[name for name in schema.names if name in have], use_threads=False)
         return _checked(raw, table, schema, part.stat().st_size)
 
 

@@ -77,6 +77,7 @@ class Stopwatch:
             yield
         finally:
             done.set()
+            thread.join()
             self._left_s -= time.monotonic() - begun
 
     def _watch(self, done: threading.Event, left_s: float) -> None:
