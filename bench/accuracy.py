@@ -20,11 +20,11 @@ from typing import Any
 from environment import describe_environment
 from models import EIGHT
 
-from gpuledger.analyze.balance import build_balance
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.api import load
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.model.run import Rank
+from gpuledger.services.api import load
 
 HERE = Path(__file__).parent
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from environment import describe_environment, write_results
 
-from gpuledger.analyze.replay import AllocatorSettings
-from gpuledger.model.journal import Action, read_journal
-from gpuledger.virtual.allocator import CachingAllocator
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.model.journal.journal import Action, read_journal
+from gpuledger.simulate.allocator.allocator import CachingAllocator
 
 HERE = Path(__file__).parent
 STREAMS = HERE / "results" / "h200" / "estimate_truth"

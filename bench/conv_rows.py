@@ -1,4 +1,4 @@
-"""The tensors of a convolution that is told as one row of whole numbers (gpuledger.virtual.convolution_rows)."""
+"""The tensors of a convolution that is told as one row of whole numbers (gpuledger.simulate.convolutions)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.virtual.convolution_rows import COLUMNS, DTYPES, LAST, OTHER, PLACE
+from gpuledger.simulate.convolutions.convolution_rows import COLUMNS, DTYPES, LAST, OTHER, PLACE
 
 
 def arguments_of(row: Any, device: str) -> tuple[list[Any], tuple[Any, ...]]:

@@ -25,7 +25,7 @@ import torch
 from grid_train import COMBINATIONS, HELD_OUT
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.virtual.convolution_rows import COLUMNS, PLACE, Row, backward_row, forward_row
+from gpuledger.simulate.convolutions.convolution_rows import COLUMNS, PLACE, Row, backward_row, forward_row
 
 aten = torch.ops.aten
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ class Keep(TorchDispatchMode):
 
 def models_on_meta() -> Iterator[tuple[str, Callable[[], Any], tuple[int, ...]]]:
     """Yield name, builder and one input's shape of every model that is not to judge by."""
-    from gpuledger.virtual.card import let_torchvision_import
+    from gpuledger.simulate.gpu.card import let_torchvision_import
 
     let_torchvision_import()
     import timm
@@ -133,7 +133,8 @@ def list_training(name: str) -> dict[Row, None]:
 
 def follow(name: str, out: Path) -> None:
     """Follow a training on a virtual card in this process, and write the rows of its convolutions."""
-    from gpuledger.virtual import child, kernels, workspaces
+    from gpuledger.simulate.estimate import child
+    from gpuledger.simulate.gpu import kernels, workspaces
 
     forwards: dict[Row, None] = {}
     backwards: dict[Row, None] = {}

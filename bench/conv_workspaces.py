@@ -5,7 +5,7 @@ drawn from a wide distribution; and those of the trainings that estimates are ju
 ``aten::convolution_backward`` are called twice each: what the first call alone holds (plans that cuDNN gives up) is
 told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back.
 
-The result holds, for each case, its row (gpuledger.virtual.convolution_rows) and four streams of whole numbers (forward
+The result holds, for each case, its row (gpuledger.simulate.convolutions) and four streams of whole numbers (forward
 and backward, first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back.
 What is never given back is a result. ``state`` is 0 for a case that ran, 1 for one refused, 2 where memory ran out.
 
@@ -34,7 +34,7 @@ import torch
 from conv_rows import arguments_of, gradient_like
 from environment import describe_environment
 
-from gpuledger.virtual.convolution_rows import COLUMNS, FIRST, LAST, OTHER, PLACE, Row, backward_row
+from gpuledger.simulate.convolutions.convolution_rows import COLUMNS, FIRST, LAST, OTHER, PLACE, Row, backward_row
 
 HERE = Path(__file__).parent
 SHAPES = HERE / "conv_shapes.npz"

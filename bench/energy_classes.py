@@ -21,8 +21,8 @@ from environment import describe_environment, write_results
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from fit_power_model import BOOK, CARD, Measured, coefficients_of, held_out, measured_in, off_by, scaled_weights
 
-from gpuledger.operators.contents import read_parquet
-from gpuledger.virtual.cards import find_card
+from gpuledger.ops.database.contents import read_parquet
+from gpuledger.simulate.catalogue import find_card
 
 DRAWS = 4000
 

@@ -23,8 +23,8 @@ import pynvml
 import torch
 from environment import describe_environment, write_results
 
-from gpuledger.collect.sensors import CardSensors
-from gpuledger.collect.ticks import Edge, find_edge, measure_window
+from gpuledger.cards.sensors import CardSensors
+from gpuledger.cards.ticks import Edge, find_edge, measure_window
 
 ASIDE_S, IDLE_S = 0.35, 0.8
 """How far the outer windows' edges lie from a burst, and how long the idle card is measured between bursts."""

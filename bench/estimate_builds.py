@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from environment import describe_environment, write_results
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.api import load
-from gpuledger.model.journal import Action, read_journal
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.model.journal.journal import Action, read_journal
+from gpuledger.services.api import load
 
 HERE = Path(__file__).parent
 TRAININGS = (

@@ -53,9 +53,9 @@ def train(combination: Combination, directory: Path, keep: Path, timeout_s: floa
 
 
 def _peak(run: Path, journal: Path) -> dict[str, Any]:
-    from gpuledger.analyze.breakdown import break_down
-    from gpuledger.analyze.instant import find_peak
-    from gpuledger.api import load
+    from gpuledger.analyze.memory.breakdown import break_down
+    from gpuledger.analyze.memory.instant import find_peak
+    from gpuledger.services.api import load
 
     rank = load(run).rank(0)
     join_parts(run / "rank-0" / "journal", journal)
@@ -69,7 +69,7 @@ def _peak(run: Path, journal: Path) -> dict[str, Any]:
 
 
 def _profiles() -> Any:
-    from gpuledger.collect.calibrate import cache_path, read_profiles
+    from gpuledger.collect.sampling.calibrate import cache_path, read_profiles
 
     return read_profiles(cache_path())[0]
 
@@ -106,12 +106,12 @@ def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: floa
 
 def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
     """Return what the same script would hold, followed on this machine without a card."""
-    from gpuledger.analyze.breakdown import break_down
-    from gpuledger.analyze.instant import find_peak
+    from gpuledger.analyze.memory.breakdown import break_down
+    from gpuledger.analyze.memory.instant import find_peak
     from gpuledger.errors import GpuLedgerError
-    from gpuledger.virtual.alloc_conf import parse_alloc_conf
-    from gpuledger.virtual.cards import find_card
-    from gpuledger.virtual.run import Order, estimate_program
+    from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
+    from gpuledger.simulate.catalogue import find_card
+    from gpuledger.simulate.estimate.run import Order, estimate_program
 
     program = (str(HERE / "grid_train.py"), combination.name)
     order = Order(program, find_card("h200"), settings=parse_alloc_conf(combination.allocator))
@@ -202,7 +202,7 @@ def summarize(combinations: dict[str, Any]) -> dict[str, Any]:
 
 def above_upper_ends(combinations: dict[str, Any], level: float = LEVEL) -> dict[str, Any]:
     """Return which share of truths lies above the upper end, by all errors and by the other models' alone."""
-    from gpuledger.virtual.fit import excess_factor, worst_by_model
+    from gpuledger.simulate.estimate.fit import excess_factor, worst_by_model
 
     held: dict[str, dict[str, float]] = {}
     for name, one in combinations.items():
@@ -230,7 +230,7 @@ def above_upper_ends(combinations: dict[str, Any], level: float = LEVEL) -> dict
 
 def sum_up_again(out: Path) -> None:
     """Take the upper ends that ``out`` holds anew from the present interval, and sum it up."""
-    from gpuledger.virtual.fit import upper_factor
+    from gpuledger.simulate.estimate.fit import upper_factor
 
     results = json.loads(out.read_text(encoding="utf-8"))
     for one in results["combinations"].values():

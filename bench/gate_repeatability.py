@@ -19,7 +19,7 @@ import torch
 from environment import ROOT, describe_environment, write_results
 
 import gpuledger
-from gpuledger.analyze.metrics import measure, metric_devices
+from gpuledger.analyze.compare.metrics import measure, metric_devices
 from gpuledger.integrations.pytest_measure import measure_test
 from gpuledger.integrations.step_energy import card_energy_counter, measure_call_energy
 

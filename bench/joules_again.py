@@ -15,13 +15,13 @@ from typing import Any
 from environment import describe_environment, write_results
 
 from gpuledger import load
-from gpuledger.analyze.energy import break_down_energy
-from gpuledger.analyze.measured_watts import MANIFEST_KEY
-from gpuledger.analyze.power_model import MANIFEST_KEY as MODEL_KEY
-from gpuledger.analyze.power_model import model_to_json
+from gpuledger.analyze.operator_work.measured_watts import MANIFEST_KEY
+from gpuledger.analyze.operator_work.power_model import MANIFEST_KEY as MODEL_KEY
+from gpuledger.analyze.operator_work.power_model import model_to_json
+from gpuledger.analyze.step.energy import break_down_energy
 from gpuledger.model.run import Rank
-from gpuledger.operators.power import find_power_model
-from gpuledger.operators.watts import shipped
+from gpuledger.ops.predict.power import find_power_model
+from gpuledger.ops.predict.watts import shipped
 
 
 def told_again(rank: Rank) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import pynvml
 import torch
 from environment import describe_environment, write_results
 
-from gpuledger.collect.sensors import CardSensors
+from gpuledger.cards.sensors import CardSensors
 
 LOAD = """
 import torch

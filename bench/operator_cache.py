@@ -23,16 +23,16 @@ import torch
 from environment import describe_environment, write_results
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.again import step_of
-from gpuledger.operators.captures import asked_for, capture_model
-from gpuledger.operators.copies import make_copies
-from gpuledger.operators.describe import key_of
-from gpuledger.operators.method import Method, Mode, mode_weights
-from gpuledger.operators.one import measure_one
-from gpuledger.operators.place import Place, find_place
-from gpuledger.operators.wanted import Wanted
-from gpuledger.operators.whole import measure_whole
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.method import Method, Mode, mode_weights
+from gpuledger.ops.measure.captured_models import step_of
+from gpuledger.ops.measure.copies import make_copies
+from gpuledger.ops.measure.one import measure_one
+from gpuledger.ops.measure.place import Place, find_place
+from gpuledger.ops.measure.whole import measure_whole
+from gpuledger.ops.workloads.captures import asked_for, capture_model
+from gpuledger.ops.workloads.describe import key_of
+from gpuledger.ops.workloads.workload_spec import Wanted
 
 WAYS = ("hot", "rotating", "by_reuse", "predecessor", "chain")
 HELD_CYCLES = 600_000

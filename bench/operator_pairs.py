@@ -29,21 +29,21 @@ from torch import nn
 
 from gpuledger.cli.ops.compare import document_of
 from gpuledger.errors import GpuLedgerError
-from gpuledger.operators.again import step_of
-from gpuledger.operators.book import Book, open_book
-from gpuledger.operators.captures import asked_for, capture_model, name_of_capture
-from gpuledger.operators.choose import open_shelf, stand_in
-from gpuledger.operators.compare import Pair, Whole
-from gpuledger.operators.fill import energy_tasks_of, fill
-from gpuledger.operators.measure import measure
-from gpuledger.operators.method import Method
-from gpuledger.operators.names import name_kernels
-from gpuledger.operators.place import Place, find_place
-from gpuledger.operators.statistics import Spread
-from gpuledger.operators.sum import sum_up
-from gpuledger.operators.wanted import Wanted
-from gpuledger.operators.whole import measure_whole
-from gpuledger.operators.workload import MODES, Workload, read_workload, to_json
+from gpuledger.ops.database.book import Book, open_book
+from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.statistics import Spread
+from gpuledger.ops.measure.captured_models import step_of
+from gpuledger.ops.measure.fill import energy_tasks_of, fill
+from gpuledger.ops.measure.measure import measure
+from gpuledger.ops.measure.names import name_kernels
+from gpuledger.ops.measure.place import Place, find_place
+from gpuledger.ops.measure.whole import measure_whole
+from gpuledger.ops.predict.choose import open_shelf, stand_in
+from gpuledger.ops.totals.compare import Pair, Whole
+from gpuledger.ops.totals.sum import sum_up
+from gpuledger.ops.workloads.captures import asked_for, capture_model, name_of_capture
+from gpuledger.ops.workloads.workload import MODES, Workload, read_workload, to_json
+from gpuledger.ops.workloads.workload_spec import Wanted
 
 ANCESTOR = (
     ("alexnet", 224), ("alexnet", 299), ("convnext_base", 224), ("convnext_base", 384), ("densenet121", 224),

@@ -13,12 +13,12 @@ from typing import Any
 
 from environment import describe_environment, write_results
 
-from gpuledger.operators.book import open_book
-from gpuledger.operators.card import hold_out, validate
-from gpuledger.operators.choose import open_shelf, roof_of_shelf
-from gpuledger.operators.fit import fit
-from gpuledger.operators.predict import FittedPredictor
-from gpuledger.operators.workload import read_workload
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.predict.accuracy import hold_out, validate
+from gpuledger.ops.predict.choose import open_shelf, roof_of_shelf
+from gpuledger.ops.predict.fit import fit
+from gpuledger.ops.predict.predict import FittedPredictor
+from gpuledger.ops.workloads.workload import read_workload
 
 
 def main() -> None:

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from environment import describe_environment, write_results
 
-from gpuledger.operators.copies import make_copies
-from gpuledger.operators.method import Method, Mode
-from gpuledger.operators.one import measure_one
-from gpuledger.operators.place import Place, find_place
-from gpuledger.operators.records import Record
-from gpuledger.operators.statistics import mean_within_3_sigma
-from gpuledger.operators.workload import read_workload
+from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.database.statistics import mean_within_3_sigma
+from gpuledger.ops.measure.copies import make_copies
+from gpuledger.ops.measure.one import measure_one
+from gpuledger.ops.measure.place import Place, find_place
+from gpuledger.ops.workloads.workload import read_workload
 
 
 def apart(first: list[Record], second: list[Record], name: str) -> dict[str, float] | None:

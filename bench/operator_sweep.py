@@ -19,16 +19,16 @@ from pathlib import Path
 
 from environment import describe_environment, write_results
 
-from gpuledger.operators.book import open_book
-from gpuledger.operators.chains import fill_around
-from gpuledger.operators.features import shape_family
-from gpuledger.operators.measure import Task, measure
-from gpuledger.operators.method import Method, Mode
-from gpuledger.operators.names import name_kernels
-from gpuledger.operators.place import find_place
-from gpuledger.operators.plan import missing_tasks
-from gpuledger.operators.sweep import Grid, sweep
-from gpuledger.operators.workload import SUFFIX, read_workload
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.measure.chains import fill_around
+from gpuledger.ops.measure.measure import Task, measure
+from gpuledger.ops.measure.names import name_kernels
+from gpuledger.ops.measure.place import find_place
+from gpuledger.ops.measure.plan import missing_tasks
+from gpuledger.ops.predict.features import shape_family
+from gpuledger.ops.predict.sweep import Grid, sweep
+from gpuledger.ops.workloads.workload import SUFFIX, read_workload
 
 NAMES_S = 0.012
 """What naming the kernels of one operator takes, about."""

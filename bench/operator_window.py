@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from environment import describe_environment, write_results
 
-from gpuledger.collect.ticks import find_edge
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.blocks import Load, between_ticks
-from gpuledger.operators.copies import make_copies
-from gpuledger.operators.method import Method, Mode
-from gpuledger.operators.place import find_place
-from gpuledger.operators.runners import make_runner
+from gpuledger.cards.ticks import find_edge
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.measure.blocks import Load, between_ticks
+from gpuledger.ops.measure.copies import make_copies
+from gpuledger.ops.measure.place import find_place
+from gpuledger.ops.measure.runners import make_runner
 
 LENGTHS_S = (0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 REPEATS = 8

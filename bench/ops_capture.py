@@ -17,12 +17,12 @@ from typing import Any
 from environment import describe_environment
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.capture import Capture
-from gpuledger.operators.captures import Asked, Place, capture_model, place_named
-from gpuledger.operators.models import parse_model
-from gpuledger.operators.rebuild import rebuild
-from gpuledger.operators.steps import parse_inputs
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.workloads.capture import Capture
+from gpuledger.ops.workloads.captures import Asked, Place, capture_model, place_named
+from gpuledger.ops.workloads.models import parse_model
+from gpuledger.ops.workloads.rebuild import rebuild
+from gpuledger.ops.workloads.steps import parse_inputs
 
 MODELS = [
     "torchvision:resnet50",

@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 from environment import describe_environment, write_results
 
-from gpuledger.operators.book import Book, open_book
-from gpuledger.operators.records import Record
+from gpuledger.ops.database.book import Book, open_book
+from gpuledger.ops.database.records import Record
 
 MODELS = ("torchvision:resnet18@32x3x32x32", "torchvision:resnet34@32x3x56x56")
 BEFORE_KILL = 5
@@ -110,7 +110,7 @@ def kept(records: list[Record]) -> dict[str, Any]:
 
 def windows_of(folder: Path) -> dict[str, Any] | None:
     """Return each worker's windows in the campaign's own run, and how many of them overlap; None without a card."""
-    from gpuledger.api import load
+    from gpuledger.services.api import load
 
     ledgers = sorted((folder / "out").glob("campaign-*.ledger"))
     if not ledgers:

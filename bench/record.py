@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from environment import describe_environment
 
-from gpuledger.model.journal import read_journal
+from gpuledger.model.journal.journal import read_journal
 
 MODELS = ("resnet50", "gpt2", "lstm", "gan")
 LIMIT_BYTES = 1 << 20

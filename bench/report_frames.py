@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from environment import describe_environment
 
-from gpuledger.report.data import gather
-from gpuledger.report.html import render_html
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -30,7 +30,7 @@ from overhead import Rounds, Timer, run_window, summarize_ratios, synchronizer
 from torch import nn
 
 import gpuledger
-from gpuledger.collect.scope_tracker import ScopeTracker
+from gpuledger.collect.attribution.scope_tracker import ScopeTracker
 
 SCOPES = 1_000
 ROUNDS = 10

@@ -27,12 +27,12 @@ import torch
 from environment import describe_environment, write_results
 from models import EIGHT
 
-from gpuledger.analyze.energy import break_down_energy
-from gpuledger.analyze.own_cost import own_cost
-from gpuledger.analyze.rates import find_rates
-from gpuledger.analyze.steps import step_times
-from gpuledger.analyze.times import break_down_time
-from gpuledger.api import load
+from gpuledger.analyze.step.energy import break_down_energy
+from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.rates import find_rates
+from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.services.api import load
 
 HERE = Path(__file__).parent
 PARTS = ("halves", "models", "zeus")
@@ -176,8 +176,8 @@ def against_zeus(seconds: float) -> dict[str, Any]:
         from zeus.monitor import ZeusMonitor
     except ImportError as error:
         return {"skipped": f"the package zeus cannot be imported: {error}"}
-    from gpuledger.collect.ticks import find_edge, measure_window
-    from gpuledger.operators.place import find_place
+    from gpuledger.cards.ticks import find_edge, measure_window
+    from gpuledger.ops.measure.place import find_place
 
     card = find_place("cuda:0", force=True).sensors
     if card is None:

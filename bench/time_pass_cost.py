@@ -29,8 +29,8 @@ from infer_one import ARGUMENTS
 from models import EIGHT, MODELS
 from time_pass_ways import FURTHER, LOGGED, RESULTS, TELLING, WAYS, Step, Way
 
-from gpuledger.collect import torch_private
-from gpuledger.model.journal import ActivityKind
+from gpuledger.collect.adapter import torch_private
+from gpuledger.model.journal.journal import ActivityKind
 
 CASES = "neumf-training-4096,llama-training-1,vit-training-2,resnet50-inference-1"
 SPINE = ",".join(f"{model}-{mode}-0" for mode in ("training", "inference") for model in EIGHT)

@@ -16,11 +16,11 @@ from torch import nn
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
 
-from gpuledger.collect import kineto as our_kineto
-from gpuledger.collect import torch_private
-from gpuledger.collect.rank_journal import RankJournal
-from gpuledger.collect.roster import Roster
-from gpuledger.collect.time_pass import TimePass
+from gpuledger.collect.adapter import kineto as our_kineto
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.passes.time_pass import TimePass
 
 Step = Callable[[], None]
 Way = Callable[[], AbstractContextManager[Step | None]]

@@ -23,8 +23,8 @@ import torch
 from environment import describe_environment, write_results
 
 import gpuledger
-import gpuledger.watching
-from gpuledger.analyze.live import to_numbers
+import gpuledger.services.watching
+from gpuledger.analyze.memory.live import to_numbers
 
 MIB = 1 << 20
 LOAD = """
@@ -62,7 +62,7 @@ def begin(source: str, *words: str, **environment: str) -> subprocess.Popen[str]
     return program
 
 
-def sampler_facts(watch: gpuledger.watching.Watch, seconds: float) -> dict[str, Any]:
+def sampler_facts(watch: gpuledger.services.watching.Watch, seconds: float) -> dict[str, Any]:
     """Return what the sampler said of itself."""
     facts = dict(watch.run().rank().manifest["sampler"])
     due = facts["readings"] + facts["missed"]

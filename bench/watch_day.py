@@ -21,9 +21,9 @@ from environment import ROOT, describe_environment, write_results
 sys.path.insert(0, str(ROOT / "tests"))
 from simulated_card import MS, START_NS, Clock, SimulatedCard, order
 
-from gpuledger.analyze.posting import post_rank
-from gpuledger.collect.watch_process import Sampler
-from gpuledger.model.journal import JournalWriter, write_compressed
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.collect.sampling.watch_process import Sampler
+from gpuledger.model.journal.journal import JournalWriter, write_compressed
 
 MIB = 1 << 20
 

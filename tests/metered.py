@@ -10,7 +10,7 @@ from stubbed import with_stub
 
 LAUNCHER = """
 import sys
-from gpuledger.collect import nvml
+from gpuledger.cards import nvml
 nvml.DRIVER_NODES = ("/",)
 from gpuledger.cli.main import main
 main()
@@ -18,7 +18,8 @@ main()
 """``gpuledger`` on a machine whose driver is the stub."""
 
 PRETEND = """
-from gpuledger.collect import energy_cards, energy_pass
+from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes import energy_pass
 energy_cards.cards_in_use = lambda: [(-1, "GPU-stub-0")]
 energy_pass.LENGTH_NS = {length_ns}
 """
@@ -27,7 +28,7 @@ energy_pass.LENGTH_NS = {length_ns}
 RECORDED = """
 import json
 import gpuledger
-from gpuledger.collect import nvml
+from gpuledger.cards import nvml
 nvml.DRIVER_NODES = ("/",)
 with gpuledger.record("all", passes="memory,energy,time") as recording:
     for _ in range({count}):

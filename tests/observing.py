@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpuledger.collect.instrument import Observation, Observer
+from gpuledger.collect.adapter.instrument import Observation, Observer
 
 
 class Seen:

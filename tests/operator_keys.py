@@ -2,7 +2,7 @@
 
 import torch
 
-from gpuledger.model.operator_key import OperatorKey
+from gpuledger.operator_key import OperatorKey
 
 
 def described(value):

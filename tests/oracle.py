@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.collect.guard import Guard
-from gpuledger.collect.modules import ModuleTracker
-from gpuledger.collect.phases import Phases
-from gpuledger.collect.roster import Roster
-from gpuledger.collect.tags import TagBook
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.modules import ModuleTracker
+from gpuledger.collect.attribution.phases import Phases
+from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import Part
+from gpuledger.model.journal.journal import Part
 
 OUTSIDE = "(outside)"
 ANY = "(a parameter's gradient: its owner is told by identity)"

@@ -190,7 +190,7 @@ def step():
     net.zero_grad()
     net(torch.randn(4, 8)).sum().backward()
     return net.weight.grad.sum().item()
-session = sys.modules["gpuledger.collect.session"]
+session = sys.modules["gpuledger.collect.session.session"]
 for number in range(12):
     print(step())
     if session._session is not None:
@@ -204,8 +204,9 @@ from torch import nn
 torch.manual_seed(0)
 net = nn.Linear(8, 2)
 sgd = torch.optim.SGD(net.parameters(), lr=0.1)
-session = sys.modules["gpuledger.collect.session"]
-from gpuledger.collect import out_of_memory, torch_private
+session = sys.modules["gpuledger.collect.session.session"]
+from gpuledger.collect.memory import out_of_memory
+from gpuledger.collect.adapter import torch_private
 observers = []
 torch_private.watch_out_of_memory = observers.append
 torch_private.light_snapshot = lambda: {"segments": [{"device": 0, "blocks": [{"state": "inactive", "size": 5}]}]}

@@ -35,11 +35,13 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.optim import optimizer as optimizers  # noqa: E402
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noqa: E402
 
-from gpuledger.collect import bootstrap, scopes, user_profiler  # noqa: E402
-from gpuledger.collect import session as sessions  # noqa: E402
-from gpuledger.collect.launch import Order, begin_run  # noqa: E402
+from gpuledger.collect.adapter import user_profiler  # noqa: E402
+from gpuledger.collect.attribution import scopes  # noqa: E402
+from gpuledger.collect.launch import bootstrap  # noqa: E402
+from gpuledger.collect.launch.launch import Order, begin_run  # noqa: E402
+from gpuledger.collect.session import session as sessions  # noqa: E402
 from gpuledger.errors import GpuLedgerError  # noqa: E402
-from gpuledger.model.journal import read_journal  # noqa: E402
+from gpuledger.model.journal.journal import read_journal  # noqa: E402
 
 for _name in ("asked", "memory_dispatch"):
     importlib.import_module(f"gpuledger.collect.{_name}")
@@ -175,23 +177,27 @@ def forked(program: Program, code: Any, target: tuple[int, str] | None = None, *
     return found
 
 
-_TRACKER = "gpuledger.collect.scope_tracker"
+_ROOM = "gpuledger.collect.attribution"
+_TRACKER = f"{_ROOM}.scope_tracker"
 UNGUARDED = {
-    "gpuledger.collect.scopes": "The program calls it itself, recorded or not; what records is asked below a guard.",
-    ("gpuledger.collect.memory_dispatch", "_Mode.__torch_dispatch__"): "Its first line is the program's own operator.",
-    ("gpuledger.collect.communication", "CommunicationMarks._wrapped.marked"): "Only calls what is guarded.",
+    f"{_ROOM}.scopes": "The program calls it itself, recorded or not; what records is asked below a guard.",
+    ("gpuledger.collect.memory.dispatch", "_Mode.__torch_dispatch__"): "Its first line is the program's own operator.",
+    (
+        "gpuledger.collect.attribution.communication",
+        "CommunicationMarks._wrapped.marked",
+    ): "Only calls what is guarded.",
     (
         _TRACKER,
         "ScopeTracker._make_runner.run",
     ): "Beside guarded parts calls the program's function, and leaves its scope.",
     (_TRACKER, "_run_told"): "Calls the program's function, and leaves its scope.",
-    ("gpuledger.collect.guard", "forget_own_frames"): "The guard itself, with an error of the program in hand.",
-    ("gpuledger.collect.guard", "_is_our_file"): "The guard itself, with an error of the program in hand.",
+    ("gpuledger.collect.adapter.guard", "forget_own_frames"): "The guard itself, with an error of the program in hand.",
+    ("gpuledger.collect.adapter.guard", "_is_our_file"): "The guard itself, with an error of the program in hand.",
     (
-        "gpuledger.collect.inference_blocks",
+        "gpuledger.collect.adapter.inference_blocks",
         "InferenceBlocks._left",
     ): "Puts right what would break the program's operators.",
-    ("gpuledger.collect.ranks", "_end_begun"): "At exit: goes through a list, and what it calls is suppressed.",
+    ("gpuledger.collect.launch.ranks", "_end_begun"): "At exit: goes through a list, and what it calls is suppressed.",
 }
 """Modules, and functions of modules, in which an error reaches the program, and why none can be there."""
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuledger.collect.nvml import MemoryReading
-from gpuledger.collect.sensors import SensorReading
-from gpuledger.collect.tick_phase import TickPhase
-from gpuledger.collect.watch_process import Order, Sampler, World
+from gpuledger.cards.nvml import MemoryReading
+from gpuledger.cards.sensors import SensorReading
+from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.collect.sampling.watch_process import Order, Sampler, World
 from gpuledger.model.energy_window import TICK_NS
-from gpuledger.model.journal import Journal, JournalWriter, read_journal, write_compressed
+from gpuledger.model.journal.journal import Journal, JournalWriter, read_journal, write_compressed
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 START_NS = 1_700_000_000 * S

@@ -20,7 +20,7 @@ ACTIONS = (
     "snapshot",
     "oom",
 )
-"""torch's words by :class:`gpuledger.model.journal.Action`."""
+"""torch's words by :class:`gpuledger.model.journal.journal.Action`."""
 STATES = ("inactive", "active_allocated", "active_pending_free")
 START_US = 1_700_000_000_000_000
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from synthetic_lives import GIB, MIB, RECORDED_STEPS, START_NS, STEP_NS, Blocks, Order, draw_lives, place
 
 from gpuledger.model.accounts import CATEGORIES, PHASES
-from gpuledger.model.journal import REASONS, STEP_KINDS
+from gpuledger.model.journal.journal import REASONS, STEP_KINDS
 from gpuledger.model.run import Run, read_run, write_json, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 

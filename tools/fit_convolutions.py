@@ -1,8 +1,8 @@
-"""Makes src/gpuledger/virtual/convolutions.npz from bench/conv_workspaces.py's measurements.
+"""Makes src/gpuledger/simulate/convolutions/measured.npz from bench/conv_workspaces.py's measurements.
 
 The file holds what was measured for models' convolutions, by a digest of the shape, and for all other shapes a few
 trees an operation (scikit-learn's, needed here alone), written as plain arrays. Each leaf names a sum of terms
-(gpuledger.virtual.convolution_terms). The trainings that estimates are judged by have no part in either. ``--judge``
+(gpuledger.simulate.convolutions). The trainings that estimates are judged by have no part in either. ``--judge``
 fits without a fifth of the models and of the drawn shapes and says how far off those are.
 
 Usage: python tools/fit_convolutions.py [--judge OUT.json]
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.virtual import convolution_guess as guess
-from gpuledger.virtual.convolution_rows import FIRST, LAST, PLACE
-from gpuledger.virtual.convolution_terms import (
+from gpuledger.simulate.convolutions import convolution_guess as guess
+from gpuledger.simulate.convolutions.convolution_rows import FIRST, LAST, PLACE
+from gpuledger.simulate.convolutions.convolution_terms import (
     DATA_GRADIENT,
     FORWARD,
     WEIGHT_GRADIENT,
@@ -34,7 +34,7 @@ from gpuledger.virtual.convolution_terms import (
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "bench" / "results" / "h200" / "conv_workspaces.npz"
-OUT = ROOT / "src" / "gpuledger" / "virtual" / "convolutions.npz"
+OUT = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
 TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT, SEED = 8, 3, 0.4, 0
 NEAR_ENOUGH = 0.003
 """Of sums within this share of data and result, the one that serves most shapes is taken."""

@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from gpuledger.analyze.launched_work import is_tf32, telling_work_of
-from gpuledger.analyze.power_model import NARROW, TF32, Coefficients
-from gpuledger.analyze.work_class import CLASSES, class_of
-from gpuledger.operators import watts
-from gpuledger.operators.contents import Contents, read_parquet
-from gpuledger.virtual.cards import Card, find_card
+from gpuledger.analyze.operator_work.power_model import NARROW, TF32, Coefficients
+from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
+from gpuledger.analyze.posting.launched_work import is_tf32, telling_work_of
+from gpuledger.ops.database.contents import Contents, read_parquet
+from gpuledger.ops.predict import watts
+from gpuledger.simulate.catalogue import Card, find_card
 
 F64 = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"
 CARD = "NVIDIA H200"
-TABLE = ROOT / "src" / "gpuledger" / "operators" / "power_model.json"
+TABLE = ROOT / "src" / "gpuledger" / "ops" / "predict" / "power_model.json"
 SOURCE = "fitted on operators of an NVIDIA H200"
 BEGIN = (0.17, 0.01, 0.63, 0.18, 0.07, 0.22, 0.47)
 FOUR_FIFTHS = (0.1, 0.9)

@@ -1,4 +1,4 @@
-"""Puts the grid's errors into src/gpuledger/virtual/errors.toml and docs/estimate.md, from bench/estimate_grid.py.
+"""Puts the grid's errors into simulate/estimate/errors.toml and docs/estimate.md, from bench/estimate_grid.py.
 
 Usage: python tools/make_estimate_doc.py [--check]
 """
@@ -15,14 +15,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from gpuledger.virtual.fit import excess_factor
+from gpuledger.simulate.estimate.fit import excess_factor
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "h200" / "estimate.json"
 HELD_OUT = RESULTS.with_name("estimate_held_out.json")
 NEW = RESULTS.with_name("estimate_new.json")
 PAGE = ROOT / "docs" / "estimate.md"
-ERRORS = ROOT / "src" / "gpuledger" / "virtual" / "errors.toml"
+ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "errors.toml"
 FIGURES = (("peak_allocated_bytes", "allocated"), ("peak_reserved_bytes", "reserved"), ("process_bytes", "process"))
 KINDS = ("followed", "guessed")
 SHARE_OF_TRAININGS = LEVEL = 0.95
@@ -89,10 +89,10 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any], new: dict[str, 
     upper = {kind: excess_factor(found, LEVEL) - 1 for kind, found in ratios.items()}
     versions = results["truth_on"]["versions"]["torch"], results["estimated_on"]["versions"]["torch"]
     words = (
-        f"**The interval** is made of our own errors (`virtual/errors.toml`): {len(held(every))} trainings on "
-        f"one {results['truth_on']['card']} with torch {versions[0]}, estimated on a machine without a card with torch "
-        f"{versions[1]}. {_where_from(sets)} The interval is that of the program's kind: where all workspaces follow a "
-        f"rule the truth was at most {excess['followed']:.1%} above the estimate, with cuDNN's layers, whose "
+        f"**The interval** is made of our own errors (`simulate/estimate/errors.toml`): {len(held(every))} trainings "
+        f"on one {results['truth_on']['card']} with torch {versions[0]}, estimated on a machine without a card with "
+        f"torch {versions[1]}. {_where_from(sets)} The interval is that of the program's kind: where all workspaces "
+        f"follow a rule the truth was at most {excess['followed']:.1%} above the estimate, with cuDNN's layers, whose "
         f"algorithms are guessed where their shapes were not measured, {excess['guessed']:.1%}. A program of yours is "
         "another model, so each of the kind's n models counts once, by its worst training: with probability p the next "
         "one lies below the ceil((n + 1) p)-th. So few models cannot tell 95%; beyond the largest seen, "

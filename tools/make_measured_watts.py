@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.work_class import CLASSES, class_of
-from gpuledger.operators.contents import Contents, read_parquet
-from gpuledger.operators.watts import groups_of, ratios_of, told_by_others, watts_of
+from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
+from gpuledger.ops.database.contents import Contents, read_parquet
+from gpuledger.ops.predict.watts import groups_of, ratios_of, told_by_others, watts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"

@@ -16,8 +16,8 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from gpuledger.model.run import read_run, write_json
-from gpuledger.report.data import gather
-from gpuledger.report.html import render_html
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.html import render_html
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "report.png"

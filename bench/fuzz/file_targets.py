@@ -179,9 +179,9 @@ def _book_parquet() -> bytes:
 @functools.cache
 def _book_files() -> tuple[bytes, bytes]:
     """Return a small book as SQLite and a workload of its operators."""
-    from gpuledger.operators.book import open_book
-    from gpuledger.operators.contents import contents_of, merge
-    from gpuledger.operators.workload import Layer, Use, Workload
+    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.database.contents import contents_of, merge
+    from gpuledger.ops.workloads.workload import Layer, Use, Workload
 
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -276,13 +276,13 @@ def _look_at_exchange(directory: Path, rng: random.Random) -> None:
 
 
 def _read_campaign(directory: Path, _rng: random.Random) -> None:
-    from gpuledger.operators.campaign_file import read_campaign
+    from gpuledger.ops.measure.campaign_file import read_campaign
 
     read_campaign(directory / "campaign.yml")
 
 
 def _read_calibration(directory: Path, _rng: random.Random) -> None:
-    from gpuledger.collect.calibrate import CardKey, load_profile, read_profiles
+    from gpuledger.collect.sampling.calibrate import CardKey, load_profile, read_profiles
 
     place = directory / "calibration.json"
     profiles, _ = read_profiles(place)

@@ -9,15 +9,15 @@ from gpuledger._version import __version__
 
 _PUBLIC = {
     "MemoryProfiler": "gpuledger.integrations.memory_profiler",
-    "diff": "gpuledger.api",
-    "estimate": "gpuledger.virtual.api",
-    "fake_output": "gpuledger.virtual.hints",
-    "find_batch": "gpuledger.virtual.api",
-    "load": "gpuledger.api",
+    "diff": "gpuledger.services.api",
+    "estimate": "gpuledger.simulate.estimate.api",
+    "fake_output": "gpuledger.simulate.gpu.hints",
+    "find_batch": "gpuledger.simulate.estimate.api",
+    "load": "gpuledger.services.api",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
-    "record": "gpuledger.api",
-    "scope": "gpuledger.collect.scopes",
-    "watch": "gpuledger.watching",
+    "record": "gpuledger.services.api",
+    "scope": "gpuledger.collect.attribution.scopes",
+    "watch": "gpuledger.services.watching",
 }
 
 __all__ = [

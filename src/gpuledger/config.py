@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.reading import parse_toml, read_limited
+from gpuledger.files.reading import parse_toml, read_limited
 
 PREFIX = "GPULEDGER_"
 

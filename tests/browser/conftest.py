@@ -14,8 +14,8 @@ from playwright.sync_api import sync_playwright
 from synthetic import make_run
 
 from gpuledger.model.run import read_run
-from gpuledger.report.data import gather
-from gpuledger.report.html import render_html
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from synthetic import load_run
 
-from gpuledger.analyze.diff import Diff, diff_runs
-from gpuledger.report.diff_html import render_diff
+from gpuledger.analyze.compare.diff import Diff, diff_runs
+from gpuledger.report.html.diff_html import render_diff
 
 if TYPE_CHECKING:
     from pathlib import Path

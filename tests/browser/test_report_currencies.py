@@ -8,7 +8,7 @@ import pytest
 from opened import Opened
 from synthetic_work import load_timed
 
-from gpuledger.analyze.times import TimeBreakdown, break_down_time
+from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.units import format_ns
 
 if TYPE_CHECKING:

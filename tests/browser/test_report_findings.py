@@ -8,7 +8,7 @@ import pytest
 from opened import Opened
 from recordings.load import post_recording
 
-from gpuledger.analyze.findings import Finding, find_findings
+from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.model.run import write_json
 from gpuledger.units import format_bytes
 

@@ -8,9 +8,9 @@ import pytest
 from opened import Opened
 from synthetic import load_run, make_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.summary import Summary, summarize
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.units import format_bytes, format_ns
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from synthetic import load_run
 
-from gpuledger.analyze.summary import summarize
-from gpuledger.report.data import gather
-from gpuledger.report.html import render_html
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
     from pathlib import Path

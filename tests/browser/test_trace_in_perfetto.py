@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from synthetic_work import load_timed
 
-from gpuledger.report.trace import Trace, build_trace, write_trace
+from gpuledger.report.trace.trace import Trace, build_trace, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -117,9 +117,9 @@ def _of_session(session: int) -> list[psutil.Process]:
 
 def _notes(run: Path) -> list[str]:
     """Return what is wrong with a run: that it cannot be read, or that the recorder had to give up."""
-    from gpuledger.api import load
     from gpuledger.errors import GpuLedgerError
-    from gpuledger.model.journal import OWN_ERROR
+    from gpuledger.model.journal.journal import OWN_ERROR
+    from gpuledger.services.api import load
 
     try:
         loaded = load(run)
@@ -225,10 +225,10 @@ def _begin_run(
     place: Place, script: Path, environment: dict[str, str], options: tuple[str, ...]
 ) -> tuple[dict[str, str], Callable[[int], None]]:
     """Return the environment that starts a recording, and what ends it, as the launcher has them."""
-    from gpuledger.api import settle
-    from gpuledger.collect.launch import Order, begin_run, child_environment, end_run
+    from gpuledger.collect.launch.launch import Order, begin_run, child_environment, end_run
     from gpuledger.config import resolve
     from gpuledger.model.run import rank_directories
+    from gpuledger.services.api import settle
 
     words = iter(options)
     flags: dict[str, Any] = {word.removeprefix("--"): next(words) for word in words}

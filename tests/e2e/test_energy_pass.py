@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 from metered import metered, metered_from_python
 
-from gpuledger.analyze.energy import break_down_energy, share_energy, step_energy
-from gpuledger.analyze.step_parts import step_parts
-from gpuledger.analyze.steps import step_times
-from gpuledger.analyze.times import break_down_time
-from gpuledger.api import load
+from gpuledger.analyze.step.energy import break_down_energy, share_energy, step_energy
+from gpuledger.analyze.step.step_parts import step_parts
+from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.times import break_down_time
 from gpuledger.cli.main import main
 from gpuledger.model.energy_window import ENERGY_MARKER, METERED_CARDS
 from gpuledger.model.run import Rank
+from gpuledger.services.api import load
 
 pytestmark = pytest.mark.torch
 

@@ -8,13 +8,13 @@ import pytest
 from programs import recorded as recorded_with
 from programs import write_script
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.rates import find_rates
-from gpuledger.analyze.side_by_side import lines_by
-from gpuledger.analyze.step_parts import step_parts
-from gpuledger.analyze.times import break_down_time
-from gpuledger.api import load
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.step.rates import find_rates
+from gpuledger.analyze.step.side_by_side import lines_by
+from gpuledger.analyze.step.step_parts import step_parts
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.services.api import load
 
 pytestmark = pytest.mark.torch
 

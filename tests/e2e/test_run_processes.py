@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from programs import TRAIN, bare, environment, execute, manifest, recorded, write_script
 
-from gpuledger.api import load
-from gpuledger.collect.bootstrap import bootstrap_directory
+from gpuledger.collect.launch.bootstrap import bootstrap_directory
+from gpuledger.services.api import load
 
 DISTRIBUTED = """
 import time
@@ -99,7 +99,7 @@ def test_a_shell_script_with_two_pythons(tmp_path: Path) -> None:
 
 
 def test_the_bootstrap_prints_its_place() -> None:
-    place = subprocess.check_output([sys.executable, "-m", "gpuledger.collect.bootstrap"], text=True).strip()
+    place = subprocess.check_output([sys.executable, "-m", "gpuledger.collect.launch.bootstrap"], text=True).strip()
     assert (Path(place) / "sitecustomize.py").is_file()
     assert place == bootstrap_directory()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, manifest, recorded, write_script
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.api import load
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.services.api import load
 
 START_UP_LIMIT_S = 0.4
 """Twice what is aimed at: the machine may be busy."""

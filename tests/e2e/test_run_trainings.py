@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from programs import COMPILER_ASIDE, Ended, recorded, write_script
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import resolve_instant
-from gpuledger.api import load
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.model.run import Rank
+from gpuledger.services.api import load
 
 pytestmark = pytest.mark.torch
 

@@ -9,9 +9,9 @@ import pytest
 from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, environment, manifest, write_script
 from programs import recorded as recorded_with
 
-from gpuledger.analyze.times import break_down_time
-from gpuledger.api import load
+from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import Rank
+from gpuledger.services.api import load
 
 pytestmark = pytest.mark.torch
 

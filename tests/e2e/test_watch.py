@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from programs import execute, manifest
 from stubbed import GPULEDGER, library_directory, watch, with_stub
 
-from gpuledger.analyze.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
-from gpuledger.analyze.watched import watched
-from gpuledger.api import load
+from gpuledger.analyze.samples.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
+from gpuledger.analyze.samples.watched import watched
 from gpuledger.cli.main import main
+from gpuledger.services.api import load
 
 BUSY = "import time; time.sleep(0.7)"
 
@@ -316,7 +316,8 @@ def test_a_full_disk_ends_the_samples_and_not_the_command(tmp_path: Path) -> Non
 
 VARIANTS = """
 import sys
-from gpuledger.cli import main, variants
+from gpuledger.cli import main
+from gpuledger.cli.record import variants
 variants.Idle.LONGEST_S = 0.5
 sys.argv[1:] = ["watch", "--out", "v", "--repeat", "2", "--", "sh", "-c", "echo 2000000000 > used; sleep 0.3"]
 main.main()

@@ -13,12 +13,12 @@ from programs import execute
 from stubbed import with_stub
 
 import gpuledger
-from gpuledger.analyze.watched import watched
-from gpuledger.api import load
-from gpuledger.collect import watcher as watchers
-from gpuledger.collect.watcher import Watcher
+from gpuledger.analyze.samples.watched import watched
+from gpuledger.collect.sampling import watcher as watchers
+from gpuledger.collect.sampling.watcher import Watcher
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.watching import WatchSettings, watch_command
+from gpuledger.services.api import load
+from gpuledger.services.watching import WatchSettings, watch_command
 
 SETTINGS = WatchSettings()
 
@@ -87,7 +87,7 @@ def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
     def refuse(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpuledger.watching.post_rank", refuse)
+    monkeypatch.setattr("gpuledger.services.watching.post_rank", refuse)
     with pytest.raises(ValueError, match="mine") as raised, gpuledger.watch("full"):
         raise ValueError("mine")
     assert raised.value.__notes__ == ["gpuledger: full.ledger could not be written: No space left on device"]

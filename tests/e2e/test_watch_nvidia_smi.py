@@ -10,8 +10,8 @@ import pytest
 from programs import Ended, environment, execute
 from stubbed import GPULEDGER
 
-from gpuledger.analyze.watched import watched
-from gpuledger.api import load
+from gpuledger.analyze.samples.watched import watched
+from gpuledger.services.api import load
 
 TOOL = """#!{python}
 import sys, time

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from programs import GPULEDGER, TRAIN, Ended, execute, manifest, recorded, write_script
 
-from gpuledger.api import load
 from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.services.api import load
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +19,7 @@ READS_AND_DIES = (
     TRAIN
     + """
 import os, subprocess, sys
-import gpuledger.collect.session as sessions
+import gpuledger.collect.session.session as sessions
 read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest['window']['last_step'])"
 for number in range(1, 5):
     step()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from programs import GPULEDGER, TRAIN, environment, execute, start, write_script
 
-from gpuledger.api import load
-from gpuledger.collect.parent_death import dying_with
+from gpuledger.processes.parent_death import dying_with
+from gpuledger.services.api import load
 
 SAYS_ITS_NUMBER = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from programs import GPULEDGER, TRAIN, execute, manifest, recorded, write_script
 
-from gpuledger.collect.run_manifest import readable
+from gpuledger.collect.launch.run_manifest import readable
 from gpuledger.errors import UsageError
 from gpuledger.model.run import choose_directory
 

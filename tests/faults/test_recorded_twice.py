@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from programs import TRAIN, bare, manifest, recorded, write_script
 
-from gpuledger.api import load
-from gpuledger.collect.outer_run import NOTE
+from gpuledger.collect.session.outer_run import NOTE
+from gpuledger.services.api import load
 
 pytestmark = pytest.mark.torch
 

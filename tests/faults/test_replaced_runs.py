@@ -11,13 +11,13 @@ import pytest
 from programs import GPULEDGER, TRAIN, environment, recorded, start, write_script
 
 import gpuledger.model.new_run as new_runs
-from gpuledger.api import load
-from gpuledger.collect.rank_journal import RankJournal
-from gpuledger.collect.ranks import claim_rank
-from gpuledger.collect.run_manifest import close_manifest, new_manifest
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.launch.ranks import claim_rank
+from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import UsageError
 from gpuledger.model.new_run import NewRun, RunReplacedError, find_run_id, make_run
 from gpuledger.model.run import choose_directory
+from gpuledger.services.api import load
 
 FORCED = ("-q", "--force", "--out", "keep")
 

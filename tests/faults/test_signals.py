@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from programs import GPULEDGER, TRAIN, environment, execute, manifest, recorded, signalled, start, write_script
 
-from gpuledger.api import load
+from gpuledger.services.api import load
 
 WAITS = """
 import os, signal, sys, time

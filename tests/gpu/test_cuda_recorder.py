@@ -22,8 +22,8 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gpuledger  # noqa: E402
-from gpuledger.analyze.breakdown import break_down  # noqa: E402
-from gpuledger.analyze.instant import find_peak, resolve_instant  # noqa: E402
+from gpuledger.analyze.memory.breakdown import break_down  # noqa: E402
+from gpuledger.analyze.memory.instant import find_peak, resolve_instant  # noqa: E402
 
 
 def record(tmp_path: Path, work: Any, **options: Any) -> Any:

@@ -22,8 +22,8 @@ pytestmark = [
 from programs import GPULEDGER, environment, write_script  # noqa: E402
 
 from gpuledger import load  # noqa: E402
-from gpuledger.analyze.times import break_down_time  # noqa: E402
-from gpuledger.analyze.work import names_of  # noqa: E402
+from gpuledger.analyze.step.times import break_down_time  # noqa: E402
+from gpuledger.analyze.step.work import names_of  # noqa: E402
 from gpuledger.model.run import Rank  # noqa: E402
 
 TRAIN = """

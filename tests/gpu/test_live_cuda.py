@@ -14,8 +14,8 @@ pytestmark = [
 from torch import nn  # noqa: E402
 
 from gpuledger import load  # noqa: E402
-from gpuledger.collect.asked import STEPS, Listener  # noqa: E402
-from gpuledger.collect.settings import RecordSettings  # noqa: E402
+from gpuledger.collect.launch.settings import RecordSettings  # noqa: E402
+from gpuledger.collect.session.on_demand import STEPS, Listener  # noqa: E402
 from gpuledger.live.watched_run import WatchedRun  # noqa: E402
 from gpuledger.model.run import write_json  # noqa: E402
 

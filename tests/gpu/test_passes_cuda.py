@@ -18,9 +18,9 @@ pytestmark = [
 from programs import GPULEDGER, environment, write_script  # noqa: E402
 
 from gpuledger import load  # noqa: E402
-from gpuledger.analyze.energy import break_down_energy  # noqa: E402
-from gpuledger.analyze.times import break_down_time  # noqa: E402
-from gpuledger.analyze.work import names_of, read_work  # noqa: E402
+from gpuledger.analyze.step.energy import break_down_energy  # noqa: E402
+from gpuledger.analyze.step.times import break_down_time  # noqa: E402
+from gpuledger.analyze.step.work import names_of, read_work  # noqa: E402
 
 TRAIN = """
     import torch, gpuledger

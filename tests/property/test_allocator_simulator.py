@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.analyze.replay import AllocatorSettings
-from gpuledger.model.journal import Action, Journal, read_journal
-from gpuledger.virtual.allocator import CachingAllocator
-from gpuledger.virtual.pools import Limits, OutOfMemoryError
-from gpuledger.virtual.what_if import rank_settings
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.model.journal.journal import Action, Journal, read_journal
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
+from gpuledger.simulate.estimate.what_if import rank_settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recordings"))
 from load import HERE, RECORDINGS, post_recording

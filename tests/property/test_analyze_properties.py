@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Life, block_rows, lives, segment_rows, to_table, written
 
-from gpuledger.analyze.balance import build_balance
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak, resolve_instant
-from gpuledger.analyze.live import distinct, running_sum
-from gpuledger.analyze.replay import NEVER
-from gpuledger.analyze.timeline import build_timeline, thin
-from gpuledger.analyze.tree import ModuleNode, module_tree
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak, resolve_instant
+from gpuledger.analyze.memory.live import distinct, running_sum
+from gpuledger.analyze.memory.timeline import build_timeline, thin
+from gpuledger.analyze.memory.tree import ModuleNode, module_tree
+from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.run import write_table
 from gpuledger.model.tables import TABLES
@@ -23,7 +23,7 @@ from gpuledger.model.tables import TABLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuledger.analyze.instant import Instant
+    from gpuledger.analyze.memory.instant import Instant
     from gpuledger.model.run import Rank
 
 Rows = list[dict[str, Any]]

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.analyze.posting import post_rank
+from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
-from gpuledger.model.journal import REASONS, STEP_KINDS, Action, BlockState, JournalWriter, Part
+from gpuledger.model.journal.journal import REASONS, STEP_KINDS, Action, BlockState, JournalWriter, Part
 from gpuledger.model.run import Rank
 
 MODULES = 3

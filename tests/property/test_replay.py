@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.analyze.replay import NEVER, AllocatorSettings, OpenState, replay
-from gpuledger.model.journal import Action
+from gpuledger.analyze.posting.replay import NEVER, AllocatorSettings, OpenState, replay
+from gpuledger.model.journal.journal import Action
 
 MIB = 1 << 20
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from snapshots import dumped, snapshot_of, some_frames
 from test_replay import Allocator, drive
 
-from gpuledger.analyze.replay import NEVER
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.formats.torch_snapshot import Snapshot, read_snapshot
-from gpuledger.model.journal import Action
+from gpuledger.model.journal.journal import Action
 
 ALL = 10**9
 

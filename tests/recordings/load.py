@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.posting import post_rank
+from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.model.run import Rank
 
 HERE = Path(__file__).parent

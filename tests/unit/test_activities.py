@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from traced import ENGINE, NODE, Trace
 
-from gpuledger.analyze.activities import SPAN_KINDS, OwnedSpans, own_spans
-from gpuledger.analyze.host_waits import host_waits
+from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spans
+from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
-from gpuledger.model.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part, journal_of
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part, journal_of
 
 
 def places(spans: OwnedSpans) -> list[tuple[str, int, str, int]]:

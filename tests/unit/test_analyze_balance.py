@@ -8,10 +8,10 @@ import synthetic
 from random_runs import to_table
 from synthetic import load_run, make_run
 
-from gpuledger.analyze.balance import Balance, build_balance
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.steps import step_times
-from gpuledger.analyze.summary import summarize
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.overview.balance import Balance, build_balance
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.step.steps import step_times
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.run import read_run, write_json, write_table
 

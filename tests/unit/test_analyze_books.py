@@ -8,11 +8,11 @@ import pytest
 from random_runs import Life, block_rows, to_table, written
 from synthetic import HOSTILE, load_run
 
-from gpuledger.analyze.breakdown import break_down, fold_path
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.live import read_lives
-from gpuledger.analyze.timeline import bands, build_timeline
-from gpuledger.analyze.tree import OUTSIDE_PATH, ROUNDING_PATH, ModuleNode, module_tree
+from gpuledger.analyze.memory.breakdown import break_down, fold_path
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.live import read_lives
+from gpuledger.analyze.memory.timeline import bands, build_timeline
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH, ModuleNode, module_tree
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.tables import TABLES

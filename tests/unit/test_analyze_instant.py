@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 from synthetic import STEP_NS, load_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak, resolve_instant, step_range
-from gpuledger.analyze.live import pick_device
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak, resolve_instant, step_range
+from gpuledger.analyze.memory.live import pick_device
 from gpuledger.errors import EmptyRunError, UsageError
 
 if TYPE_CHECKING:

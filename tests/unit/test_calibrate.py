@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.collect.calibrate import (
+from gpuledger.collect.sampling.calibrate import (
     Calibration,
     CardKey,
     Profile,
@@ -136,7 +136,7 @@ def test_an_interrupted_write_leaves_the_old_file(cache: Path, monkeypatch: pyte
     def break_off(*_: object, **__: object) -> None:
         raise OSError(28, "disk full")
 
-    monkeypatch.setattr("gpuledger.model.files.os.replace", break_off)
+    monkeypatch.setattr("gpuledger.files.writing.os.replace", break_off)
     found = lookup_or_measure(
         replace(KEY, card="NVIDIA A100"),
         "",

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpuledger.collect.calls import FirstCall, OutermostCalls
-from gpuledger.collect.instrument import Observation, Observer
-from gpuledger.collect.torch_entrances import module_call
+from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls
+from gpuledger.collect.adapter.instrument import Observation, Observer
+from gpuledger.collect.adapter.torch_entrances import module_call
 
 pytestmark = pytest.mark.torch
 

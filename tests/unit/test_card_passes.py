@@ -19,22 +19,22 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 
-from gpuledger.analyze.energy import EnergyBreakdown, break_down_energy
-from gpuledger.analyze.measured_watts import MANIFEST_KEY
-from gpuledger.analyze.metrics import headline
-from gpuledger.analyze.own_cost import own_cost
-from gpuledger.analyze.power_model import MANIFEST_KEY as MODEL_KEY
-from gpuledger.analyze.power_model import PowerModel, model_to_json
-from gpuledger.analyze.times import TimeBreakdown, break_down_time
-from gpuledger.analyze.tree import OUTSIDE_PATH
-from gpuledger.api import load
+from gpuledger.analyze.compare.metrics import headline
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.operator_work.measured_watts import MANIFEST_KEY
+from gpuledger.analyze.operator_work.power_model import MANIFEST_KEY as MODEL_KEY
+from gpuledger.analyze.operator_work.power_model import PowerModel, model_to_json
+from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
+from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.cli.main import main
 from gpuledger.model.run import KeptRank, Rank, read_json, write_json
-from gpuledger.operators.power import find_power_model
-from gpuledger.operators.watts import shipped
-from gpuledger.report.data import gather
-from gpuledger.report.payload import build_payload
-from gpuledger.report.tree import IDLE_PATH
+from gpuledger.ops.predict.power import find_power_model
+from gpuledger.ops.predict.watts import shipped
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.payload import build_payload
+from gpuledger.report.html.tree import IDLE_PATH
+from gpuledger.services.api import load
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "passes"
 NAMES = ("halves", "neumf-training")

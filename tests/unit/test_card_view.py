@@ -13,8 +13,8 @@ from watched_runs import watch_run
 
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
-from gpuledger.report.data import gather
-from gpuledger.report.payload import build_payload
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.payload import build_payload
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,11 +20,11 @@ from rich.cells import cell_len
 from synthetic import HOSTILE, make_run
 from watched_runs import watch_run
 
-from gpuledger.analyze.budget import Limit, check, limits_against, parse_allowed, parse_budget
-from gpuledger.analyze.first_budget import toml_text, write_budget
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.metrics import measure
-from gpuledger.analyze.tree import module_tree
+from gpuledger.analyze.compare.budget import Limit, check, limits_against, parse_allowed, parse_budget
+from gpuledger.analyze.compare.first_budget import toml_text, write_budget
+from gpuledger.analyze.compare.metrics import measure
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.tree import module_tree
 from gpuledger.cli.main import main
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.model.run import Run, read_json, read_run, write_json

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 from synthetic import load_run
 
-from gpuledger.cli import doctor
-from gpuledger.cli.doctor import Check, driver_checks, selftest_check, torch_checks
+from gpuledger.cards.probe import Card, Driver
 from gpuledger.cli.main import main
-from gpuledger.cli.selftest import compare, run_selftest
-from gpuledger.collect.probe import Card, Driver
+from gpuledger.cli.record import doctor
+from gpuledger.cli.record.doctor import Check, driver_checks, selftest_check, torch_checks
+from gpuledger.cli.record.selftest import compare, run_selftest
 
 H200 = Card(0, "NVIDIA H200", "GPU-1", 143_771 << 20, 618 << 20, 615 << 20, ())
 WITH_CARD = Driver("580.159", (H200,), None)

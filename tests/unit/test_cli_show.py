@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from rich.cells import cell_len
 from synthetic import make_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak, resolve_instant
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak, resolve_instant
 from gpuledger.cli.main import main
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
 from gpuledger.model.run import read_json, read_run, write_json, write_table

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 from synthetic import make_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.cli.main import main
+from gpuledger.export.sql import ask as ask_database
+from gpuledger.export.sql import open_database
 from gpuledger.model.run import read_run
-from gpuledger.model.sql import ask as ask_database
-from gpuledger.model.sql import open_database
 from gpuledger.model.tables import TABLES
 
 

@@ -16,15 +16,15 @@ from imports import DATA, make
 from synthetic import load_run
 from watched_runs import watch_run
 
-from gpuledger.analyze.compare import FIGURES, compare
-from gpuledger.analyze.watched import Watched, watched
+from gpuledger.analyze.compare.compare import FIGURES, compare
+from gpuledger.analyze.samples.watched import Watched, watched
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
 from gpuledger.model.run import Run, read_run
-from gpuledger.report.card_view import gather_cards
-from gpuledger.report.compare_table import comparison_lines
-from gpuledger.report.terminal import Terminal
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.html.card_view import gather_cards
+from gpuledger.report.text.compare_table import comparison_lines
 
 MIB = 1 << 20
 S = 10**9

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from recorded import record_run  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gpuledger.collect.torch_private import is_compilers_own  # noqa: E402
+from gpuledger.collect.adapter.torch_private import is_compilers_own  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -123,7 +123,7 @@ IMAGE_BYTES = 8 * 16 * 16 * 4
 def images_taken(convolutions: ModuleType, name: str, mode: str, count: int, place: Path) -> float:
     """What a layer takes at its peak, its output included, in images of its input's size: recorded by gpuledger."""
     import gpuledger
-    from gpuledger.analyze.instant import find_peak
+    from gpuledger.analyze.memory.instant import find_peak
 
     images, weight = torch.randn(count, 8, 16, 16), torch.randn(8, 8, 3, 3)
     with gpuledger.record("layer", out=place, devices="cpu") as recording:

@@ -136,8 +136,8 @@ def test_bytes_of_a_layer_and_the_peak_between_layers_are_told_apart(
 
 
 def test_the_times_of_a_script_are_a_time_log_to_gpuledger(tmp_path: Path, load: Load, network: Any) -> None:
-    from gpuledger import api
-    from gpuledger.analyze.time_logs import read_time_log
+    from gpuledger.analyze.step.time_logs import read_time_log
+    from gpuledger.services import api
 
     measure = load("measure")
     with torch.inference_mode():

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from synthetic import load_run
 from synthetic_work import load_timed
 
-from gpuledger.analyze.energy import break_down_energy
-from gpuledger.analyze.times import break_down_time
-from gpuledger.report.colors import PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
-from gpuledger.report.currencies import IDLE, Amount, amount_columns, owners_of
-from gpuledger.report.data import gather
-from gpuledger.report.payload import build_payload
-from gpuledger.report.tree import IDLE_PATH, Module, build_tree
+from gpuledger.analyze.step.energy import break_down_energy
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.report.base.colors import PHASE_COLORS, UNKNOWN_COLOR, phase_color, phase_order
+from gpuledger.report.html.currencies import IDLE, Amount, amount_columns, owners_of
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.payload import build_payload
+from gpuledger.report.html.tree import IDLE_PATH, Module, build_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

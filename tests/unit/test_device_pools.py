@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuledger.analyze.device_pools import find_pool_ids
-from gpuledger.model.journal import Journal, Part, journal_of
+from gpuledger.analyze.posting.device_pools import find_pool_ids
+from gpuledger.model.journal.journal import Journal, Part, journal_of
 from gpuledger.model.pools import UNKNOWN_POOL
 
 

@@ -19,16 +19,16 @@ from synthetic import HOSTILE, make_run
 from synthetic_work import load_timed
 from watched_runs import watch_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.diff import IDLE_MODULE, Change, Diff, PlaceDiff, diff_runs
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.metrics import KINDS, headline, measure
+from gpuledger.analyze.compare.diff import IDLE_MODULE, Change, Diff, PlaceDiff, diff_runs
+from gpuledger.analyze.compare.metrics import KINDS, headline, measure
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.run import KeptRank, Run, read_json, read_run, write_json, write_table
-from gpuledger.report.diff_text import head_rows
-from gpuledger.report.terminal import Terminal
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.diff_text import head_rows
 from gpuledger.units import format_bytes
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpuledger.analyze.energy import EnergyBreakdown, StepEnergy, apportion, weigh
-from gpuledger.analyze.measured_watts import MeasuredType, WattTable
-from gpuledger.analyze.work_class import CLASSES, class_of
-from gpuledger.report.phrases import energy_parts
+from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
+from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
+from gpuledger.analyze.step.energy import EnergyBreakdown, StepEnergy, apportion, weigh
+from gpuledger.report.base.phrases import energy_parts
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
 

@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.analyze.energy import break_down_energy  # noqa: E402 - it needs torch to be there
-from gpuledger.analyze.energy_posting import post_energy  # noqa: E402
-from gpuledger.collect import energy_cards, energy_pass  # noqa: E402
-from gpuledger.collect.energy_pass import EnergyPass  # noqa: E402
-from gpuledger.collect.rank_journal import RankJournal  # noqa: E402
+from gpuledger.analyze.posting.energy_posting import post_energy  # noqa: E402
+from gpuledger.analyze.step.energy import break_down_energy  # noqa: E402 - it needs torch to be there
+from gpuledger.collect.attribution.rank_journal import RankJournal  # noqa: E402
+from gpuledger.collect.passes import energy_cards, energy_pass  # noqa: E402
+from gpuledger.collect.passes.energy_pass import EnergyPass  # noqa: E402
 from gpuledger.model.energy_window import ENERGY_MARKER  # noqa: E402
-from gpuledger.model.journal import read_journal  # noqa: E402
+from gpuledger.model.journal.journal import read_journal  # noqa: E402
 from gpuledger.model.run import Rank, read_json, write_json  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -19,11 +19,11 @@ from synthetic import HOSTILE, make_run
 from torch.cuda import _memory_viz
 
 import gpuledger
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.live import allocated_curve, read_lives
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.live import allocated_curve, read_lives
 from gpuledger.cli.main import main
-from gpuledger.model.export_snapshot import snapshot_of
+from gpuledger.export.snapshot import snapshot_of
 from gpuledger.model.run import KeptRank, Rank, read_run
 
 

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 from synthetic import make_run
 
-from gpuledger import api
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError
+from gpuledger.files.writing import is_special, is_taken, output, refuse_links, replaced, write_whole
 from gpuledger.live.watched_run import WatchedRun
-from gpuledger.model.files import is_special, is_taken, output, refuse_links, replaced, write_whole
-from gpuledger.model.journal import JournalWriter, Part
+from gpuledger.model.journal.journal import JournalWriter, Part
 from gpuledger.model.run import LISTENING, read_json, read_run, write_json, write_rank_manifest, write_table
 from gpuledger.model.tables import TABLES
+from gpuledger.services import api
 
 SAFE = "the owner's own"
 """What a victim of a link holds before and after."""

@@ -14,9 +14,9 @@ from recordings.load import RECORDINGS, post_recording
 from synthetic import HOSTILE, make_run
 
 import gpuledger
-from gpuledger.analyze.families import find_families
-from gpuledger.analyze.findings import MOST, Finding, find_findings
-from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.memory.families import find_families
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
 from gpuledger.cli.main import main
 from gpuledger.model.run import Rank, read_json, read_run, write_json, write_table
 
@@ -119,8 +119,8 @@ def test_another_process_on_the_card_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hostile", [False, True])
 def test_the_payload_holds_them_with_the_runs_own_name(hostile: bool, tmp_path: Path) -> None:
-    from gpuledger.report.data import gather
-    from gpuledger.report.payload import build_payload
+    from gpuledger.report.html.data import gather
+    from gpuledger.report.html.payload import build_payload
 
     run = read_run(make_run(tmp_path / "a b.ledger", blocks=400, hostile_names=hostile))
     found = build_payload(gather(run, run.ranks))["views"][0]["findings"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from imports import DATA, check_views, make, read, rows, show, words
 
-from gpuledger.analyze.balance import build_balance
+from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.errors import InputError
 from gpuledger.formats.readers import find_format
 

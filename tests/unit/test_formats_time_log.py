@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imports import DATA, make
 
-from gpuledger.analyze.time_logs import is_time_log, read_time_log
+from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
 from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.formats.readers import find_format, read_files
-from gpuledger.report.time_plot import draw_batches, draw_layers
+from gpuledger.report.plots.time_plot import draw_batches, draw_layers
 
 LOGS = DATA / "time_log"
 TOTALS_MS = {

@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.collect import energy_cards, torch_private  # noqa: E402
-from gpuledger.collect.guard import Guard  # noqa: E402
-from gpuledger.collect.time_pass import TimePass  # noqa: E402
-from gpuledger.model.journal import ActivityKind, Part, journal_of  # noqa: E402
+from gpuledger.collect.adapter import torch_private  # noqa: E402
+from gpuledger.collect.adapter.guard import Guard  # noqa: E402
+from gpuledger.collect.passes import energy_cards  # noqa: E402
+from gpuledger.collect.passes.time_pass import TimePass  # noqa: E402
+from gpuledger.model.journal.journal import ActivityKind, Part, journal_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import load_run, make_run
 
-from gpuledger.cli.keywords import bar_panels, read_asked
+from gpuledger.cli.inspect.keywords import bar_panels, read_asked
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
-from gpuledger.report.bar_plot import KINDS, Panel, draw_bars, spread
+from gpuledger.report.plots.bar_plot import KINDS, Panel, draw_bars, spread
 
 pytest.importorskip("matplotlib")
 GIB = 1 << 30

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from random_runs import Life, block_rows, written
 from synthetic import make_run
 
-from gpuledger.analyze.instant import resolve_instant
-from gpuledger.analyze.unknown import list_unknown
+from gpuledger.analyze.memory.instant import resolve_instant
+from gpuledger.analyze.memory.unknown import list_unknown
 from gpuledger.cli.main import main
 from gpuledger.model.run import read_run
 
@@ -229,8 +229,8 @@ def test_a_stack_leads_to_the_line_of_the_program_itself(monkeypatch: pytest.Mon
     from random_runs import to_table
 
     from gpuledger.model.run import write_table
-    from gpuledger.report.terminal import Terminal
-    from gpuledger.report.unknown_text import unknown_lines
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.unknown_text import unknown_lines
 
     rows = block_rows([life(1 << 20), life(1 << 20), life(50)])
     rows[0]["stack_id"] = rows[1]["stack_id"] = 0
@@ -299,8 +299,8 @@ def test_unknown_refuses_what_it_cannot_do(runs: Path, words: list[object]) -> N
 
 
 def test_where_everything_has_a_name_it_is_said() -> None:
-    from gpuledger.report.terminal import Terminal
-    from gpuledger.report.unknown_text import unknown_lines
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.unknown_text import unknown_lines
 
     with written(block_rows([life(10, module=1)])) as rank:
         found = list_unknown(rank, resolve_instant(rank, "end"))

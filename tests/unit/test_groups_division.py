@@ -9,16 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Life, block_rows, lives, written
 
-from gpuledger.analyze.balance import build_balance
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.entries import Entry, classes_by_path, list_entries
-from gpuledger.analyze.instant import resolve_instant
-from gpuledger.analyze.keyword_groups import group_entries, group_rank
-from gpuledger.analyze.keyword_proposal import propose_keywords
-from gpuledger.analyze.live import device_indices
-from gpuledger.cli.keywords import read_keywords
+from gpuledger.analyze.keywords.keyword_file import (
+    OTHERS,
+    Dictionary,
+    Keyword,
+    KeywordGroup,
+    parse_keyword,
+    parse_keyword_file,
+)
+from gpuledger.analyze.keywords.keyword_groups import group_entries, group_rank
+from gpuledger.analyze.keywords.keyword_proposal import propose_keywords
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.entries import Entry, classes_by_path, list_entries
+from gpuledger.analyze.memory.instant import resolve_instant
+from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.cli.inspect.keywords import read_keywords
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.model.keywords import OTHERS, Dictionary, Keyword, KeywordGroup, parse_keyword, parse_keyword_file
 
 LETTERS = "ab:."
 names = st.text(LETTERS, max_size=6)

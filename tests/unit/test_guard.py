@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from gpuledger.collect import guard as guards
-from gpuledger.collect.guard import Guard, calling, describe, do_all, forget_own_frames, is_ours
-from gpuledger.collect.tags import base36
+from gpuledger.collect.adapter import guard as guards
+from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all, forget_own_frames, is_ours
+from gpuledger.collect.attribution.tags import base36
 from gpuledger.errors import UsageError
 
 pytestmark = pytest.mark.torch

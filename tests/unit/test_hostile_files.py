@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from gpuledger.analyze.budget import parse_budget
-from gpuledger.collect.calibrate import CardKey, load_profile
+from gpuledger.analyze.compare.budget import parse_budget
+from gpuledger.collect.sampling.calibrate import CardKey, load_profile
 from gpuledger.config import resolve
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.formats.readers import find_format, read_files
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.book import open_book, parse_url
-from gpuledger.operators.campaign_file import read_campaign
-from gpuledger.operators.contents import contents_of, write_parquet
-from gpuledger.operators.import_lists import read_list
-from gpuledger.operators.predict import load_model
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.workload import Use, Workload, read_workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import open_book, parse_url
+from gpuledger.ops.database.contents import contents_of, write_parquet
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.exchange.import_lists import read_list
+from gpuledger.ops.measure.campaign_file import read_campaign
+from gpuledger.ops.predict.predict import load_model
+from gpuledger.ops.workloads.workload import Use, Workload, read_workload
 
 KEY = OperatorKey("aten.relu.default", ({"shape": [2], "dtype": "float32", "stride": [1]},))
 ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 5})

@@ -20,14 +20,14 @@ import pytest
 from recordings.load import HERE, post_recording
 from synthetic import make_run
 
-from gpuledger import api
-from gpuledger.analyze.pass_energy import POWER
-from gpuledger.analyze.posting import post_rank
-from gpuledger.analyze.rates import find_rates
-from gpuledger.analyze.summary import summarize
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.posting.pass_energy import POWER
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.step.rates import find_rates
 from gpuledger.errors import InputError
-from gpuledger.model.journal_checks import read_checked
+from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.run import read_run
+from gpuledger.services import api
 
 LSTM = HERE / "lstm.npz"
 

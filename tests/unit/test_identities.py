@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from gpuledger.collect.identities import Sightings, storage_place
-from gpuledger.collect.roster import Roster
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.tensor_observations import Sightings, storage_place
 from gpuledger.model.accounts import Identity
-from gpuledger.model.journal import Part
+from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
 

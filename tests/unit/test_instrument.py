@@ -13,7 +13,7 @@ import observed_functions as functions
 import pytest
 from observing import Seen, observed, traceback_of
 
-from gpuledger.collect.instrument import CannotInstrumentError, Observation, Observer
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
 
 pytestmark = pytest.mark.torch
 

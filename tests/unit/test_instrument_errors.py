@@ -9,8 +9,8 @@ import observed_functions as functions
 import pytest
 from observing import Seen, observed, raises_here, traceback_of
 
-from gpuledger.collect import instrument
-from gpuledger.collect.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter import instrument
+from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
 
 pytestmark = pytest.mark.torch
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuledger.analyze.posting import is_posted
-from gpuledger.model import journal_log
-from gpuledger.model.journal import COLUMNS, JournalWriter, Part, journal_of, read_journal
+from gpuledger.analyze.posting.posting import is_posted
+from gpuledger.model.journal import log
+from gpuledger.model.journal.journal import COLUMNS, JournalWriter, Part, journal_of, read_journal
 from gpuledger.model.run import write_json
 
 STEPS = 5
@@ -56,7 +56,7 @@ def test_whole_parts_and_steps_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_a_long_log_goes_on_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuledger.model.journal.LARGEST_BYTES", 1000)
+    monkeypatch.setattr("gpuledger.model.journal.journal.LARGEST_BYTES", 1000)
     writer = JournalWriter(tmp_path)
     for number in range(30):
         writer.append(Part(notes=[str(number)]))
@@ -90,11 +90,11 @@ def test_what_could_not_be_written_is_not_in_the_way_of_the_next(
 @pytest.mark.parametrize("kept", range(STEPS))
 def test_a_last_entry_that_was_cut_off_costs_itself_alone(tmp_path: Path, kept: int) -> None:
     whole = written(tmp_path).read_bytes()
-    ends = [len(journal_log.MAGIC)]
+    ends = [len(log.MAGIC)]
     for step in range(STEPS):
         other = tmp_path / str(step)
         JournalWriter(other).append(part_of(step))
-        ends.append(ends[-1] + len((other / "00000.log").read_bytes()) - len(journal_log.MAGIC))
+        ends.append(ends[-1] + len((other / "00000.log").read_bytes()) - len(log.MAGIC))
     assert ends[-1] == len(whole)
     for size in {ends[kept] + 1, ends[kept] + 14, ends[kept + 1] - 1}:
         (tmp_path / "00000.log").write_bytes(whole[:size])
@@ -112,10 +112,10 @@ def test_a_last_entry_that_was_cut_off_costs_itself_alone(tmp_path: Path, kept: 
         lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
         lambda content: content[:200] + content[201:],
         lambda content: content + b"\xff" * 40,
-        lambda content: content + journal_log.pack_entry({}, {"ticks": 1 << 62}, []),
-        lambda content: content + journal_log.pack_entry({}, {"ticks": -1}, []),
-        lambda content: content + journal_log.pack_entry({}, {"no such table": 1}, []),
-        lambda content: content + journal_log.pack_entry({"names": 5}, {}, []),
+        lambda content: content + log.pack_entry({}, {"ticks": 1 << 62}, []),
+        lambda content: content + log.pack_entry({}, {"ticks": -1}, []),
+        lambda content: content + log.pack_entry({}, {"no such table": 1}, []),
+        lambda content: content + log.pack_entry({"names": 5}, {}, []),
     ],
 )
 def test_damage_is_named_and_what_lies_before_it_kept(harm: Callable[[bytes], bytes], tmp_path: Path) -> None:

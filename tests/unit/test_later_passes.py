@@ -11,14 +11,15 @@ import pytest
 import torch
 
 import gpuledger
-from gpuledger.analyze.own_cost import own_cost
-from gpuledger.analyze.posting import post_rank
-from gpuledger.analyze.times import break_down_time
-from gpuledger.collect import energy_cards, kineto, room, time_pass, torch_private
-from gpuledger.collect.energy_meter import EnergyMeter
-from gpuledger.collect.nvml import MemoryReading
-from gpuledger.collect.sensors import SensorReading
-from gpuledger.collect.tick_phase import TickPhase
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.cards.nvml import MemoryReading
+from gpuledger.cards.sensors import SensorReading
+from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.collect.adapter import kineto, torch_private
+from gpuledger.collect.passes import energy_cards, time_pass, timing_preconditions
+from gpuledger.collect.sampling.energy_meter import EnergyMeter
 from gpuledger.model.energy_window import METERED_CARDS
 
 pytestmark = pytest.mark.torch
@@ -29,31 +30,31 @@ GIB = 1 << 30
 @pytest.fixture
 def roomy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-a")])
-    monkeypatch.setattr(room.torch.cuda, "mem_get_info", lambda device_idx: (5 * GIB, 80 * GIB))
-    for name in room.OUTER_PROFILERS:
+    monkeypatch.setattr(timing_preconditions.torch.cuda, "mem_get_info", lambda device_idx: (5 * GIB, 80 * GIB))
+    for name in timing_preconditions.OUTER_PROFILERS:
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.usefixtures("roomy_card")
 def test_nothing_is_against_a_time_pass_where_there_is_room() -> None:
-    assert room.why_no_time_pass(1_000) is None
+    assert timing_preconditions.why_no_time_pass(1_000) is None
 
 
 @pytest.mark.usefixtures("roomy_card")
 def test_a_full_card_is_left_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room.torch.cuda, "mem_get_info", lambda device_idx: (GIB // 2, 80 * GIB))
-    assert room.why_no_time_pass(1_000) == "cuda:0 has 512.0 MiB left, and CUPTI needs room there"
+    monkeypatch.setattr(timing_preconditions.torch.cuda, "mem_get_info", lambda device_idx: (GIB // 2, 80 * GIB))
+    assert timing_preconditions.why_no_time_pass(1_000) == "cuda:0 has 512.0 MiB left, and CUPTI needs room there"
 
 
 @pytest.mark.usefixtures("roomy_card")
 def test_a_step_whose_trace_is_too_long_is_not_traced() -> None:
-    assert "2,000,000 allocations" in str(room.why_no_time_pass(2_000_000))
+    assert "2,000,000 allocations" in str(timing_preconditions.why_no_time_pass(2_000_000))
 
 
 @pytest.mark.usefixtures("roomy_card")
 def test_a_profiler_around_the_program_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
-    assert "below another profiler" in str(room.why_no_time_pass(1_000))
+    assert "below another profiler" in str(timing_preconditions.why_no_time_pass(1_000))
 
 
 @pytest.mark.usefixtures("roomy_card")
@@ -62,7 +63,7 @@ def test_captured_graphs_are_left_alone(pool: tuple[int, int], held: bool, monke
     monkeypatch.setattr(torch_private.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch_private, "find", lambda name: name)
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: {"segments": [{"segment_pool_id": pool}]})
-    assert ("CUDA graphs" in str(room.why_no_time_pass(1_000))) == held
+    assert ("CUDA graphs" in str(timing_preconditions.why_no_time_pass(1_000))) == held
 
 
 @pytest.mark.parametrize(("captured", "timed"), [((), [14, 15]), ((13, 14), [16, 17]), ((15,), [14, 15])])
@@ -153,7 +154,7 @@ def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only
 @pytest.mark.usefixtures("roomy_card")
 def test_outside_the_main_thread_there_is_no_time_pass_unasked() -> None:
     with ThreadPoolExecutor(1) as other:
-        why = other.submit(room.why_no_time_pass, 10).result()
+        why = other.submit(timing_preconditions.why_no_time_pass, 10).result()
     assert why is not None
     assert "other threads" in why
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.collect.launch import run_child
+from gpuledger.collect.launch.launch import run_child
 
 
 @pytest.fixture

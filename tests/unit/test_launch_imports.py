@@ -10,8 +10,8 @@ SHOW = """
 import os, sys
 sys.argv[1:] = ["run", "-q", "none.py"]
 os.fork = lambda: print(*sys.modules, flush=True) or os._exit(0)
-import gpuledger.collect.nvml, gpuledger.cli.run
-gpuledger.collect.nvml.open_nvml = lambda: type("Cards", (), {"card_uuids": lambda self: []})()
+import gpuledger.cards.nvml, gpuledger.cli.record.run
+gpuledger.cards.nvml.open_nvml = lambda: type("Cards", (), {"card_uuids": lambda self: []})()
 from gpuledger.cli.main import main
 main()
 """
@@ -19,5 +19,5 @@ main()
 
 def test_no_library_for_numbers_or_tables_is_loaded_before_the_program_starts(tmp_path: Path) -> None:
     loaded = subprocess.check_output([sys.executable, "-c", SHOW], text=True, cwd=tmp_path).split()
-    assert "gpuledger.collect.sampler" in loaded
+    assert "gpuledger.collect.sampling.sampler" in loaded
     assert not {"numpy", "pyarrow", "duckdb", "rich", "torch", "psutil", "gpuledger.analyze"} & set(loaded)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.collect.ranks import claim_rank
+from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.model.run import read_run
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuledger.analyze.card_samples import post_card_samples
-from gpuledger.collect import sampler as samplers
-from gpuledger.collect.nvml import MemoryReading
-from gpuledger.collect.sampler import CardSampler
-from gpuledger.model.journal import read_journal
+from gpuledger.analyze.posting.card_samples import post_card_samples
+from gpuledger.cards.nvml import MemoryReading
+from gpuledger.collect.sampling import sampler as samplers
+from gpuledger.collect.sampling.sampler import CardSampler
+from gpuledger.model.journal.journal import read_journal
 from gpuledger.model.run import SAMPLE_JOURNALS, Rank, read_json, write_json
 
 GIB = 1 << 30

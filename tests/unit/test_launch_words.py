@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.cli.run import command_of, split_line
-from gpuledger.collect.bootstrap import bootstrap_directory
-from gpuledger.collect.redact import HIDDEN, hide_credentials, redact
+from gpuledger.cli.record.run import command_of, split_line
+from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.errors import UsageError
+from gpuledger.redact import HIDDEN, hide_credentials, redact
 
 OURS = st.sampled_from([["-q"], ["--force"], ["--steps", "1:2"], ["--out", "x"], ["--no-stacks"], ["--out=-m"]])
 PROGRAMS = st.sampled_from([["train.py"], ["-m", "pack"], ["--", "sh", "-c"], ["-"]])

@@ -23,15 +23,15 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from synthetic import HOSTILE, make_run
 
-from gpuledger.cli import live as live_cli
+from gpuledger.cards import gauges as gauges_module
+from gpuledger.cards.gauges import Gauge, Gauges
 from gpuledger.cli.main import main
-from gpuledger.collect import gauges as gauges_module
-from gpuledger.collect.gauges import Gauge, Gauges
+from gpuledger.cli.record import live as live_cli
 from gpuledger.live.screen import Choice, History, frame, one_line
 from gpuledger.live.view import View, changes, write_lines
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.run import read_json, write_json
-from gpuledger.report.terminal import Terminal
+from gpuledger.report.base.terminal import Terminal
 
 GIB = 1 << 30
 CARD = Gauge("NVIDIA H200", 71 * GIB, 140 * GIB, 612.4, 64, 0.93, 12_345.0, None)

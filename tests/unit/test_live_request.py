@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from gpuledger import load
-from gpuledger.collect.asked import STEPS, Listener
-from gpuledger.collect.settings import RecordSettings
+from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.session.on_demand import STEPS, Listener
 from gpuledger.live.view import View
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.run import ASKED, read_json, write_json
@@ -100,7 +100,7 @@ def test_an_error_of_ours_stays_ours(place: Path, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> Path:
         raise OSError("no space left")
 
-    monkeypatch.setattr("gpuledger.collect.asked._new_directory", broken)
+    monkeypatch.setattr("gpuledger.collect.session.on_demand._new_directory", broken)
     listener = Listener(RecordSettings(place, devices="cpu"))
     (place / ASKED).touch()
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic import ALL_STEPS, RECORDED_STEPS, load_run, make_run
 
-from gpuledger.analyze.metrics import measure
+from gpuledger.analyze.compare.metrics import measure
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.integrations.log_mlflow import MlflowSink
 from gpuledger.integrations.log_prometheus import PrometheusSink

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuledger.analyze.measured_watts import numbers_of, table_from
-from gpuledger.analyze.power_columns import columns_of
-from gpuledger.analyze.power_model import LEVELS
-from gpuledger.analyze.work import Work
-from gpuledger.analyze.work_class import CLASSES
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.contents import Contents, write_parquet
-from gpuledger.operators.power import find_power_model
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.watts import find_watts, shipped, watts_of
+from gpuledger.analyze.operator_work.measured_watts import numbers_of, table_from
+from gpuledger.analyze.operator_work.power_model import LEVELS
+from gpuledger.analyze.operator_work.work_class import CLASSES
+from gpuledger.analyze.step.power_columns import columns_of
+from gpuledger.analyze.step.work import Work
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.contents import Contents, write_parquet
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.predict.power import find_power_model
+from gpuledger.ops.predict.watts import find_watts, shipped, watts_of
 
 ROOT = Path(__file__).parents[2]
 CARD = Environment("NVIDIA H200", "1", "2.13.0", None)

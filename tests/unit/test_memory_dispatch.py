@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from gpuledger.collect.alive import Living
-from gpuledger.collect.guard import Guard
-from gpuledger.collect.memory_dispatch import UNSEEN_THREADS, DispatchRecorder
-from gpuledger.collect.stacks import StackBook
-from gpuledger.collect.tags import TagBook, suffix
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.tags import TagBook, suffix
+from gpuledger.collect.memory.dispatch import UNSEEN_THREADS, DispatchRecorder
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import Action, Part
+from gpuledger.model.journal.journal import Action, Part
 
 pytestmark = pytest.mark.torch
 

@@ -316,7 +316,7 @@ def test_another_recording_under_way_goes_first(tmp_path: Path, capsys: pytest.C
 def test_an_error_of_ours_is_said_and_the_program_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpuledger.collect.identities import Sightings
+    from gpuledger.collect.attribution.tensor_observations import Sightings
 
     monkeypatch.delenv("GPULEDGER_DEBUG", raising=False)
     bare, model = installed(), two_layers()

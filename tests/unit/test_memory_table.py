@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.iteration import BEYOND, CARD_LINES, Iteration
+from gpuledger.analyze.overview.iteration import BEYOND, CARD_LINES, Iteration
 from gpuledger.integrations.memory_table import MB, CsvFile, MemoryReport, table_lines
 
 SIZES = st.lists(st.integers(0, 300 * MB), min_size=1, max_size=12)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from gpuledger.collect.uncompiled import keep_uncompiled
+from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 
 
 class Nested(nn.Module):

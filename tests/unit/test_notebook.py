@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from synthetic import make_run
 
-from gpuledger.analyze.balance import build_balance
-from gpuledger.analyze.diff import diff_runs
-from gpuledger.analyze.summary import summarize
-from gpuledger.analyze.timeline import build_timeline
+from gpuledger.analyze.compare.diff import diff_runs
+from gpuledger.analyze.memory.timeline import build_timeline
+from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.analyze.overview.summary import summarize
 from gpuledger.model.run import Run, read_run, write_json
-from gpuledger.report.svg import HEIGHT, timeline_svg
+from gpuledger.report.html.svg import HEIGHT, timeline_svg
 from gpuledger.units import format_bytes
 
 ALLOWED = {"div", "style", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}

@@ -7,7 +7,8 @@ import torch
 from operator_keys import key_for
 from torch import nn
 
-from gpuledger.operators.around import (
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.host_overhead import (
     AUTOGRAD_NODE,
     AUTOGRAD_NODES,
     KEYS,
@@ -16,16 +17,15 @@ from gpuledger.operators.around import (
     NODE_MADE,
     is_operator,
 )
-from gpuledger.operators.book import open_book
-from gpuledger.operators.captures import CPU, capture_step, place_named
-from gpuledger.operators.chains import LONG, SHORT, fill_around, links_of
-from gpuledger.operators.fill import fill
-from gpuledger.operators.fit import examples_of
-from gpuledger.operators.method import Method, Mode
-from gpuledger.operators.place import find_place
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.sum import sum_up
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.measure.chains import LONG, SHORT, fill_around, links_of
+from gpuledger.ops.measure.fill import fill
+from gpuledger.ops.measure.place import find_place
+from gpuledger.ops.predict.fit import examples_of
+from gpuledger.ops.totals.sum import sum_up
+from gpuledger.ops.workloads.captures import CPU, capture_step, place_named
+from gpuledger.ops.workloads.workload import Use, Workload
 
 ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 1000})
 RELU = key_for(torch.ops.aten.relu.default, torch.ones(4))

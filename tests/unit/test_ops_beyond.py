@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.formulas import work_of
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.beyond import HALF_WAY, Best, best_of, drawn_to_best
-from gpuledger.operators.describe_json import tensor
-from gpuledger.operators.law import LEAST_EXAMPLES, Operation, kind_of
-from gpuledger.operators.roof import Roof
+from gpuledger.analyze.operator_work.formulas import work_of
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.predict.beyond import HALF_WAY, Best, best_of, drawn_to_best
+from gpuledger.ops.predict.law import LEAST_EXAMPLES, Operation, kind_of
+from gpuledger.ops.predict.roof import Roof
+from gpuledger.ops.workloads.describe_json import tensor
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpuledger.collect.tick_phase import TickPhase
+from gpuledger.cards.tick_phase import TickPhase
 from gpuledger.model.energy_window import Edge
-from gpuledger.operators.blocks import Load, NoCounterError, base_power_w, between_ticks, energy_blocks, time_blocks
-from gpuledger.operators.method import How, Method
-from gpuledger.operators.runners import CpuRunner, first_line, kernel_names, make_runner
+from gpuledger.ops.database.method import How, Method
+from gpuledger.ops.measure.blocks import Load, NoCounterError, base_power_w, between_ticks, energy_blocks, time_blocks
+from gpuledger.ops.measure.runners import CpuRunner, first_line, kernel_names, make_runner
 
 QUICK = Method(warm_up_ns=1_000_000, block_ns=500_000, gap_ns=0, settle_s=0.02, window_s=0.2, base_window_s=0.25)
 TICK_S = 0.1001

@@ -23,11 +23,11 @@ from postgres import Server, server  # noqa: F401 - a fixture
 from programs import environment
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators import schema
-from gpuledger.operators.book import Book, open_book, open_existing, parse_url
-from gpuledger.operators.choose import open_shelf, shelf_of
-from gpuledger.operators.records import Environment, Record
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database import schema
+from gpuledger.ops.database.book import Book, open_book, open_existing, parse_url
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.predict.choose import open_shelf, shelf_of
 
 HERE = Environment("H200", "570.1", "2.13.0", "13.0", {"benchmark": False})
 THERE = replace(HERE, driver=None, cuda=None)
@@ -188,9 +188,9 @@ def _newest_schema(monkeypatch: pytest.MonkeyPatch, step: Callable[[sa.Connectio
 
 WRITER = """
 import sys
-from gpuledger.operators.book import open_book
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.records import Environment, Record
+from gpuledger.ops.database.book import open_book
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.records import Environment, Record
 book = open_book(sys.argv[1])
 where = Environment("H200", None, "2.13.0", None)
 key = OperatorKey("aten.relu.default", ())

@@ -12,12 +12,12 @@ import pytest
 import torch
 from operator_keys import key_for
 
-from gpuledger.operators.book import open_book
-from gpuledger.operators.campaign import Answer, measure_workloads, run_campaign
-from gpuledger.operators.method import Method
-from gpuledger.operators.plan import missing_tasks, tasks_of_keys
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.measure.campaign import Answer, measure_workloads, run_campaign
+from gpuledger.ops.measure.plan import missing_tasks, tasks_of_keys
+from gpuledger.ops.workloads.workload import Use, Workload
 
 CARD = Environment("card", "1", "2", "3")
 OTHER = Environment("other card", "1", "2", "3")
@@ -167,7 +167,7 @@ def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(b
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are killed by their number")
 def test_rays_workers_measure_and_come_back_when_one_is_killed(book, tmp_path):
     pytest.importorskip("ray")
-    from gpuledger.operators.ray_crew import RayCrew, connected
+    from gpuledger.ops.measure.ray_crew import RayCrew, connected
 
     method = Method(target_frac=0.9, warm_up_ns=10_000, block_ns=10_000, least_blocks=2, most_blocks=3, energy=False)
     tasks = tasks_of_keys(keys_of(6))
@@ -195,7 +195,7 @@ class _Place:
 
 def test_a_ray_that_is_not_there_is_named(monkeypatch):
     from gpuledger.errors import UsageError
-    from gpuledger.operators.ray_crew import connected
+    from gpuledger.ops.measure.ray_crew import connected
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match="Ray is not installed"), connected("local"):

@@ -18,16 +18,16 @@ from torch import nn
 
 from gpuledger import ops
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.capture import Capture
-from gpuledger.operators.captures import CPU, Asked, Place, asked_for, capture_model, capture_step, place_named
-from gpuledger.operators.contents import read_parquet
-from gpuledger.operators.models import parse_model
-from gpuledger.operators.rebuild import Call, rebuild
-from gpuledger.operators.reuse import ReuseMeter
-from gpuledger.operators.steps import parse_inputs
-from gpuledger.operators.wanted import Wanted
-from gpuledger.operators.workload import Workload, from_json, read_workload, to_json
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.contents import read_parquet
+from gpuledger.ops.workloads.capture import Capture
+from gpuledger.ops.workloads.captures import CPU, Asked, Place, asked_for, capture_model, capture_step, place_named
+from gpuledger.ops.workloads.models import parse_model
+from gpuledger.ops.workloads.rebuild import Call, rebuild
+from gpuledger.ops.workloads.reuse import ReuseMeter
+from gpuledger.ops.workloads.steps import parse_inputs
+from gpuledger.ops.workloads.workload import Workload, from_json, read_workload, to_json
+from gpuledger.ops.workloads.workload_spec import Wanted
 
 pytestmark = pytest.mark.torch
 SIZES = {"conv_net": "4x3x16x16", "language": "4x12:int64", "recurrent": "4x7:int64"}

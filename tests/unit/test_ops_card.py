@@ -14,21 +14,21 @@ pytest.importorskip("sklearn")
 
 from click.testing import CliRunner
 
-from gpuledger.analyze.formulas import work_of
+from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.cli.main import main
 from gpuledger.cli.ops.card import _lines
 from gpuledger.errors import EmptyRunError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators import card
-from gpuledger.operators.book import open_book
-from gpuledger.operators.card import ValidationCard, validate
-from gpuledger.operators.describe_json import tensor
-from gpuledger.operators.features import shape_family
-from gpuledger.operators.fit import LEAST_EXAMPLES, Example
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.roof import Roof
-from gpuledger.operators.sum import Cost
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.predict import accuracy
+from gpuledger.ops.predict.accuracy import ValidationCard, validate
+from gpuledger.ops.predict.features import shape_family
+from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example
+from gpuledger.ops.predict.roof import Roof
+from gpuledger.ops.totals.sum import Cost
+from gpuledger.ops.workloads.describe_json import tensor
+from gpuledger.ops.workloads.workload import Use, Workload
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 
@@ -76,7 +76,7 @@ def test_a_model_is_held_out_with_all_families_of_shapes_that_it_has(
         seen.append({one.group for one in inside} & {one.group for one in asked})
         return [Cost(one.time_ns, one.time_ns, one.time_ns) for one in asked]
 
-    monkeypatch.setattr(card, "_costs", spied)
+    monkeypatch.setattr(accuracy, "_costs", spied)
     again = replace(examples[0], key=product(4096, *examples[0].key.inputs[1]["shape"]))  # another batch of one layer
     validate([*examples, again], ROOF, [workload_of([examples[0].key])], folds=2)
     assert seen[:2] == [set(), set()]
@@ -105,7 +105,7 @@ def test_a_table_has_a_row_for_each_type_and_each_model(found: ValidationCard) -
 
 
 def test_the_command_judges_a_book(examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card, "FOLDS", 2)
+    monkeypatch.setattr(accuracy, "FOLDS", 2)
     place = str(tmp_path / "x.book")
     where = Environment("NVIDIA H200", "570.1", "2.13.0", "13.0", {})
     with open_book(place) as book:

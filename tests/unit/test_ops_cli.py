@@ -21,12 +21,12 @@ from programs import write_script
 from gpuledger.cli.main import main
 from gpuledger.cli.ops.group import COMMANDS, ops_group
 from gpuledger.errors import InputError
-from gpuledger.operators.campaign_file import read_campaign
-from gpuledger.operators.captures import asked_for
-from gpuledger.operators.child import follow
-from gpuledger.operators.programs import capture_program
-from gpuledger.operators.wanted import Wanted
-from gpuledger.operators.workload import read_workload
+from gpuledger.ops.measure.campaign_file import read_campaign
+from gpuledger.ops.workloads.captures import asked_for
+from gpuledger.ops.workloads.child import follow
+from gpuledger.ops.workloads.programs import capture_program
+from gpuledger.ops.workloads.workload import read_workload
+from gpuledger.ops.workloads.workload_spec import Wanted
 
 pytestmark = pytest.mark.torch
 CONV = ("--model", "op_models:conv_net", "--gpu", "cpu", "--input", "2x3x8x8")

@@ -18,14 +18,14 @@ from click.testing import CliRunner, Result
 
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, InputError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.book import open_book
-from gpuledger.operators.book_diff import diff_books
-from gpuledger.operators.contents import Contents, contents_of, merge, read_parquet, write_parquet
-from gpuledger.operators.import_lists import read_list
-from gpuledger.operators.rebuild import rebuild
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.workload import read_workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.book_diff import diff_books
+from gpuledger.ops.database.contents import Contents, contents_of, merge, read_parquet, write_parquet
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.exchange.import_lists import read_list
+from gpuledger.ops.workloads.rebuild import rebuild
+from gpuledger.ops.workloads.workload import read_workload
 
 pytestmark = pytest.mark.torch
 HERE = Environment("NVIDIA H200", "570.1", "2.13.0", "13.0", {"benchmark": False, "l2": 50})
@@ -117,7 +117,7 @@ def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="not exported from an operator book"):
         read_parquet(tmp_path / "y.parquet")
     with monkeypatch.context() as patch:
-        patch.setattr("gpuledger.operators.contents.VERSION", 99)
+        patch.setattr("gpuledger.ops.database.contents.VERSION", 99)
         write_parquet(contents([]), tmp_path / "z.parquet")
     with pytest.raises(InputError, match="version 99, this gpuledger reads up to 1"):
         read_parquet(tmp_path / "z.parquet")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from operator_keys import key_for
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpuledger.analyze.formulas import family_of, work_of
-from gpuledger.operators.features import NAMES, features_of, shape_family
-from gpuledger.operators.roof import FLOOR_NS, Roof, compute_type, roof_of_measurements
+from gpuledger.analyze.operator_work.formulas import family_of, work_of
+from gpuledger.ops.predict.features import NAMES, features_of, shape_family
+from gpuledger.ops.predict.roof import FLOOR_NS, Roof, compute_type, roof_of_measurements
 
 aten = torch.ops.aten
 sizes = st.integers(1, 24)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from gpuledger.analyze.formulas import work_of
-from gpuledger.operators.around import is_operator
-from gpuledger.operators.choose import Shelf
-from gpuledger.operators.contents import read_parquet
-from gpuledger.operators.rebuild import rebuild
-from gpuledger.operators.sum import sum_up
-from gpuledger.operators.workload import read_workload
+from gpuledger.analyze.operator_work.formulas import work_of
+from gpuledger.ops.database.contents import read_parquet
+from gpuledger.ops.database.host_overhead import is_operator
+from gpuledger.ops.predict.choose import Shelf
+from gpuledger.ops.totals.sum import sum_up
+from gpuledger.ops.workloads.rebuild import rebuild
+from gpuledger.ops.workloads.workload import read_workload
 
 pytestmark = pytest.mark.torch
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "h200"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuledger.analyze.formulas import work_of
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.describe_json import tensor
-from gpuledger.operators.law import LEAST_EXAMPLES, Operation, _parts, kind_of, learn_laws, times_ns
-from gpuledger.operators.roof import FLOOR_NS, Roof
+from gpuledger.analyze.operator_work.formulas import work_of
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.predict.law import LEAST_EXAMPLES, Operation, _parts, kind_of, learn_laws, times_ns
+from gpuledger.ops.predict.roof import FLOOR_NS, Roof
+from gpuledger.ops.workloads.describe_json import tensor
 
 ROOF = Roof("card", {"float32": 60.0, "tf32": 400.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 FACTORS = (3.0, 0.0, 0.5, 1.0, 1.2, 2.0)

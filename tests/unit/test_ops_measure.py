@@ -8,17 +8,17 @@ import torch
 from operator_keys import key_for
 
 from gpuledger.errors import NoDeviceError, UsageError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.book import open_book
-from gpuledger.operators.copies import count_copies, make_copies, needs_host
-from gpuledger.operators.fill import fill
-from gpuledger.operators.measure import measure, shuffled
-from gpuledger.operators.method import Method, Mode
-from gpuledger.operators.one import CardLostError, measure_one
-from gpuledger.operators.place import find_place, refuse_busy
-from gpuledger.operators.plan import missing_tasks, needs_energy, tasks_of, tasks_of_keys
-from gpuledger.operators.sum import sum_up
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.measure.copies import count_copies, make_copies, needs_host
+from gpuledger.ops.measure.fill import fill
+from gpuledger.ops.measure.measure import measure, shuffled
+from gpuledger.ops.measure.one import CardLostError, measure_one
+from gpuledger.ops.measure.place import find_place, refuse_busy
+from gpuledger.ops.measure.plan import missing_tasks, needs_energy, tasks_of, tasks_of_keys
+from gpuledger.ops.totals.sum import sum_up
+from gpuledger.ops.workloads.workload import Use, Workload
 
 aten = torch.ops.aten
 QUICK = Method(
@@ -71,7 +71,7 @@ def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(book, place
 
 
 def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_rest_goes_on(book, place, monkeypatch):
-    import gpuledger.operators.one as module
+    import gpuledger.ops.measure.one as module
 
     def full(blank, key, *words):
         if key == relu(1):
@@ -159,7 +159,7 @@ def test_a_seed_decides_the_order_and_only_the_order():
 
 def let_reference_take(monkeypatch, times_ns):
     """Have the reference operator take these times, one after the other."""
-    import gpuledger.operators.station as module
+    import gpuledger.ops.measure.measurement_session as module
 
     times = iter(times_ns)
 
@@ -204,7 +204,7 @@ def test_what_drifted_is_not_measured_again_past_the_budget(book, place, monkeyp
 
 
 def test_a_card_that_is_lost_ends_the_measurement_after_its_record(book, place, monkeypatch):
-    import gpuledger.operators.station as module
+    import gpuledger.ops.measure.measurement_session as module
 
     def lost(key, mode, place, method, clock_ns):
         if key == relu(1):
@@ -280,7 +280,7 @@ def test_tf32_is_set_as_the_key_says_and_put_back(place, monkeypatch):
     seen = []
     real = torch.ops.aten.relu.default
     monkeypatch.setattr(
-        "gpuledger.operators.one.make_copies",
+        "gpuledger.ops.measure.one.make_copies",
         lambda *args: (seen.append(torch.backends.cuda.matmul.fp32_precision), make_copies(*args))[1],
     )
     before = torch.backends.cuda.matmul.fp32_precision

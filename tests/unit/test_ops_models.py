@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.operators.captures import CPU, Asked, capture_model
-from gpuledger.operators.models import build_model, parse_model, without_initial_weights
-from gpuledger.operators.steps import default_inputs, draw_inputs, loss_of, parse_inputs
-from gpuledger.virtual import card
+from gpuledger.ops.workloads.captures import CPU, Asked, capture_model
+from gpuledger.ops.workloads.models import build_model, parse_model, without_initial_weights
+from gpuledger.ops.workloads.steps import default_inputs, draw_inputs, loss_of, parse_inputs
+from gpuledger.simulate.gpu import card
 
 pytestmark = pytest.mark.torch
 

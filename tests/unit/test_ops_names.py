@@ -6,12 +6,12 @@ import pytest
 import torch
 from operator_keys import key_for
 
-from gpuledger.model.journal import ActivityKind
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.book import open_book
-from gpuledger.operators.names import DEVICE_KINDS, RANGE, kernels_of_keys, name_kernels, names_in_ranges
-from gpuledger.operators.place import find_place
-from gpuledger.operators.records import Record
+from gpuledger.model.journal.journal import ActivityKind
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.measure.names import DEVICE_KINDS, RANGE, kernels_of_keys, name_kernels, names_in_ranges
+from gpuledger.ops.measure.place import find_place
 
 aten = torch.ops.aten
 DeviceType = torch.autograd.DeviceType

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.analyze.formulas import FAMILIES, work_of
+from gpuledger.analyze.operator_work.formulas import FAMILIES, work_of
 from gpuledger.errors import EmptyRunError, InputError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.features import NAMES, Features, shape_family
-from gpuledger.operators.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
-from gpuledger.operators.predict import FittedPredictor, load_model, save_model
-from gpuledger.operators.process import Scales, _unlikeliness, learn_process
-from gpuledger.operators.records import Record
-from gpuledger.operators.roof import Roof
-from gpuledger.operators.trees import DRAWN, learn, learn_levels
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.predict.features import NAMES, Features, shape_family
+from gpuledger.ops.predict.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
+from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
+from gpuledger.ops.predict.process import Scales, _unlikeliness, learn_process
+from gpuledger.ops.predict.roof import Roof
+from gpuledger.ops.predict.trees import DRAWN, learn, learn_levels
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 
@@ -120,7 +120,7 @@ def test_a_pickle_is_refused(tmp_path):
 def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
     place = tmp_path / "x.model"
     save_model(model, place)
-    monkeypatch.setattr("gpuledger.operators.predict.NAMES", ("other",))
+    monkeypatch.setattr("gpuledger.ops.predict.predict.NAMES", ("other",))
     with pytest.raises(InputError, match="another version"):
         load_model(place)
 

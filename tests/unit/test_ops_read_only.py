@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.book import open_book, open_existing
-from gpuledger.operators.records import Environment, Record
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import open_book, open_existing
+from gpuledger.ops.database.records import Environment, Record
 
 KEY = OperatorKey("aten.relu.default", ({"shape": [2, 2], "dtype": "float32", "stride": [2, 1]},))
 HERE = Environment("H200", "570.1", "2.13.0", "13.0", {})

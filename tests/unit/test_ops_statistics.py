@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.operators.statistics import drifted_sections, find_drift, is_enough, mean_within_3_sigma, summarize
+from gpuledger.ops.database.statistics import drifted_sections, find_drift, is_enough, mean_within_3_sigma, summarize
 
 positive = st.floats(1e-3, 1e9, allow_nan=False)
 blocks = st.lists(positive, min_size=1, max_size=40)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.method import Mode, mode_weights
-from gpuledger.operators.records import Environment, Record
-from gpuledger.operators.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, sum_up
-from gpuledger.operators.type_totals import by_type
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.method import Mode, mode_weights
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.totals.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, sum_up
+from gpuledger.ops.totals.type_totals import by_type
+from gpuledger.ops.workloads.workload import Use, Workload
 
 ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 1000, "power_limit_w": 700.0})
 

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
-from gpuledger.operators.rebuild import rebuild
-from gpuledger.operators.sweep import Grid, sweep
-from gpuledger.operators.sweep_keys import OPERATORS, keys_at
-from gpuledger.operators.workload import read_workload
+from gpuledger.ops.predict.sweep import Grid, sweep
+from gpuledger.ops.predict.sweep_keys import OPERATORS, keys_at
+from gpuledger.ops.workloads.rebuild import rebuild
+from gpuledger.ops.workloads.workload import read_workload
 
 pytestmark = pytest.mark.torch
 

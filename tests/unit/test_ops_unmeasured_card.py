@@ -10,9 +10,9 @@ pytest.importorskip("sklearn")
 from click.testing import CliRunner
 
 from gpuledger.cli.main import main
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.book import Environment, Record, open_book
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import Environment, Record, open_book
+from gpuledger.ops.workloads.workload import Use, Workload
 
 
 def product(edge):
@@ -59,7 +59,7 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
 
 def test_a_long_wait_is_said_once(predict, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("gpuledger.operators.choose.MANY_RECORDS", 40)
+    monkeypatch.setattr("gpuledger.ops.predict.choose.MANY_RECORDS", 40)
     first, second = (predict("--book", "h200.book") for _ in range(2))
     assert "learning from 40 records; that is kept until the book changes" in first.stderr
     assert "learning" not in second.stderr

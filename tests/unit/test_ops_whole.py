@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuledger.cli.main import main
-from gpuledger.operators.book import open_book
+from gpuledger.ops.database.book import open_book
 
 QUICK = ("--device", "cpu", "--target-ci", "90%")
 MODEL = """

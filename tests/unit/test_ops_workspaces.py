@@ -13,14 +13,20 @@ pytest.importorskip("torch")
 
 import torch
 
-from gpuledger.analyze.formulas import work_of
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.contents import read_parquet
-from gpuledger.operators.rebuild import rebuild
-from gpuledger.operators.workspaces import NAMES, _row, held_by, workspace_features
-from gpuledger.virtual.convolution_guess import OPERATIONS, guess_bytes, guess_many, workspace_of, workspaces_of
-from gpuledger.virtual.convolution_rows import backward_row, forward_row
-from gpuledger.virtual.convolution_terms import key_of
+from gpuledger.analyze.operator_work.formulas import work_of
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.contents import read_parquet
+from gpuledger.ops.predict.workspaces import NAMES, _row, held_by, workspace_features
+from gpuledger.ops.workloads.rebuild import rebuild
+from gpuledger.simulate.convolutions.convolution_guess import (
+    OPERATIONS,
+    guess_bytes,
+    guess_many,
+    workspace_of,
+    workspaces_of,
+)
+from gpuledger.simulate.convolutions.convolution_rows import backward_row, forward_row
+from gpuledger.simulate.convolutions.convolution_terms import key_of
 
 pytestmark = pytest.mark.torch
 BOOK = Path(__file__).parents[2] / "bench" / "results" / "h200" / "operator_book.parquet"

@@ -13,7 +13,7 @@ from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gpuledger import record
-from gpuledger.collect.optimizer_hooks import OptimizerHook, after_steps, before_steps
+from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
 
 pytestmark = pytest.mark.torch
 

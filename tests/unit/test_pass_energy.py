@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_card import Clock, SimulatedCard
 
-from gpuledger.analyze.pass_energy import COUNTER, POWER, CardReadings, measure_pass
-from gpuledger.collect.energy_meter import CardMeter
+from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, measure_pass
+from gpuledger.collect.sampling.energy_meter import CardMeter
 from gpuledger.model.energy_window import TICK_NS, Tick
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.analyze.paths import module_rows, qualified_names
+from gpuledger.analyze.module_paths import module_rows, qualified_names
 
 
 def entry(path: str, root: int, class_name: str = "Net", parent: int = -1, parameters: int = 1) -> dict[str, Any]:

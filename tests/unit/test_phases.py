@@ -7,10 +7,10 @@ import threading
 import pytest
 from oracle import TokenRecorder
 
-from gpuledger.collect.phases import OUTSIDE, Phases
-from gpuledger.collect.tags import TagBook, base36, suffix
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases
+from gpuledger.collect.attribution.tags import TagBook, base36, suffix
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import Part, TagFlag
+from gpuledger.model.journal.journal import Part, TagFlag
 
 pytestmark = pytest.mark.torch
 

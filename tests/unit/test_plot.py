@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from imports import DATA, make
 from synthetic import load_run, make_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.series import Series, build_series
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.samples.series import Series, build_series
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
 from gpuledger.model.run import Run
-from gpuledger.report.line_plot import Framing, draw_lines, short_names
-from gpuledger.report.plot_style import LINE_COLORS, SUFFIXES, axis_unit, line_look, own_settings, picture_bytes
+from gpuledger.report.plots.line_plot import Framing, draw_lines, short_names
+from gpuledger.report.plots.plot_style import LINE_COLORS, SUFFIXES, axis_unit, line_look, own_settings, picture_bytes
 
 MIB = 1 << 20
 OLD = ("cudnn", "direct", "fft", "im2col", "winograd")

@@ -22,14 +22,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traced import Trace
 
-from gpuledger.analyze.activities import SPAN_KINDS, own_spans
-from gpuledger.analyze.launched_work import work_of_call
-from gpuledger.analyze.power_model import NARROW, TF32, PowerModel, model_from, model_to_json, share_of_limit
-from gpuledger.collect.time_pass import _Inputs
-from gpuledger.collect.torch_private import inputs_of
-from gpuledger.model.journal import journal_of, read_journal
-from gpuledger.operators.power import find_power_model
-from gpuledger.virtual.cards import catalogue, find_card
+from gpuledger.analyze.operator_work.power_model import (
+    NARROW,
+    TF32,
+    PowerModel,
+    model_from,
+    model_to_json,
+    share_of_limit,
+)
+from gpuledger.analyze.posting.activities import SPAN_KINDS, own_spans
+from gpuledger.analyze.posting.launched_work import work_of_call
+from gpuledger.collect.adapter.torch_private import inputs_of
+from gpuledger.collect.passes.time_pass import _Inputs
+from gpuledger.model.journal.journal import journal_of, read_journal
+from gpuledger.ops.predict.power import find_power_model
+from gpuledger.simulate.catalogue import catalogue, find_card
 
 ROOT = Path(__file__).parents[2]
 FLOAT = "float"

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.collect.torch_private import kind_of_event  # noqa: E402
-from gpuledger.model.journal import ActivityKind  # noqa: E402
+from gpuledger.collect.adapter.torch_private import kind_of_event  # noqa: E402
+from gpuledger.model.journal.journal import ActivityKind  # noqa: E402
 
 CPU, CUDA = torch._C._autograd.DeviceType.CPU, torch._C._autograd.DeviceType.CUDA
 

@@ -12,7 +12,7 @@ import torch
 from refusing import ASKED, OF_CONTAINERS, forbidden, ran, refusing
 from torch import nn
 
-from gpuledger.collect.program_objects import (
+from gpuledger.collect.adapter.program_objects import (
     CONTAINER_LEVELS,
     is_tensor,
     tensors_in,

@@ -13,7 +13,7 @@ from refusing import ASKED, OF_CONTAINERS, forbidden, ran, refusing
 from torch import nn
 
 from gpuledger import record
-from gpuledger.collect.program_objects import (
+from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
     buffers_of,
     children_of,
@@ -25,7 +25,7 @@ from gpuledger.collect.program_objects import (
     state_of,
     tensors_in,
 )
-from gpuledger.collect.roster import Roster
+from gpuledger.collect.attribution.module_registry import Roster
 
 pytestmark = pytest.mark.torch
 
@@ -225,7 +225,7 @@ def test_a_distributed_tensor_is_read_by_its_local_part(tmp_path: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-    from gpuledger.collect.identities import storage_place
+    from gpuledger.collect.attribution.tensor_observations import storage_place
 
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:

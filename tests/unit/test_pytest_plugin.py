@@ -193,7 +193,7 @@ def test_a_failing_test_stays_that_failure(pytester: pytest.Pytester) -> None:
 
 def test_the_fixture_records_what_the_test_wants(pytester: pytest.Pytester) -> None:
     source = """
-from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.memory.instant import find_peak
 
 @pytest.mark.limit_gpu_memory("8 KiB")
 def test_it(gpuledger_recording):
@@ -233,12 +233,14 @@ class Case(unittest.TestCase):
 def test_a_session_that_asks_for_nothing_loads_nothing() -> None:
     code = "import gpuledger.integrations.pytest_plugin, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert loaded.isdisjoint({"torch", "numpy", "pyarrow", "rich", "click", "gpuledger.api", "gpuledger.units"})
+    assert loaded.isdisjoint(
+        {"torch", "numpy", "pyarrow", "rich", "click", "gpuledger.services.api", "gpuledger.units"}
+    )
 
 
 def test_an_unmarked_test_is_left_alone(pytester: pytest.Pytester) -> None:
     source = """
-from gpuledger.collect import session
+from gpuledger.collect.session import session
 
 def test_it():
     assert session._session is None

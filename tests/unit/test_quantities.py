@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.report.quantities import signed_share
+from gpuledger.report.base.quantities import signed_share
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.reading import (
+from gpuledger.files.reading import (
     MAX_DEPTH,
     load_toml,
     open_regular,

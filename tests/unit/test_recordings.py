@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from recordings.load import RECORDINGS, about, post_recording
 
-from gpuledger.analyze.balance import build_balance
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.model.accounts import PHASES
 from gpuledger.model.run import Rank
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from synthetic import load_run
 
-from gpuledger.analyze.account_series import (
+from gpuledger.analyze.memory.account_series import (
     OUTSIDE,
     AccountSeries,
     build_account_series,
     choose_instants,
     keep_instants,
 )
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak, module_paths, resolve_instant
-from gpuledger.analyze.timeline import Timeline, build_timeline
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak, module_paths, resolve_instant
+from gpuledger.analyze.memory.timeline import Timeline, build_timeline
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.report.html import SCRIPTS, VENDORED_SCRIPTS, VENDORED_STYLES, asset
+from gpuledger.report.html.html import SCRIPTS, VENDORED_SCRIPTS, VENDORED_STYLES, asset
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 ASSETS = Path(str(files("gpuledger.report"))) / "assets"

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from synthetic import HOSTILE, load_run, make_run
 
 from gpuledger.cli.main import main
-from gpuledger.report import html as report_html
-from gpuledger.report.data import gather
-from gpuledger.report.html import render_html
+from gpuledger.report.html import html as report_html
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
     from pathlib import Path

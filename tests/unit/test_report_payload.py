@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import HOSTILE, load_run
 
-from gpuledger.analyze.account_series import OUTSIDE
-from gpuledger.analyze.balance import build_balance
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.summary import summarize
-from gpuledger.analyze.tree import OUTSIDE_PATH, ROUNDING_PATH
+from gpuledger.analyze.memory.account_series import OUTSIDE
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
+from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.analyze.overview.summary import summarize
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import CATEGORIES, DEVICE_LINES, ROUNDING
-from gpuledger.report import data as report_data
-from gpuledger.report.colors import CATEGORY_COLORS, UNKNOWN_COLOR, category_color, stack_order
-from gpuledger.report.data import gather
-from gpuledger.report.definitions import definitions
-from gpuledger.report.payload import build_payload, differences, encode
-from gpuledger.report.tree import IDLE_PATH, Module, build_tree
+from gpuledger.report.base.colors import CATEGORY_COLORS, UNKNOWN_COLOR, category_color, stack_order
+from gpuledger.report.html import data as report_data
+from gpuledger.report.html.data import gather
+from gpuledger.report.html.definitions import definitions
+from gpuledger.report.html.payload import build_payload, differences, encode
+from gpuledger.report.html.tree import IDLE_PATH, Module, build_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

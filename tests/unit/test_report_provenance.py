@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.report.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
+from gpuledger.report.html.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
 
 
 def test_an_empty_manifest_gives_no_facts() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpuledger.collect.alive import Living
-from gpuledger.collect.roster import Roster
-from gpuledger.model.journal import Part
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
 

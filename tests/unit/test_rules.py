@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gpuledger.analyze.rules import NO_IDENTITY, Features, categorize
+from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
 from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity
 
 FLAGS = ("recomputed", "communicating", "workspace_sized", "same_module", "freed_in_backward")

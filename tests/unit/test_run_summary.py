@@ -8,13 +8,13 @@ import pytest
 from rich.cells import cell_len
 from synthetic import GIB, MIB, make_run
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.oom import explain_oom
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.oom import explain_oom
 from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
 from gpuledger.model.tables import TABLES
-from gpuledger.report.terminal import Terminal
-from gpuledger.report.text import print_run_summary, run_summary_lines
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.text import print_run_summary, run_summary_lines
 
 
 def changed(run: Path, **facts: Any) -> Run:

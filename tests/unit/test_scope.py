@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import gpuledger
-from gpuledger.collect import scopes
-from gpuledger.collect.scopes import current_path
+from gpuledger.collect.attribution import scopes
+from gpuledger.collect.attribution.scopes import current_path
 from gpuledger.errors import UsageError
 
 PRICE_LIMIT = 20

@@ -9,9 +9,9 @@ import pytest
 from recorded import record_run, scopes_by_size
 
 import gpuledger
-from gpuledger.collect import scope_crossings, scope_tracker
-from gpuledger.collect.scope_crossings import numbered_nodes
-from gpuledger.collect.scopes import current_path
+from gpuledger.collect.attribution import scope_crossings, scope_tracker
+from gpuledger.collect.attribution.scope_crossings import numbered_nodes
+from gpuledger.collect.attribution.scopes import current_path
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -12,11 +12,11 @@ import pytest
 from recorded import record_run, scopes_by_size
 
 import gpuledger
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.groups import NO_SCOPE, group_accounts
-from gpuledger.analyze.instant import find_peak
-from gpuledger.collect import scopes
-from gpuledger.collect.scopes import current_path
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.groups import NO_SCOPE, group_accounts
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.collect.attribution import scopes
+from gpuledger.collect.attribution.scopes import current_path
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -18,15 +18,15 @@ from synthetic_work import load_timed
 from traced import ENGINE, MAIN, NODE, OTHER, Trace
 
 import gpuledger
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.energy import break_down_energy
-from gpuledger.analyze.groups import NO_SCOPE
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.side_by_side import IDLE_LABEL, lines_by
-from gpuledger.analyze.times import break_down_time
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.groups import NO_SCOPE
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.step.energy import break_down_energy
+from gpuledger.analyze.step.side_by_side import IDLE_LABEL, lines_by
+from gpuledger.analyze.step.times import break_down_time
 from gpuledger.cli.main import main
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal import MODULE_RANGE, PHASE_RANGE, SCOPE_RANGE
+from gpuledger.model.journal.journal import MODULE_RANGE, PHASE_RANGE, SCOPE_RANGE
 from gpuledger.model.run import Rank
 
 BACKWARD, OPTIMIZER = (f"{PHASE_RANGE}{int(phase)}" for phase in (Phase.BACKWARD, Phase.OPTIMIZER))

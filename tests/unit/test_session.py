@@ -18,14 +18,14 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gpuledger import record
-from gpuledger.collect import session as sessions
-from gpuledger.collect.identities import Sightings
-from gpuledger.collect.memory_dispatch import DispatchRecorder
-from gpuledger.collect.modules import ModuleTracker
-from gpuledger.collect.phases import Phases
-from gpuledger.collect.rank_journal import RankJournal
-from gpuledger.collect.roster import Roster
-from gpuledger.collect.window import MemoryWindow
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.modules import ModuleTracker
+from gpuledger.collect.attribution.phases import Phases
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.tensor_observations import Sightings
+from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.collect.session import session as sessions
 from gpuledger.errors import UsageError
 
 pytestmark = pytest.mark.torch

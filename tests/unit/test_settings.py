@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.collect.settings import RecordSettings, parse_passes, parse_steps, settings_from
+from gpuledger.collect.launch.settings import RecordSettings, parse_passes, parse_steps, settings_from
 from gpuledger.errors import UsageError
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.side_by_side import Line, fold_numbers, sort_lines
-from gpuledger.report.ledger_table import ledger_table, units_of_samples
-from gpuledger.report.terminal import Terminal
+from gpuledger.analyze.step.side_by_side import Line, fold_numbers, sort_lines
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.ledger_table import ledger_table, units_of_samples
 
 
 def line(label: str, size: int | None = 1, time_ns: float | None = 2.0, energy_j: float | None = 3.0) -> Line:

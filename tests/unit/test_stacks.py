@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from gpuledger.collect import stacks
-from gpuledger.collect.stacks import MAX_FRAMES, StackBook
-from gpuledger.model.journal import Part
+from gpuledger.collect.attribution import stacks
+from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackBook
+from gpuledger.model.journal.journal import Part
 
 
 def here() -> FrameType:

@@ -15,13 +15,14 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gpuledger import record
-from gpuledger.collect import kineto, scopes, torch_private
-from gpuledger.collect import session as sessions
-from gpuledger.collect.later_passes import LaterPasses
-from gpuledger.collect.memory_dispatch import DispatchRecorder
-from gpuledger.collect.scope_marks import ScopeMarks
-from gpuledger.collect.time_pass import TimePass
-from gpuledger.collect.user_profiler import WATCHED, UserProfiler
+from gpuledger.collect.adapter import kineto, torch_private
+from gpuledger.collect.adapter.user_profiler import WATCHED, UserProfiler
+from gpuledger.collect.attribution import scopes
+from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.passes.later_passes import LaterPasses
+from gpuledger.collect.passes.scope_marks import ScopeMarks
+from gpuledger.collect.passes.time_pass import TimePass
+from gpuledger.collect.session import session as sessions
 
 pytestmark = pytest.mark.torch
 
@@ -203,7 +204,7 @@ def test_an_error_at_a_fork_reaches_nobody(
 def test_one_part_that_cannot_be_taken_out_keeps_no_other_in(
     model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuledger.collect.window import MemoryWindow
+    from gpuledger.collect.memory.window import MemoryWindow
 
     fails_once(MemoryWindow, "take_out", monkeypatch)
     with record("broken", out=tmp_path / "broken", steps=(1, 1)):
@@ -212,8 +213,8 @@ def test_one_part_that_cannot_be_taken_out_keeps_no_other_in(
 
 
 def test_notes_are_written_where_a_source_cannot_be_drained(tmp_path: Path) -> None:
-    from gpuledger.collect.rank_journal import RankJournal
-    from gpuledger.model.journal import Part, read_journal
+    from gpuledger.collect.attribution.rank_journal import RankJournal
+    from gpuledger.model.journal.journal import Part, read_journal
 
     class Broken:
         def drain(self, part: Part) -> None:

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from synthetic import HOSTILE
 
-from gpuledger.report.colors import CATEGORY_COLORS
-from gpuledger.report.phrases import column_unit, of_capacity, percent, share
-from gpuledger.report.terminal import Bar, Cell, Column, Table, Terminal, printable
+from gpuledger.report.base.colors import CATEGORY_COLORS
+from gpuledger.report.base.phrases import column_unit, of_capacity, percent, share
+from gpuledger.report.base.terminal import Bar, Cell, Column, Table, Terminal, printable
 
 TEXTS = st.one_of(st.text(max_size=60), st.sampled_from(HOSTILE))
 COLUMNS = (

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.collect.edges import EdgeFinder
-from gpuledger.collect.tick_phase import TickPhase
-from gpuledger.collect.ticks import TICK_NS, Edge, find_edge, measure_window
+from gpuledger.cards.edges import EdgeFinder
+from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.cards.ticks import TICK_NS, Edge, find_edge, measure_window
 
 WATTS = 300.0
 MS = 1_000_000

@@ -18,13 +18,13 @@ from synthetic import load_run, make_run
 from synthetic_work import COPY_STREAM, MAIN_STREAM, OPERATOR, SCOPES, load_timed
 from watched_runs import watch_run
 
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.streams import module_ranges, nested_lanes, read_streams
-from gpuledger.analyze.summary import summarize
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.step.streams import module_ranges, nested_lanes, read_streams
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.imported import ImportedRank, ImportedRun, write_imported
-from gpuledger.report.trace import WITHOUT_TIMES, build_trace, write_trace
+from gpuledger.report.trace.trace import WITHOUT_TIMES, build_trace, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

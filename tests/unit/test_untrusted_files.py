@@ -13,10 +13,10 @@ from operator_keys import key_for
 
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError
-from gpuledger.model.operator_key import OperatorKey
-from gpuledger.operators.models import parse_model, refuse_code_of_file
-from gpuledger.operators.rebuild import find_operator, rebuild
-from gpuledger.operators.workload import Use, Workload
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.workloads.models import parse_model, refuse_code_of_file
+from gpuledger.ops.workloads.rebuild import find_operator, rebuild
+from gpuledger.ops.workloads.workload import Use, Workload
 
 HOSTILE = "subprocess:getoutput?cmd='touch pwned'"
 TRAP = "from pathlib import Path\nPath('imported').touch()\ndef net():\n    Path('called').touch()\n"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.compare import compare
-from gpuledger.analyze.series import build_series
-from gpuledger.cli.variants import (
+from gpuledger.analyze.compare.compare import compare
+from gpuledger.analyze.samples.series import build_series
+from gpuledger.cli.record.variants import (
     Idle,
     Reading,
     Tools,
@@ -29,7 +29,7 @@ from gpuledger.errors import UsageError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
 from gpuledger.model.new_run import find_run_id
 from gpuledger.model.run import read_run
-from gpuledger.report.compare_table import comparison_csv, comparison_markdown
+from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
 
 MIB = 1 << 20
 S = 10**9

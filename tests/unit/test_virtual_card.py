@@ -13,12 +13,12 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from gpuledger.model.journal import Action  # noqa: E402
-from gpuledger.virtual.allocator import CachingAllocator  # noqa: E402
-from gpuledger.virtual.card import in_place  # noqa: E402
-from gpuledger.virtual.cards import find_card  # noqa: E402
-from gpuledger.virtual.device import VirtualDevice  # noqa: E402
-from gpuledger.virtual.dispatch import NotModelledError  # noqa: E402
+from gpuledger.model.journal.journal import Action  # noqa: E402
+from gpuledger.simulate.allocator.allocator import CachingAllocator  # noqa: E402
+from gpuledger.simulate.catalogue import find_card  # noqa: E402
+from gpuledger.simulate.gpu.card import in_place  # noqa: E402
+from gpuledger.simulate.gpu.device import VirtualDevice  # noqa: E402
+from gpuledger.simulate.gpu.dispatch import NotModelledError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SAID: list[str] = []

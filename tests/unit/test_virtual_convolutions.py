@@ -11,10 +11,10 @@ from conv_example import ROOT, Load, example_modules
 
 torch = pytest.importorskip("torch")
 import gpuledger  # noqa: E402
-from gpuledger.virtual import convolution_guess as guess  # noqa: E402
-from gpuledger.virtual.convolution_rows import PLACE  # noqa: E402
-from gpuledger.virtual.convolution_terms import describe, key_of, twin_of  # noqa: E402
-from gpuledger.virtual.convolutions import Held, backward_held, forward_held  # noqa: E402
+from gpuledger.simulate.convolutions import convolution_guess as guess  # noqa: E402
+from gpuledger.simulate.convolutions.convolution_rows import PLACE  # noqa: E402
+from gpuledger.simulate.convolutions.convolution_terms import describe, key_of, twin_of  # noqa: E402
+from gpuledger.simulate.convolutions.convolutions import Held, backward_held, forward_held  # noqa: E402
 
 pytestmark = pytest.mark.torch
 PROCESSORS = 132

@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import gpuledger  # noqa: E402
-from gpuledger.analyze.breakdown import break_down  # noqa: E402
-from gpuledger.analyze.instant import find_peak  # noqa: E402
+from gpuledger.analyze.memory.breakdown import break_down  # noqa: E402
+from gpuledger.analyze.memory.instant import find_peak  # noqa: E402
 from gpuledger.cli.main import main  # noqa: E402
 from gpuledger.errors import InputError, UsageError  # noqa: E402
-from gpuledger.virtual import hints  # noqa: E402
-from gpuledger.virtual.failures import describe_failure  # noqa: E402
+from gpuledger.simulate.estimate.failures import describe_failure  # noqa: E402
+from gpuledger.simulate.gpu import hints  # noqa: E402
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -243,7 +243,7 @@ def test_an_interrupted_estimate_leaves_no_run(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpuledger.virtual.run.estimate_program", interrupted)
+    monkeypatch.setattr("gpuledger.simulate.estimate.run.estimate_program", interrupted)
     Path("train.py").write_text("")
     assert ask("estimate", "train.py").exit_code != 0
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]

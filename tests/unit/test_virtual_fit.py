@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.replay import AllocatorSettings
+from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
-from gpuledger.model.journal import Action, Part, journal_of
-from gpuledger.virtual.alloc_conf import parse_alloc_conf
-from gpuledger.virtual.batch import find_argument, set_argument
-from gpuledger.virtual.cards import catalogue, find_card
-from gpuledger.virtual.fit import (
+from gpuledger.model.journal.journal import Action, Part, journal_of
+from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
+from gpuledger.simulate.catalogue import catalogue, find_card
+from gpuledger.simulate.estimate.batch import find_argument, set_argument
+from gpuledger.simulate.estimate.fit import (
     EDGE,
     FITS,
     FOLLOWED,

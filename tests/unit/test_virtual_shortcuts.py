@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gpuledger.virtual.shortcuts import _VIEWS, shortcut
+from gpuledger.simulate.gpu.shortcuts import _VIEWS, shortcut
 
 aten = torch.ops.aten
 ARGUMENTS: dict[Any, tuple[Any, ...]] = {

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from simulated_card import MS, START_NS, Clock, S, SimulatedCard, order, sampled
 
-from gpuledger.collect.edges import EdgeFinder
-from gpuledger.collect.energy_windows import EnergyWindows
-from gpuledger.collect.family import Family
+from gpuledger.cards.edges import EdgeFinder
+from gpuledger.cards.energy_windows import EnergyWindows
+from gpuledger.collect.sampling.process_tree import Family
 from gpuledger.model.energy_window import TICK_NS, Edge
-from gpuledger.model.journal import Journal
+from gpuledger.model.journal.journal import Journal
 
 INTERVAL_NS = 5 * MS
 

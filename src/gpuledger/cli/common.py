@@ -62,7 +62,7 @@ def open_run(text: str) -> Run:
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
     """
-    from gpuledger import api
+    from gpuledger.services import api
 
     run = api.open_run(text)
     if _is_foreign(run, text):
@@ -154,7 +154,7 @@ def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tupl
     Raises:
         EmptyRunError: no rank has a block.
     """
-    from gpuledger.analyze.live import device_indices
+    from gpuledger.analyze.memory.live import device_indices
 
     chosen = [
         (rank, device) for rank in ranks for device in (device_indices(rank) if device_idx is None else (device_idx,))
@@ -166,7 +166,7 @@ def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tupl
 
 def why_empty(ranks: tuple[Rank, ...]) -> str:
     """Return why no rank has a block: the first note of a recording that says something, else what it does hold."""
-    from gpuledger.analyze.empty import why_empty as reason_of
+    from gpuledger.analyze.memory.empty import why_empty as reason_of
 
     notes = [str(note) for rank in ranks if _records(rank) for note in rank.manifest.get("notes") or []]
     return notes[0] if notes else reason_of(ranks)

@@ -15,8 +15,8 @@ from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from gpuledger._version import __version__
 from gpuledger.cli.streams import open_closed_streams
-from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.redact import hide_credentials
 
 INTERRUPTED = 130
 FAILURE = 1
@@ -24,7 +24,7 @@ FAILURE = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a command lives, and its line in the list of commands."""
+    """Where a command lives (``module:function``, below ``gpuledger.cli``), and its line in the list of commands."""
 
     place: str
     section: str
@@ -32,33 +32,35 @@ class Entry:
 
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry("gpuledger.cli.run:run_command", "Record", "Record where a program's bytes, time and joules go."),
+    "run": Entry("record.run:run_command", "Record", "Record where a program's bytes, time and joules go."),
     "estimate": Entry(
-        "gpuledger.cli.estimate:estimate_command", "Predict", "Tell whether a program fits a card that is not here."
+        "predict.estimate:estimate_command",
+        "Predict",
+        "Tell whether a program fits a card that is not here.",
     ),
-    "cards": Entry("gpuledger.cli.cards:cards_command", "Predict", "List the cards an estimate can be made for."),
+    "cards": Entry("predict.cards:cards_command", "Predict", "List the cards an estimate can be made for."),
     "calibrate": Entry(
-        "gpuledger.cli.calibrate:calibrate_command", "Predict", "Measure what context and libraries take on this card."
+        "record.calibrate:calibrate_command",
+        "Predict",
+        "Measure what context and libraries take on this card.",
     ),
-    "ops": Entry("gpuledger.cli.ops.group:ops_group", "Predict", "Measure operators once, add them up for any model."),
-    "watch": Entry("gpuledger.cli.watch:watch_command", "Record", "Watch the cards while any command runs."),
-    "show": Entry("gpuledger.cli.show:show_command", "Look", "Show where the bytes are at one instant."),
-    "group": Entry("gpuledger.cli.group:group_command", "Look", "Put every byte into a group of keywords."),
-    "balance": Entry("gpuledger.cli.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),
-    "report": Entry("gpuledger.cli.report:report_command", "Look", "Write one offline HTML file."),
-    "trace": Entry("gpuledger.cli.trace:trace_command", "Look", "Write a trace for Perfetto: kernels, bytes, watts."),
-    "plot": Entry("gpuledger.cli.plot:plot_command", "Look", "Draw runs as one picture."),
-    "compare": Entry(
-        "gpuledger.cli.compare:compare_command", "Compare", "Compare several runs' peaks, times and joules."
-    ),
-    "live": Entry("gpuledger.cli.live:live_command", "Look", "Look at the cards, and at a run while it is written."),
-    "diff": Entry("gpuledger.cli.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
-    "check": Entry("gpuledger.cli.check:check_command", "Compare", "Hold a run to a budget, or to another run."),
-    "budget": Entry("gpuledger.cli.budget:budget_command", "Compare", "Write a first budget for a run."),
-    "import": Entry("gpuledger.cli.import_:import_command", "Take in", "Make runs of files that others wrote."),
-    "export": Entry("gpuledger.cli.export:export_command", "Take out", "Write a run's tables as CSV, Parquet or JSON."),
-    "sql": Entry("gpuledger.cli.sql:sql_command", "Take out", "Ask a run's tables with SQL, read-only."),
-    "doctor": Entry("gpuledger.cli.doctor:doctor_command", "This machine", "Tell what works here, and what to do."),
+    "ops": Entry("ops.group:ops_group", "Predict", "Measure operators once, add them up for any model."),
+    "watch": Entry("record.watch:watch_command", "Record", "Watch the cards while any command runs."),
+    "show": Entry("inspect.show:show_command", "Look", "Show where the bytes are at one instant."),
+    "group": Entry("inspect.group:group_command", "Look", "Put every byte into a group of keywords."),
+    "balance": Entry("inspect.balance:balance_command", "Look", "Balance the card's used bytes, line by line."),
+    "report": Entry("inspect.report:report_command", "Look", "Write one offline HTML file."),
+    "trace": Entry("inspect.trace:trace_command", "Look", "Write a trace for Perfetto: kernels, bytes, watts."),
+    "plot": Entry("inspect.plot:plot_command", "Look", "Draw runs as one picture."),
+    "compare": Entry("compare.compare:compare_command", "Compare", "Compare several runs' peaks, times and joules."),
+    "live": Entry("record.live:live_command", "Look", "Look at the cards, and at a run while it is written."),
+    "diff": Entry("compare.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
+    "check": Entry("compare.check:check_command", "Compare", "Hold a run to a budget, or to another run."),
+    "budget": Entry("compare.budget:budget_command", "Compare", "Write a first budget for a run."),
+    "import": Entry("inspect.import_:import_command", "Take in", "Make runs of files that others wrote."),
+    "export": Entry("inspect.export:export_command", "Take out", "Write a run's tables as CSV, Parquet or JSON."),
+    "sql": Entry("inspect.sql:sql_command", "Take out", "Ask a run's tables with SQL, read-only."),
+    "doctor": Entry("record.doctor:doctor_command", "This machine", "Tell what works here, and what to do."),
 }
 """Commands in the order of ``--help``. A command's module is imported when the command is used."""
 
@@ -78,7 +80,7 @@ class Commands(click.Group):
         if entry is None:
             return None
         module, name = entry.place.split(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        command: click.Command = getattr(importlib.import_module(f"gpuledger.cli.{module}"), name)
         return command
 
     def resolve_command(
@@ -133,7 +135,7 @@ def tell(error: Exception) -> int:
         return error.exit_code
     message, hint, code = _describe(error)
     message, hint = hide_credentials(message), None if hint is None else hide_credentials(hint)
-    from gpuledger.report.terminal import Terminal
+    from gpuledger.report.base.terminal import Terminal
 
     terminal = Terminal.of(sys.stderr)
     click.echo(terminal.text(f"gpuledger: error: {message}"), err=True)

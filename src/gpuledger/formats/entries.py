@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuledger.files.reading import storable
 from gpuledger.formats.snapshot_tables import Modules
 from gpuledger.formats.text_lines import read_lines
 from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.tables import TABLES
-from gpuledger.reading import storable
 
 if TYPE_CHECKING:
     import pyarrow as pa

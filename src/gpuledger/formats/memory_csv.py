@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.replay import NEVER
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import Entries, Unread, files_of, filled, label, maybe, whole_lines
 from gpuledger.formats.text_lines import decoded, shown

@@ -10,10 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gpuledger.errors import InputError, UsageError
-from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
-from gpuledger.model.imported import ImportedRank, ImportedRun
-from gpuledger.model.nvidia_smi_cells import (
+from gpuledger.cards.smi_cells import (
     FIELDS,
     UNKNOWN,
     Field,
@@ -24,6 +21,9 @@ from gpuledger.model.nvidia_smi_cells import (
     parse_cell,
     separator_of,
 )
+from gpuledger.errors import InputError, UsageError
+from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
+from gpuledger.model.imported import ImportedRank, ImportedRun
 from gpuledger.model.tables import SAMPLES
 from gpuledger.units import parse_duration_ns
 

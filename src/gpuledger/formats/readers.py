@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.files.reading import open_regular, reading
 from gpuledger.model.imported import ImportedRun
-from gpuledger.reading import open_regular, reading
 
 HEAD_BYTES = 65_536
 

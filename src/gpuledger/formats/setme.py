@@ -7,8 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from gpuledger.errors import InputError
-from gpuledger.model.keywords import (
+from gpuledger.analyze.keywords.keyword_file import (
     MAX_FILE_BYTES,
     NAME,
     RESERVED_GROUPS,
@@ -18,7 +17,8 @@ from gpuledger.model.keywords import (
     KeywordFile,
     KeywordGroup,
 )
-from gpuledger.reading import read_limited, reading
+from gpuledger.errors import InputError
+from gpuledger.files.reading import read_limited, reading
 
 DICTIONARIES = {"layer_kw_dict": "layer", "data_struct_kw_dict": "data structure"}
 EXPECTED = "expected_sum"

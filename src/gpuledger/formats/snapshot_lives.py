@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.replay import SMALL_BYTES, AllocatorSettings, OpenState, Replay, replay
-from gpuledger.model.journal import Action, BlockState
+from gpuledger.analyze.posting.replay import SMALL_BYTES, AllocatorSettings, OpenState, Replay, replay
+from gpuledger.model.journal.journal import Action, BlockState
 from gpuledger.model.pools import UNKNOWN_POOL
 
 I64 = NDArray[np.int64]

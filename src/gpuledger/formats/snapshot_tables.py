@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.replay import NEVER
+from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.files.reading import storable
 from gpuledger.formats.snapshot_columns import Frame, SnapshotColumns
 from gpuledger.formats.snapshot_lives import I64, DeviceLives
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.imported import rows_to_table
-from gpuledger.model.journal import Action
+from gpuledger.model.journal.journal import Action
 from gpuledger.model.pools import UNKNOWN_POOL
 from gpuledger.model.tables import TABLES
-from gpuledger.reading import storable
 
 if TYPE_CHECKING:
     import pyarrow as pa

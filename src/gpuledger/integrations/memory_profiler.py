@@ -13,14 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from gpuledger.analyze.device import device_books
-from gpuledger.analyze.iteration import summarize_iteration
-from gpuledger.analyze.posting import build_manifest, build_tables
-from gpuledger.collect.calibrate import cache_path, libraries_for, load_profile
-from gpuledger.collect.iteration import IterationRecorder, own_bytes
+from gpuledger.analyze.overview.iteration import summarize_iteration
+from gpuledger.analyze.posting.device import device_books
+from gpuledger.analyze.posting.posting import build_manifest, build_tables
+from gpuledger.collect.sampling.calibrate import cache_path, libraries_for, load_profile
+from gpuledger.collect.session.iteration import IterationRecorder, own_bytes
 from gpuledger.errors import UsageError
 from gpuledger.integrations.memory_table import CsvFile, MemoryReport, Sizes, table_lines
-from gpuledger.model.journal import Journal
+from gpuledger.model.journal.journal import Journal
 from gpuledger.model.run import KeptRank
 
 CSV_DIRECTORY = Path("memory_csv_data")

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.iteration import BEYOND, CARD_LINES, Iteration
+from gpuledger.analyze.overview.iteration import BEYOND, CARD_LINES, Iteration
 from gpuledger.errors import UsageError
 
 MB = 1_000_000

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.breakdown import Account, break_down
-from gpuledger.analyze.instant import Instant, find_peak
-from gpuledger.analyze.live import allocated_curve, device_indices, read_labels, read_lives, read_numbers
-from gpuledger.analyze.replay import NEVER
+from gpuledger.analyze.memory.breakdown import Account, break_down
+from gpuledger.analyze.memory.instant import Instant, find_peak
+from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_labels, read_lives, read_numbers
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.report.phrases import device_label, place_of
-from gpuledger.report.quantities import exactly
-from gpuledger.report.terminal import printable
+from gpuledger.report.base.phrases import device_label, place_of
+from gpuledger.report.base.quantities import exactly
+from gpuledger.report.base.terminal import printable
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from gpuledger.integrations.pytest_marks import (
 )
 
 if TYPE_CHECKING:
-    from gpuledger.api import Recording
     from gpuledger.integrations.virtual_recording import VirtualRecording
+    from gpuledger.services.api import Recording
 
 DEVICES = ("auto", "cuda", "cpu")
 NO_TORCH = "torch is not installed"
@@ -150,7 +150,7 @@ def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | Vir
         from gpuledger.integrations.virtual_recording import VirtualRecording
 
         return VirtualRecording(card, place)
-    from gpuledger.api import record
+    from gpuledger.services.api import record
 
     return record(item.name, out=place, force=True, devices=_devices(item.config))
 
@@ -202,7 +202,7 @@ def _virtual_card(config: pytest.Config) -> str:
 
 def _check_card(name: str) -> None:
     from gpuledger.errors import UsageError
-    from gpuledger.virtual.cards import find_card
+    from gpuledger.simulate.catalogue import find_card
 
     try:
         find_card(name)

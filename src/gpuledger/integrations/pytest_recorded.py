@@ -16,9 +16,9 @@ from gpuledger.integrations.pytest_measure import TestBytes, grown_bytes, measur
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuledger.api import Recording
     from gpuledger.integrations.virtual_recording import VirtualRecording
     from gpuledger.model.run import Run
+    from gpuledger.services.api import Recording
 
 
 class RecordedTest:

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuledger.analyze.breakdown import break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.live import allocated_curve, device_indices, read_lives
-from gpuledger.analyze.metrics import measure, metric_devices
+from gpuledger.analyze.compare.metrics import measure, metric_devices
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_lives
 from gpuledger.errors import EmptyRunError, UsageError
 
 if TYPE_CHECKING:

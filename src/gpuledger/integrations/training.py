@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.api import Recording, record
-from gpuledger.collect import session as sessions
+from gpuledger.collect.session import session as sessions
 from gpuledger.errors import GpuLedgerError
+from gpuledger.services.api import Recording, record
 
 PREFIX = "gpuledger/"
 """Beginning of the names under which figures are logged."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.replay import AllocatorSettings
-from gpuledger.api import load
-from gpuledger.collect.run_manifest import close_manifest, new_manifest
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import UsageError
 from gpuledger.model.run import write_json
-from gpuledger.virtual.allocator import CachingAllocator
-from gpuledger.virtual.card import in_place
-from gpuledger.virtual.cards import find_card
-from gpuledger.virtual.device import VirtualDevice
-from gpuledger.virtual.session import VirtualSession
+from gpuledger.services.api import load
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run

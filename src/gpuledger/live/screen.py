@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.groups import Group, group_accounts
-from gpuledger.report.colors import category_color
-from gpuledger.report.phrases import MISSING, column_unit, percent, place_of
-from gpuledger.report.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.analyze.memory.groups import Group, group_accounts
+from gpuledger.report.base.colors import category_color
+from gpuledger.report.base.phrases import MISSING, column_unit, percent, place_of
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.collect.gauges import Gauge
+    from gpuledger.cards.gauges import Gauge
     from gpuledger.live.watched_run import RunNow
 
 HISTORY = 240

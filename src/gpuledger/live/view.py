@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from gpuledger.live.screen import Choice, History, frame, one_line
-from gpuledger.report.terminal import Terminal
+from gpuledger.report.base.terminal import Terminal
 
 if TYPE_CHECKING:
-    from gpuledger.collect.gauges import Gauges
+    from gpuledger.cards.gauges import Gauges
     from gpuledger.live.watched_run import RunNow, WatchedRun
 
 PERIOD_S = 0.5

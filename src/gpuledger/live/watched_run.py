@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
-from gpuledger.analyze.breakdown import Breakdown, break_down
-from gpuledger.analyze.instant import find_peak
-from gpuledger.analyze.live import device_indices, pick_device
-from gpuledger.analyze.posting import post_rank
+from gpuledger.analyze.memory.breakdown import Breakdown, break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.live import device_indices, pick_device
+from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.errors import GpuLedgerError
-from gpuledger.model.files import refuse_links, write_whole
-from gpuledger.model.journal_log import journal_files
+from gpuledger.files.writing import refuse_links, write_whole
+from gpuledger.model.journal.log import journal_files
 from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories, read_json
 
 

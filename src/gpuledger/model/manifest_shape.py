@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.model.shapes import Fields, Items, ListOf, MappingOf, check_shape, maybe
+from gpuledger.files.shapes import Fields, Items, ListOf, MappingOf, check_shape, maybe
 
 _TEXTS = maybe(ListOf(str))
 _WHOLE, _REAL, _TEXT, _FLAG = maybe(int), maybe(float), maybe(str), maybe(bool)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.files.reading import MIB, open_regular, reading
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.bounds import check_bounds
-from gpuledger.reading import MIB, open_regular, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.files import refuse_links, replaced, write_whole
+from gpuledger.files.reading import read_json_file, reading, storable
+from gpuledger.files.writing import refuse_links, replaced, write_whole
 from gpuledger.model.manifest_shape import check_rank_manifest, check_run_manifest
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
-from gpuledger.reading import read_json_file, reading, storable
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ LISTENING, ASKED = "listening", "asked"
 
 
 def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None) -> None:
-    """Write ``value`` as :func:`gpuledger.model.files.replaced` does."""
+    """Write ``value`` as :func:`gpuledger.files.writing.replaced` does."""
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
     write_whole(path, text.encode("ascii"), inside=inside)
 

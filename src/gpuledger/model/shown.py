@@ -10,5 +10,5 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Return the value as HTML, the protocol of notebooks."""
-        html: str = importlib.import_module("gpuledger.integrations.notebook").html_of(self)
+        html: str = importlib.import_module("gpuledger.report.html.notebook").html_of(self)
         return html

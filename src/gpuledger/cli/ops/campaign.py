@@ -25,17 +25,17 @@ from gpuledger.cli.ops.measure import (
 )
 from gpuledger.config import DEFAULT_BOOK
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
-from gpuledger.model.files import write_whole
+from gpuledger.files.writing import write_whole
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
-    from gpuledger.operators.book import Book
-    from gpuledger.operators.compare import Pair
-    from gpuledger.operators.measure import Progress, Tell
-    from gpuledger.operators.method import Method
-    from gpuledger.operators.place import Place
-    from gpuledger.operators.workload import Workload
-    from gpuledger.watching import Watch
+    from gpuledger.ops.database.book import Book
+    from gpuledger.ops.database.method import Method
+    from gpuledger.ops.measure.measure import Progress, Tell
+    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.totals.compare import Pair
+    from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.services.watching import Watch
 
 FOLDER = "campaign"
 
@@ -78,14 +78,14 @@ def campaign_command(
     if ray_address and budget:
         raise UsageError("campaign: --budget with --ray", hint="stop it with Ctrl-C; the same command goes on")
     if ray_address:
-        from gpuledger.operators.ray_crew import load_ray
+        from gpuledger.ops.measure.ray_crew import load_ray
 
         load_ray()  # before anything is captured
     method, budget_ns = method_of(how), None if budget is None else parse_budget_ns(budget)
-    from gpuledger.operators.book import open_book
-    from gpuledger.operators.campaign_file import read_campaign
-    from gpuledger.operators.names import name_kernels
-    from gpuledger.operators.place import find_place
+    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.measure.campaign_file import read_campaign
+    from gpuledger.ops.measure.names import name_kernels
+    from gpuledger.ops.measure.place import find_place
 
     campaign = read_campaign(Path(config), trusted=trust_files)
     if campaign.book and not book_url and not trust_files:
@@ -102,7 +102,7 @@ def campaign_command(
             crew = {"address": ray_address, "device": how["device"], "workers": workers, "force": how["force"]}
             _measure_with_ray(crew, workloads, book, place, method, share_frac, windows, tell)
         else:
-            from gpuledger.operators.fill import fill
+            from gpuledger.ops.measure.fill import fill
 
             with windows.one_after_the_other(tell) as told:
                 filled = fill(
@@ -118,8 +118,8 @@ def campaign_command(
 
 def _captured(wanted: Sequence[Any], place: Place, folder: Path) -> tuple[list[Workload], list[str]]:
     """Return the workloads, written into the folder; what cannot be captured is named and left out."""
-    from gpuledger.operators.captures import asked_for, capture_model
-    from gpuledger.operators.workload import SUFFIX
+    from gpuledger.ops.workloads.captures import asked_for, capture_model
+    from gpuledger.ops.workloads.workload import SUFFIX
 
     workloads, failures = [], []
     for one in wanted:
@@ -166,7 +166,7 @@ def _watched(place: Place, folder: Path, *, everywhere: bool) -> Iterator[_Windo
     if place.sensors is None:
         yield _Windows(None)
         return
-    from gpuledger.watching import watch
+    from gpuledger.services.watching import watch
 
     gpus = None if everywhere else [place.sensors.index]
     with watch("campaign", gpus=gpus, out=folder / f"campaign-{time.time_ns()}.ledger") as run:
@@ -184,9 +184,9 @@ def _measure_with_ray(
     tell: Tell | None,
 ) -> None:
     """Measure on all of Ray's workers; what the host needs around operators is measured here, before they begin."""
-    from gpuledger.operators.campaign import measure_workloads
-    from gpuledger.operators.chains import fill_around
-    from gpuledger.operators.ray_crew import RayCrew, connected
+    from gpuledger.ops.measure.campaign import measure_workloads
+    from gpuledger.ops.measure.chains import fill_around
+    from gpuledger.ops.measure.ray_crew import RayCrew, connected
 
     fill_around(book, place)
     numbers = itertools.count()
@@ -210,10 +210,10 @@ def _measure_with_ray(
 def _compared(
     workloads: Sequence[Workload], book: Book, place: Place, method: Method, windows: _Windows, *, trusted: bool
 ) -> list[Pair]:
-    from gpuledger.operators.again import step_of
-    from gpuledger.operators.choose import cache_folder, shelf_of, sum_measured
-    from gpuledger.operators.compare import Pair
-    from gpuledger.operators.whole import measure_whole
+    from gpuledger.ops.measure.captured_models import step_of
+    from gpuledger.ops.measure.whole import measure_whole
+    from gpuledger.ops.predict.choose import cache_folder, shelf_of, sum_measured
+    from gpuledger.ops.totals.compare import Pair
 
     shelf = shelf_of(book, place.environment)
     pairs = []

@@ -12,12 +12,12 @@ import click
 from gpuledger.cli.common import print_json, print_notes, quoted
 from gpuledger.cli.ops.common import print_safe, trust_files_option
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
-from gpuledger.model.files import is_taken, write_whole
+from gpuledger.files.writing import is_taken, write_whole
 
 if TYPE_CHECKING:
-    from gpuledger.operators.campaign_file import Campaign
-    from gpuledger.operators.wanted import Wanted
-    from gpuledger.operators.workload import Workload
+    from gpuledger.ops.measure.campaign_file import Campaign
+    from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.ops.workloads.workload_spec import Wanted
 
 
 class CaptureCommand(click.Command):
@@ -98,12 +98,12 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
 def _captured(program: tuple[str, ...], flags: dict[str, Any]) -> Iterator[Workload]:
     """Yield the workloads as they are captured."""
     if program:
-        from gpuledger.operators.programs import capture_program
+        from gpuledger.ops.workloads.programs import capture_program
 
         output = None if flags["quiet"] else sys.stderr
         yield capture_program(program, flags["gpu"], steps=flags["step"], output=output)
         return
-    from gpuledger.operators.captures import asked_for, capture_model, default_gpu
+    from gpuledger.ops.workloads.captures import asked_for, capture_model, default_gpu
 
     campaign = _campaign(flags)
     gpu = flags["gpu"] or campaign.gpu or default_gpu()
@@ -122,8 +122,8 @@ def _captured(program: tuple[str, ...], flags: dict[str, Any]) -> Iterator[Workl
 
 
 def _campaign(flags: dict[str, Any]) -> Campaign:
-    from gpuledger.operators.campaign_file import Campaign, read_campaign
-    from gpuledger.operators.wanted import Wanted
+    from gpuledger.ops.measure.campaign_file import Campaign, read_campaign
+    from gpuledger.ops.workloads.workload_spec import Wanted
 
     if flags["config"]:
         return read_campaign(Path(flags["config"]), trusted=flags["trust_files"])
@@ -140,7 +140,7 @@ def not_captured_lines(wanted: Wanted, error: GpuLedgerError) -> list[str]:
 
 def _place(name: str, output: str | None, *, single: bool) -> Path:
     """Return where a workload is written: the file that was asked for, or one named after it."""
-    from gpuledger.operators.workload import SUFFIX
+    from gpuledger.ops.workloads.workload import SUFFIX
 
     if output is None:
         return Path(name + SUFFIX)

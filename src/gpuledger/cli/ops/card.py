@@ -13,7 +13,7 @@ from gpuledger.cli.ops.common import book_option, open_workload
 from gpuledger.units import format_frac
 
 if TYPE_CHECKING:
-    from gpuledger.operators.card import Errors, ValidationCard
+    from gpuledger.ops.predict.accuracy import Errors, ValidationCard
 
 
 @click.command(
@@ -34,9 +34,9 @@ def card_command(book_url: str, card: str | None, models: tuple[str, ...], as_js
     Operators are held out by families of shapes: the same layer at another batch is never on both sides.
     """
     workloads = [open_workload(text) for text in models]
-    from gpuledger.operators.book import open_existing
-    from gpuledger.operators.card import validate
-    from gpuledger.operators.choose import open_shelf, roof_of_shelf
+    from gpuledger.ops.database.book import open_existing
+    from gpuledger.ops.predict.accuracy import validate
+    from gpuledger.ops.predict.choose import open_shelf, roof_of_shelf
 
     shelf = open_shelf(open_existing(book_url), card)
     found = validate(shelf.examples, roof_of_shelf(shelf), workloads)
@@ -47,7 +47,7 @@ def card_command(book_url: str, card: str | None, models: tuple[str, ...], as_js
 
 
 def _lines(found: ValidationCard) -> list[str]:
-    from gpuledger.report.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Column, Table, Terminal
 
     terminal = Terminal.of(sys.stdout)
     titles = ("held out", "count", "mean", "median", "90 %", "in interval", "power")

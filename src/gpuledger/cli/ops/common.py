@@ -13,8 +13,8 @@ from gpuledger.cli.common import print_lines, print_notes
 from gpuledger.config import DEFAULT_BOOK
 
 if TYPE_CHECKING:
-    from gpuledger.operators.workload import Workload
-    from gpuledger.report.terminal import Column
+    from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.report.base.terminal import Column
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -53,14 +53,14 @@ def open_workload(text: str) -> Workload:
     Raises:
         InputError: there is none, or it is damaged.
     """
-    from gpuledger.operators.workload import SUFFIX, read_workload
+    from gpuledger.ops.workloads.workload import SUFFIX, read_workload
 
     return read_workload(Path(text + SUFFIX) if not Path(text).exists() and is_workload(text) else Path(text))
 
 
 def is_workload(text: str) -> bool:
     """Return whether ``text`` names a file; the suffix of a workload may be left out."""
-    from gpuledger.operators.workload import SUFFIX
+    from gpuledger.ops.workloads.workload import SUFFIX
 
     return Path(text).exists() or Path(text + SUFFIX).exists()
 
@@ -72,9 +72,9 @@ def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train:
         UsageError: no such model.
         InputError: the model cannot be made, or does not take the inputs of its own configuration.
     """
-    from gpuledger.operators.captures import asked_for, capture_model
-    from gpuledger.operators.choose import is_catalogued
-    from gpuledger.operators.wanted import Wanted
+    from gpuledger.ops.predict.choose import is_catalogued
+    from gpuledger.ops.workloads.captures import asked_for, capture_model
+    from gpuledger.ops.workloads.workload_spec import Wanted
 
     place = next((name for name in cards if name and is_catalogued(name)), "cpu")
     return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)
@@ -87,14 +87,14 @@ def say_note(text: str) -> None:
 
 def print_safe(lines: Iterable[str]) -> None:
     """Print lines that hold names of others: what a terminal would obey is escaped."""
-    from gpuledger.report.terminal import Terminal
+    from gpuledger.report.base.terminal import Terminal
 
     print_lines(map(Terminal.of(sys.stdout).text, lines))
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table's lines, without the columns in which no row has anything, such as energies of a processor."""
-    from gpuledger.report.terminal import Table, Terminal
+    from gpuledger.report.base.terminal import Table, Terminal
 
     kept = [place for place, _ in enumerate(columns) if place == 0 or any(row[place] not in ("", "-") for row in rows)]
     table = Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))

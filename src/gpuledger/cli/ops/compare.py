@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.inspect.report import choose_file, write_bytes
 from gpuledger.cli.ops.common import book_option, open_workload, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
-from gpuledger.cli.report import choose_file, write_bytes
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.operators.compare import Errors, Pair
+    from gpuledger.ops.totals.compare import Errors, Pair
 
 
 @click.command(
@@ -50,13 +50,13 @@ def compare_command(
     method = method_of(how)
     place_of_picture = None if output is None else _picture(output, force=overwrite)
     workloads = [open_workload(text) for text in workload_paths]
-    from gpuledger.operators.again import step_of
-    from gpuledger.operators.book import open_book
-    from gpuledger.operators.choose import cache_folder, shelf_of, sum_measured
-    from gpuledger.operators.compare import Pair
-    from gpuledger.operators.fill import fill
-    from gpuledger.operators.place import find_place
-    from gpuledger.operators.whole import measure_whole
+    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.measure.captured_models import step_of
+    from gpuledger.ops.measure.fill import fill
+    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.measure.whole import measure_whole
+    from gpuledger.ops.predict.choose import cache_folder, shelf_of, sum_measured
+    from gpuledger.ops.totals.compare import Pair
 
     place = find_place(how["device"], force=how["force"])
     steps = [step_of(workload, place, trusted=trust_files) for workload in workloads]
@@ -82,7 +82,7 @@ def compare_command(
 
 
 def _picture(output: str, *, force: bool) -> Path:
-    from gpuledger.report.plot_style import picture_suffix
+    from gpuledger.report.plots.plot_style import picture_suffix
 
     place = choose_file(output, output, force=force, option="--overwrite")
     picture_suffix(place)
@@ -91,8 +91,8 @@ def _picture(output: str, *, force: bool) -> Path:
 
 def lines_of(pairs: Sequence[Pair]) -> list[str]:
     """Return the pairs as a table, and their errors."""
-    from gpuledger.operators.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
-    from gpuledger.report.terminal import Column
+    from gpuledger.ops.totals.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
+    from gpuledger.report.base.terminal import Column
 
     titles = (
         "workload", "sum", "whole", "sum / whole", "sum J", "whole J", "sum / whole J", "busy / graph",
@@ -134,7 +134,7 @@ def _errors_line(what: str, errors: Errors) -> str:
 
 def document_of(pairs: Sequence[Pair], environment: dict[str, Any]) -> dict[str, Any]:
     """Return the pairs and their errors as a JSON value."""
-    from gpuledger.operators.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
+    from gpuledger.ops.totals.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
 
     found = {
         "time": time_errors(pairs),
@@ -186,8 +186,8 @@ def draw_pairs_into(pairs: Sequence[Pair], place: Path, card: str) -> None:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    from gpuledger.report.operator_plot import BarPair, draw_pairs
-    from gpuledger.report.plot_style import own_settings, picture_bytes, picture_suffix
+    from gpuledger.report.plots.operator_plot import BarPair, draw_pairs
+    from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
 
     times = [
         BarPair(

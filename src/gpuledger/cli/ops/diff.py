@@ -11,7 +11,7 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
-    from gpuledger.operators.book_diff import BookDiff, Change
+    from gpuledger.ops.database.book_diff import BookDiff, Change
 
 ROWS = 20
 
@@ -34,8 +34,8 @@ def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
     The newest measurement of each operator is taken, by the same mode on both sides. A change is marked where the two
     intervals of its time lie apart.
     """
-    from gpuledger.operators.book_diff import diff_books
-    from gpuledger.operators.contents import contents_of
+    from gpuledger.ops.database.book_diff import diff_books
+    from gpuledger.ops.database.contents import contents_of
 
     found = diff_books(contents_of(before), contents_of(after))
     if as_json:
@@ -47,7 +47,7 @@ def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
 
 
 def _lines(found: BookDiff, rows: int) -> list[str]:
-    from gpuledger.report.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Column, Table, Terminal
 
     certain = sum(change.certain for change in found.changes)
     head = [

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from gpuledger.cli.common import print_notes
+from gpuledger.cli.inspect.report import choose_file, write_text
 from gpuledger.cli.ops.common import book_option
-from gpuledger.cli.report import choose_file, write_text
-from gpuledger.collect.redact import hide_credentials
 from gpuledger.errors import UsageError
+from gpuledger.redact import hide_credentials
 from gpuledger.units import counted
 
 
@@ -32,7 +32,7 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
     Parquet holds everything in one file: `merge`, `diff` and `query` take it in place of a book. HTML is one page for
     people, without what they do not read.
     """
-    from gpuledger.operators.contents import contents_of, write_csv, write_parquet
+    from gpuledger.ops.database.contents import contents_of, write_csv, write_parquet
 
     path = _file(output, f"operators.{form}", force=force)
     contents = contents_of(book_url)
@@ -42,7 +42,7 @@ def export_command(book_url: str, form: str, output: str | None, force: bool) ->
     elif form == "csv":
         write_csv(contents, path)
     else:
-        from gpuledger.report.book_page import render_book
+        from gpuledger.report.html.book_page import render_book
 
         write_text(path, render_book(contents.rows(), hide_credentials(book_url), held))
     print_notes([f"gpuledger: {held} in {path}"])

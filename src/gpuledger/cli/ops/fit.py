@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines
+from gpuledger.cli.inspect.report import choose_file
 from gpuledger.cli.ops.common import book_option, say_note
-from gpuledger.cli.report import choose_file
 
 
 @click.command(
@@ -32,9 +32,9 @@ def fit_command(book_url: str, card: str | None, output: str | None, force: bool
     """
     if output is not None:
         choose_file(output, "operators.model", force=force)
-    from gpuledger.operators.book import open_existing
-    from gpuledger.operators.choose import cache_folder, model_of, open_shelf
-    from gpuledger.operators.predict import save_model
+    from gpuledger.ops.database.book import open_existing
+    from gpuledger.ops.predict.choose import cache_folder, model_of, open_shelf
+    from gpuledger.ops.predict.predict import save_model
 
     shelf = open_shelf(open_existing(book_url), card)
     model = model_of(shelf, cache_folder(), say_note)

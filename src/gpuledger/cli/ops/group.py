@@ -7,31 +7,21 @@ import click
 from gpuledger.cli.main import Commands, Entry
 
 COMMANDS: dict[str, Entry] = {
-    "capture": Entry("gpuledger.cli.ops.capture:capture_command", "Capture", "Write down what a model is made of."),
-    "list": Entry("gpuledger.cli.ops.list_:list_command", "Capture", "List the layers or operators of a workload."),
-    "measure": Entry(
-        "gpuledger.cli.ops.measure:measure_command", "Measure", "Measure what the book lacks of workloads."
-    ),
-    "sum": Entry("gpuledger.cli.ops.sum:sum_command", "Add up", "Add up a workload's time and energy from the book."),
-    "compare": Entry("gpuledger.cli.ops.compare:compare_command", "Add up", "Hold sums beside whole models."),
-    "campaign": Entry(
-        "gpuledger.cli.ops.campaign:campaign_command", "Measure", "Capture, measure and compare what one file lists."
-    ),
-    "fit": Entry("gpuledger.cli.ops.fit:fit_command", "Predict", "Learn from the book what operators cost."),
-    "card": Entry("gpuledger.cli.ops.card:card_command", "Predict", "Tell how good predictions from the book are."),
-    "predict": Entry(
-        "gpuledger.cli.ops.predict:predict_command", "Predict", "Predict a model on a card, measured or not."
-    ),
-    "sweep": Entry(
-        "gpuledger.cli.ops.sweep:sweep_command", "Capture", "Write configurations that no model uses, to be measured."
-    ),
-    "query": Entry("gpuledger.cli.ops.query:query_command", "The book", "Ask the book with SQL, read-only."),
-    "export": Entry("gpuledger.cli.ops.export:export_command", "The book", "Write the book as Parquet, CSV or HTML."),
-    "merge": Entry("gpuledger.cli.ops.merge:merge_command", "The book", "Add what other books hold."),
-    "diff": Entry("gpuledger.cli.ops.diff:diff_command", "The book", "Tell what two books disagree about."),
-    "import": Entry(
-        "gpuledger.cli.ops.import_:import_command", "The book", "Take in operator lists and rows that others wrote."
-    ),
+    "capture": Entry("ops.capture:capture_command", "Capture", "Write down what a model is made of."),
+    "list": Entry("ops.list_:list_command", "Capture", "List the layers or operators of a workload."),
+    "measure": Entry("ops.measure:measure_command", "Measure", "Measure what the book lacks of workloads."),
+    "sum": Entry("ops.sum:sum_command", "Add up", "Add up a workload's time and energy from the book."),
+    "compare": Entry("ops.compare:compare_command", "Add up", "Hold sums beside whole models."),
+    "campaign": Entry("ops.campaign:campaign_command", "Measure", "Capture, measure and compare what one file lists."),
+    "fit": Entry("ops.fit:fit_command", "Predict", "Learn from the book what operators cost."),
+    "card": Entry("ops.card:card_command", "Predict", "Tell how good predictions from the book are."),
+    "predict": Entry("ops.predict:predict_command", "Predict", "Predict a model on a card, measured or not."),
+    "sweep": Entry("ops.sweep:sweep_command", "Capture", "Write configurations that no model uses, to be measured."),
+    "query": Entry("ops.query:query_command", "The book", "Ask the book with SQL, read-only."),
+    "export": Entry("ops.export:export_command", "The book", "Write the book as Parquet, CSV or HTML."),
+    "merge": Entry("ops.merge:merge_command", "The book", "Add what other books hold."),
+    "diff": Entry("ops.diff:diff_command", "The book", "Tell what two books disagree about."),
+    "import": Entry("ops.import_:import_command", "The book", "Take in operator lists and rows that others wrote."),
 }
 """Commands in the order of ``--help``."""
 

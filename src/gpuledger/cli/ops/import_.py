@@ -9,7 +9,7 @@ import click
 from gpuledger.cli.common import print_lines, print_notes, unread_lines
 from gpuledger.cli.ops.common import book_option
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.files import is_taken, write_whole
+from gpuledger.files.writing import is_taken, write_whole
 from gpuledger.units import counted
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
@@ -49,8 +49,8 @@ def import_command(
 
 
 def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
-    from gpuledger.operators.import_lists import read_list
-    from gpuledger.operators.workload import SUFFIX
+    from gpuledger.ops.exchange.import_lists import read_list
+    from gpuledger.ops.workloads.workload import SUFFIX
 
     read = [(directory / (path.stem + SUFFIX), read_list(path)) for path in paths]
     for place, _ in read:
@@ -63,8 +63,8 @@ def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
 
 
 def _import_rows(paths: list[Path], card: str, book_url: str) -> None:
-    from gpuledger.operators.book import open_book
-    from gpuledger.operators.import_rows import read_rows
+    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.exchange.import_rows import read_rows
 
     found = read_rows(paths, card)
     if not found.records:

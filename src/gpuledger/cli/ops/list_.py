@@ -12,8 +12,8 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 from gpuledger.cli.ops.common import open_workload, workload_argument
 
 if TYPE_CHECKING:
-    from gpuledger.operators.workload import Layer, Use, Workload
-    from gpuledger.report.terminal import Table
+    from gpuledger.ops.workloads.workload import Layer, Use, Workload
+    from gpuledger.report.base.terminal import Table
 
 ROWS = 40
 
@@ -46,7 +46,7 @@ def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
     if as_json:
         print_json(_document(workload, by))
         return
-    from gpuledger.report.terminal import Terminal
+    from gpuledger.report.base.terminal import Terminal
 
     terminal = Terminal.of(sys.stdout)
     table, total = _by_layer(workload, rows) if by == "layer" else _by_operator(workload, rows)
@@ -56,7 +56,7 @@ def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
 
 
 def _by_operator(workload: Workload, rows: int) -> tuple[Table, int]:
-    from gpuledger.report.terminal import Column, Table
+    from gpuledger.report.base.terminal import Column, Table
     from gpuledger.units import format_bytes
 
     uses = sorted(workload.uses, key=lambda use: -use.count)
@@ -92,7 +92,7 @@ def _modules_text(modules: Sequence[tuple[str, int]]) -> str:
 
 
 def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
-    from gpuledger.report.terminal import Column, Table
+    from gpuledger.report.base.terminal import Column, Table
 
     operators = {use.key.digest: use.key.name for use in workload.uses}
     layers = sorted(workload.layers, key=lambda layer: -layer.count)
@@ -112,7 +112,7 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
 
 
 def _shapes(tensors: Sequence[Any]) -> str:
-    from gpuledger.model.operator_key import value_text
+    from gpuledger.operator_key import value_text
 
     return ", ".join(map(value_text, tensors))
 
@@ -129,7 +129,7 @@ def _inside(layer: Layer, operators: dict[str, str]) -> str:
 
 
 def _document(workload: Workload, by: str) -> list[dict[str, Any]]:
-    from gpuledger.operators.workload import to_json
+    from gpuledger.ops.workloads.workload import to_json
 
     found = to_json(workload)
     if by == "layer":

@@ -16,9 +16,9 @@ from gpuledger.errors import UsageError
 from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, parse_frac
 
 if TYPE_CHECKING:
-    from gpuledger.operators.fill import Filled
-    from gpuledger.operators.measure import Outcome, Progress, Tell
-    from gpuledger.operators.method import Method
+    from gpuledger.ops.database.method import Method
+    from gpuledger.ops.measure.fill import Filled
+    from gpuledger.ops.measure.measure import Outcome, Progress, Tell
 
 TARGET = "1%"
 
@@ -75,10 +75,10 @@ def measure_command(
     budget_ns = None if budget is None else parse_budget_ns(budget)
     method = method_of(how)
     workloads = [open_workload(text) for text in workload_paths]
-    from gpuledger.operators.book import open_book
-    from gpuledger.operators.fill import fill
-    from gpuledger.operators.names import name_kernels
-    from gpuledger.operators.place import find_place
+    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.measure.fill import fill
+    from gpuledger.ops.measure.names import name_kernels
+    from gpuledger.ops.measure.place import find_place
 
     place = find_place(how["device"], force=how["force"])
     book = open_book(book_url)
@@ -101,7 +101,7 @@ def method_of(how: dict[str, Any]) -> Method:
     Raises:
         UsageError: a share is none.
     """
-    from gpuledger.operators.method import Method
+    from gpuledger.ops.database.method import Method
 
     target_frac = parse_share("--target-ci", how["target_text"])
     energy_share_of(how)  # a wrong one is said before anything is done

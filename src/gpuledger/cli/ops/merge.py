@@ -6,7 +6,7 @@ import click
 
 from gpuledger.cli.common import print_lines
 from gpuledger.cli.ops.common import book_option
-from gpuledger.collect.redact import hide_credentials
+from gpuledger.redact import hide_credentials
 
 
 @click.command(
@@ -21,8 +21,8 @@ Examples:
 @book_option()
 def merge_command(others: tuple[str, ...], book_url: str) -> None:
     """Add what other books, or Parquet files exported from them, hold. What is there already stays as it is."""
-    from gpuledger.operators.book import open_book
-    from gpuledger.operators.contents import contents_of, merge
+    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.database.contents import contents_of, merge
 
     read = [(other, contents_of(other)) for other in others]
     with open_book(book_url) as book:

@@ -13,8 +13,8 @@ from gpuledger.errors import UsageError
 from gpuledger.units import format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.operators.forecast import Forecast
-    from gpuledger.operators.workload import Workload
+    from gpuledger.ops.predict.forecast import Forecast
+    from gpuledger.ops.workloads.workload import Workload
 
 WARNINGS_SHOWN = 5
 MOST_BATCHES = 32
@@ -42,9 +42,9 @@ def predict_command(
     What the book has measured on that card is taken from it. A card it has not measured is predicted from another's
     records and the datasheets of both, and is marked so.
     """
-    from gpuledger.operators.book import open_existing
-    from gpuledger.operators.choose import cache_folder, predictor_for, roof_of_shelf
-    from gpuledger.operators.forecast import forecast
+    from gpuledger.ops.database.book import open_existing
+    from gpuledger.ops.predict.choose import cache_folder, predictor_for, roof_of_shelf
+    from gpuledger.ops.predict.forecast import forecast
 
     predictor, shelf, notes = predictor_for(open_existing(book_url), gpu, cache_folder(), say_note)
     roof = predictor.roof if notes else roof_of_shelf(shelf)
@@ -95,7 +95,7 @@ def parse_batches(text: str) -> list[int]:
 
 
 def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]:
-    from gpuledger.report.terminal import Column, printable
+    from gpuledger.report.base.terminal import Column, printable
 
     titles = ("batch", "time", "from", "to", "energy", "from", "to", "time measured")
     columns = tuple(Column(title, right=True) for title in titles)

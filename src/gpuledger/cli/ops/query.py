@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from gpuledger.cli.common import json_option
+from gpuledger.cli.inspect.sql import ROWS, limit_options, parse_limits, print_query, refuse_two_forms
 from gpuledger.cli.ops.common import book_option
-from gpuledger.cli.sql import ROWS, limit_options, parse_limits, print_query, refuse_two_forms
 
 
 @click.command(
@@ -34,8 +34,8 @@ def query_command(
     """
     refuse_two_forms(as_json=as_json, as_csv=as_csv)
     limits = parse_limits(memory_limit, timeout)
-    from gpuledger.model.sql import locked_database
-    from gpuledger.operators.contents import MEASURED, contents_of, tables_of
+    from gpuledger.export.sql import locked_database
+    from gpuledger.ops.database.contents import MEASURED, contents_of, tables_of
 
     database = locked_database(tables_of(contents_of(book_url)), (MEASURED,), limits)
     print_query(database, query, limits, rows, as_json=as_json, as_csv=as_csv)

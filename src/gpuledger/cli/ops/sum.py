@@ -23,11 +23,11 @@ from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import counted, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.operators.choose import Shelf
-    from gpuledger.operators.coverage import Coverage
-    from gpuledger.operators.sum import Sum
-    from gpuledger.operators.type_totals import TypeTotal
-    from gpuledger.operators.workload import Workload
+    from gpuledger.ops.predict.choose import Shelf
+    from gpuledger.ops.totals.coverage import Coverage
+    from gpuledger.ops.totals.sum import Sum
+    from gpuledger.ops.totals.type_totals import TypeTotal
+    from gpuledger.ops.workloads.workload import Workload
 
 NEXT_SHOWN = 10
 ROWS = 20
@@ -108,8 +108,8 @@ def sum_command(
         raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
     asked = [_Asked(text, batch, train) for text in models]
     types = None if only is None else [name for name in only.split(",") if name.strip()]
-    from gpuledger.operators.book import open_book, open_existing
-    from gpuledger.operators.choose import open_shelf
+    from gpuledger.ops.database.book import open_book, open_existing
+    from gpuledger.ops.predict.choose import open_shelf
 
     if until_target and target_frac is not None:
         summed = _until_target(asked, open_book(book_url), types, target_frac, how)
@@ -128,15 +128,15 @@ def sum_command(
 
 
 def _chosen(workload: Workload, types: Sequence[str] | None) -> frozenset[str] | None:
-    from gpuledger.operators.coverage import digests_of_types
+    from gpuledger.ops.totals.coverage import digests_of_types
 
     return None if types is None else frozenset(digests_of_types(workload, types))
 
 
 def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozenset[str] | None]) -> list[Summed]:
-    from gpuledger.operators.choose import cache_folder, stand_in
-    from gpuledger.operators.coverage import cover
-    from gpuledger.operators.sum import sum_up
+    from gpuledger.ops.predict.choose import cache_folder, stand_in
+    from gpuledger.ops.totals.coverage import cover
+    from gpuledger.ops.totals.sum import sum_up
 
     predictor, _ = stand_in(shelf, cache_folder(), say_note)
     found = []
@@ -154,9 +154,9 @@ def _until_target(
 
     Without types all that the book holds counts.
     """
-    from gpuledger.operators.choose import shelf_of
-    from gpuledger.operators.fill import fill
-    from gpuledger.operators.place import find_place
+    from gpuledger.ops.measure.fill import fill
+    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.predict.choose import shelf_of
 
     place, method = find_place(how["device"], force=how["force"]), method_of(how)
     workloads = [one.workload(place.environment.card) for one in asked]
@@ -202,7 +202,7 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
 
 def _print(one: Summed, rows: int) -> None:
     """Print one sum; what of its types is not shown is said."""
-    from gpuledger.operators.type_totals import by_type
+    from gpuledger.ops.totals.type_totals import by_type
 
     types = by_type(one.total)
     print_safe([*_head_lines(one), ""])
@@ -227,7 +227,7 @@ def _head_lines(one: Summed) -> list[str]:
 
 
 def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
-    from gpuledger.report.terminal import Column
+    from gpuledger.report.base.terminal import Column
 
     titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "unknown")
     columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
@@ -264,7 +264,7 @@ def _share_line(one: Summed) -> str:
 
 
 def _document(one: Summed) -> dict[str, Any]:
-    from gpuledger.operators.type_totals import by_type
+    from gpuledger.ops.totals.type_totals import by_type
 
     total, coverage = one.total, one.coverage
     return {

@@ -9,7 +9,7 @@ import click
 
 from gpuledger.cli.common import print_lines, print_notes, quoted
 from gpuledger.errors import UsageError
-from gpuledger.model.files import is_taken
+from gpuledger.files.writing import is_taken
 from gpuledger.units import counted
 
 
@@ -78,8 +78,8 @@ def sweep_command(
     that can be is one configuration; `ops measure` takes the file. Sparsity of inputs and weights is part of an
     operator's key.
     """
-    from gpuledger.operators.sweep import Grid, sweep
-    from gpuledger.operators.workload import SUFFIX
+    from gpuledger.ops.predict.sweep import Grid, sweep
+    from gpuledger.ops.workloads.workload import SUFFIX
 
     reuse_bytes = 0.0 if hot else None
     workload = sweep(operator, Grid(**lists), sample, seed, train=train, reuse_bytes=reuse_bytes)

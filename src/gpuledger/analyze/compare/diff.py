@@ -1,0 +1,372 @@
+"""What grew and what shrank from one run to another: figures, and accounts at an instant of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.compare.comparable import compare_ranks, compare_runs, own_notes
+from gpuledger.analyze.compare.metrics import KINDS, Metric, measure, metric_devices
+from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down, fold_path
+from gpuledger.analyze.memory.groups import label_of
+from gpuledger.analyze.memory.instant import find_peak, resolve_instant
+from gpuledger.analyze.memory.live import device_indices, pick_device, title
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.overview.summary import device_facts
+from gpuledger.analyze.step.energy import IDLE, EnergyAccount, break_down_energy
+from gpuledger.analyze.step.times import TimeAccount, break_down_time
+from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.model.shown import Shown
+from gpuledger.units import counted
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank, Run
+
+_STEPS_LOOKED_AT = 5
+IDLE_MODULE = "(idle)"
+Key = tuple[str, ...]
+Parts = dict[Key, dict[str, float]]
+"""Key -> category or phase -> amount."""
+KeyOf = Callable[[Account], Key]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One device of one rank of one run. ``books`` is None where no block was recorded.
+
+    ``step_books`` are the accounts at the peaks of the recorded steps after the first: how much an account moves there
+    is noise between runs. ``times`` and ``energies`` are the accounts of those passes, of one step; none where there
+    was no such pass.
+    """
+
+    run: str
+    rank: int
+    device_idx: int
+    device_name: str
+    metrics: dict[str, Metric]
+    books: Breakdown | None
+    step_books: tuple[Breakdown, ...]
+    times: tuple[TimeAccount, ...] = ()
+    energies: tuple[EnergyAccount, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure or account that differs.
+
+    ``key`` is the metric's name, the label of a sum, or an account's category, module, phase, name and scope.
+    ``category`` is the one that changed most, of a time the phase, of a figure "". ``before`` or ``after`` is None
+    where that run does not have the figure; an account that a run lacks is 0. ``noise`` is the runs' own spread; None
+    where it is not known.
+    """
+
+    key: tuple[str, ...]
+    category: str
+    before: float | None
+    after: float | None
+    noise: float | None
+
+    @property
+    def delta(self) -> float | None:
+        """Return after less before, in the figure's unit; None where either is missing."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def within_noise(self) -> bool:
+        """Return whether the change is no larger than what the runs vary by themselves."""
+        return self.delta is not None and self.noise is not None and abs(self.delta) <= self.noise
+
+
+@dataclass(frozen=True)
+class PlaceDiff:
+    """Two devices beside each other."""
+
+    before: Side
+    after: Side
+
+    @property
+    def figures(self) -> tuple[Change, ...]:
+        """Return the figures that differ, in the order of the metrics."""
+        pairs = ((name, self.before.metrics.get(name), self.after.metrics.get(name)) for name in KINDS)
+        return tuple(_figure(name, old, new) for name, old, new in pairs if _value(old) != _value(new))
+
+    def changes(self, word: str | None = None) -> tuple[Change, ...]:
+        """Return the accounts that differ, the largest change first; their deltas sum to that of allocated bytes.
+
+        Args:
+            word: ``category``, ``module``, ``phase``, ``tensor`` or ``scope`` sums the accounts under that word; None
+                keeps each.
+        """
+        if self.before.books is None or self.after.books is None:
+            return ()
+        key_of = _key_of(word)
+        before, after = _parts(self.before.books, key_of), _parts(self.after.books, key_of)
+        noise = _noise((self.before, self.after), key_of)
+        return _sorted_changes(before, after, lambda key, _: None if noise is None else noise(key))
+
+    def time_changes(self) -> tuple[Change, ...]:
+        """Return the modules whose time in a step differs, the largest change first, in nanoseconds.
+
+        A module's time is taken to move within a run as the step's does, in proportion. Nothing where a run has no
+        time pass.
+        """
+        if not (self.before.times and self.after.times):
+            return ()
+        share = _step_spread(self.before, self.after)
+        before, after = (_by_phase((one.module, one.phase, one.time_ns) for one in side.times) for side in self._sides)
+        return _sorted_changes(before, after, lambda _, sums: None if share is None else share * max(sums))
+
+    def energy_changes(self) -> tuple[Change, ...]:
+        """Return the modules whose energy in a step differs, the largest change first, in joules.
+
+        What a module's joules may be off by is noise: the larger of both runs. Nothing where a run has no energy pass,
+        or its joules were given to no module.
+        """
+        if not all(any(one.module for one in side.energies) for side in self._sides):
+            return ()
+        before, after = (
+            _by_phase((_energy_module(one), one.phase, one.energy_j) for one in side.energies) for side in self._sides
+        )
+        off: list[dict[Key, float]] = [{}, {}]
+        for side, sums in zip(self._sides, off, strict=True):
+            for one in side.energies:
+                key = (_energy_module(one),)
+                sums[key] = sums.get(key, 0.0) + one.uncertainty_j
+        return _sorted_changes(before, after, lambda key, _: max(sums.get(key, 0.0) for sums in off))
+
+    @property
+    def _sides(self) -> tuple[Side, Side]:
+        return self.before, self.after
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing differs."""
+        return not (self.figures or self.changes() or self.time_changes() or self.energy_changes())
+
+
+@dataclass(frozen=True)
+class Diff(Shown):
+    """Two runs beside each other, device by device; ``notes`` say what makes them hard to compare."""
+
+    before: str
+    after: str
+    places: tuple[PlaceDiff, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        figures, accounts = len(self.main.figures), len(self.main.changes())
+        differ = f"{counted(figures, 'figure')} and {counted(accounts, 'account')} differ"
+        return f"<Diff of {self.before!r} and {self.after!r}: {'no difference' if self.is_empty else differ}>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing differs anywhere."""
+        return all(place.is_empty for place in self.places)
+
+    @property
+    def main(self) -> PlaceDiff:
+        """Return the place whose allocated peak is highest in either run."""
+        return max(self.places, key=lambda place: max(_peak(place.before), _peak(place.after)))
+
+
+def diff_runs(
+    before: Run,
+    after: Run,
+    by: tuple[str, ...] = ("category", "module"),
+    depth: int | None = None,
+    at: str = "peak",
+    step: int | None = None,
+    rank: int | None = None,
+    device_idx: int | None = None,
+) -> Diff:
+    """Return how ``after`` differs from ``before``.
+
+    Args:
+        before: The run that is the measure.
+        after: The run that is compared with it.
+        by: What tells accounts apart, as in :func:`~gpuledger.analyze.memory.breakdown.break_down`.
+        depth: Fold module paths to their first ``depth`` components.
+        at: ``peak``, ``end`` or a time, looked up in each run for itself.
+        step: The instant is that of this step.
+        rank: Compare this rank only; None compares those both have.
+        device_idx: Compare this device only; None compares those both have.
+
+    Raises:
+        EmptyRunError: a run holds nothing to compare.
+        UsageError: a run has no such rank or device, or ``at`` is not in it.
+    """
+    pairs = _pair_ranks(before, after, rank)
+    places, notes = [], [*compare_runs(before, after, len(pairs))]
+    for old, new in pairs:
+        notes += compare_ranks(old, new)
+        for old_device, new_device in _pair_devices(old, new, device_idx):
+            how = (by, depth, at, step)
+            sides = _read_side(before, old, old_device, how), _read_side(after, new, new_device, how)
+            places.append(PlaceDiff(*sides))
+            notes += _lone_passes(*sides)
+    if not any(side.metrics or side.books for place in places for side in (place.before, place.after)):
+        raise EmptyRunError(f"{before.name}, {after.name}: no figure that can be compared was recorded")
+    notes += own_notes(before, after)
+    return Diff(before.name, after.name, tuple(places), tuple(dict.fromkeys(notes)))
+
+
+def _pair_ranks(before: Run, after: Run, wanted: int | None) -> list[tuple[Rank, Rank]]:
+    for run in (before, after):
+        if not run.ranks:
+            raise EmptyRunError(f"{run.path.name}: nothing was recorded")
+    if wanted is not None:
+        return [(before.rank(wanted), after.rank(wanted))]
+    numbers = [rank.number for rank in before.ranks]
+    common = [rank.number for rank in after.ranks if rank.number in numbers]
+    return [(before.rank(number), after.rank(number)) for number in common] or [(before.ranks[0], after.ranks[0])]
+
+
+def _pair_devices(before: Rank, after: Rank, wanted: int | None) -> list[tuple[int, int]]:
+    """Return the devices to compare: those both have, else the one with the highest peak of each."""
+    have, other = metric_devices(before), metric_devices(after)
+    for rank, devices in ((before, have), (after, other)):
+        if not devices:
+            raise EmptyRunError(f"{title(rank)}: nothing was recorded")
+        if wanted is not None and wanted not in devices:
+            names = ", ".join(map(str, devices))
+            raise UsageError(f"{title(rank)}: no device {wanted}", hint=f"it has: {names} (-1 is the CPU)")
+    if wanted is not None:
+        return [(wanted, wanted)]
+    common = [(number, number) for number in have if number in other]
+    return common or [(_first_device(before), _first_device(after))]
+
+
+def _first_device(rank: Rank) -> int:
+    return pick_device(rank) if device_indices(rank) else metric_devices(rank)[0]
+
+
+def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...], int | None, str, int | None]) -> Side:
+    by, depth, at, step = how
+    books, step_books = None, []
+    if device_idx in device_indices(rank):
+        books = break_down(rank, resolve_instant(rank, at, device_idx, step), by, depth)
+        if at == "peak" and step is None:
+            peaks = (find_peak(rank, device_idx, number) for number in _steps(rank, device_idx))
+            step_books = [break_down(rank, peak, by, depth) for peak in peaks]
+    name = str(device_facts(rank, device_idx).get("name") or ("CPU" if device_idx < 0 else f"cuda:{device_idx}"))
+    metrics = _with_spread(measure(rank, device_idx), step_books)
+    time, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
+    return Side(
+        run.name,
+        rank.number,
+        device_idx,
+        name,
+        metrics,
+        books,
+        tuple(step_books),
+        () if time is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in time.accounts),
+        () if energy is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in energy.accounts),
+    )
+
+
+def _with_spread(metrics: dict[str, Metric], step_books: list[Breakdown]) -> dict[str, Metric]:
+    """Return ``metrics`` with what the allocated peak moves by from step to step."""
+    sizes = [books.allocated_bytes for books in step_books]
+    if len(sizes) < 2 or "peak_allocated_bytes" not in metrics:
+        return metrics
+    peak = replace(metrics["peak_allocated_bytes"], spread=max(sizes) - min(sizes))
+    return {**metrics, peak.name: peak}
+
+
+def _lone_passes(before: Side, after: Side) -> list[str]:
+    """Return which passes one run alone has, so that nothing can be compared by module."""
+    passes = (("time", "times", before.times, after.times), ("energy", "joules", before.energies, after.energies))
+    return [
+        f"Only {(before if old else after).run} has {'a' if word == 'time' else 'an'} {word} pass: "
+        f"{plural} by module are not compared."
+        for word, plural, old, new in passes
+        if bool(old) != bool(new)
+    ]
+
+
+def _steps(rank: Rank, device_idx: int) -> list[int]:
+    """Return some recorded steps after the first, which warms up."""
+    rows = rank.table("steps", ("step", "device_idx", "recorded", "start_index", "end_index")).to_pylist()
+    whole = [
+        row["step"]
+        for row in rows
+        if row["device_idx"] == device_idx and row["recorded"] and None not in (row["start_index"], row["end_index"])
+    ]
+    return [step for step in whole if step > 1][:_STEPS_LOOKED_AT]
+
+
+def _value(metric: Metric | None) -> float | None:
+    return metric.value if metric else None
+
+
+def _figure(name: str, before: Metric | None, after: Metric | None) -> Change:
+    spreads = [metric.spread for metric in (before, after) if metric is not None and metric.spread is not None]
+    return Change((name,), "", _value(before), _value(after), max(spreads, default=None))
+
+
+def _key_of(word: str | None) -> KeyOf:
+    if word is None:
+        return lambda account: (account.category, account.module, account.phase, account.name, account.scope)
+    return lambda account: (label_of(account, word),)
+
+
+def _sorted_changes(
+    before: Parts, after: Parts, noise_of: Callable[[Key, tuple[float, float]], float | None]
+) -> tuple[Change, ...]:
+    """Return the keys whose sums differ, the largest change first; ``noise_of`` takes a key and both its sums."""
+    found = []
+    for key in before.keys() | after.keys():
+        old, new = before.get(key, {}), after.get(key, {})
+        part = max(old.keys() | new.keys(), key=lambda one: (abs(new.get(one, 0) - old.get(one, 0)), one))
+        sums = sum(old.values()), sum(new.values())
+        if sums[0] != sums[1]:
+            found.append(Change(key, part, *sums, noise_of(key, sums)))
+    return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
+
+
+def _parts(books: Breakdown, key_of: KeyOf) -> Parts:
+    """Return the bytes of each key by category."""
+    parts: Parts = {}
+    for account in books.accounts:
+        part = parts.setdefault(key_of(account), {})
+        part[account.category] = part.get(account.category, 0) + account.bytes
+    return parts
+
+
+def _by_phase(amounts: Iterable[tuple[str, str, float]]) -> Parts:
+    """Return the amount of each module by phase."""
+    parts: Parts = {}
+    for module, phase, amount in amounts:
+        part = parts.setdefault((module or OUTSIDE_PATH,), {})
+        part[phase] = part.get(phase, 0) + amount
+    return parts
+
+
+def _energy_module(account: EnergyAccount) -> str:
+    """Return whose joules these are; a card that has nothing to do is an account beside the modules."""
+    return IDLE_MODULE if account.phase == IDLE else account.module or OUTSIDE_PATH
+
+
+def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], float] | None:
+    """Return by how much a sum moves between the steps of a run, the larger of both; None where no run tells."""
+    known = [[_parts(books, key_of) for books in side.step_books] for side in sides if len(side.step_books) > 1]
+    if not known:
+        return None
+
+    def spread(key: Key) -> float:
+        seen = [[sum(parts.get(key, {}).values()) for parts in steps] for steps in known]
+        return max(max(sizes) - min(sizes) for sizes in seen)
+
+    return spread
+
+
+def _step_spread(*sides: Side) -> float | None:
+    """Return how far the step time moves within a run as a share of it, the larger of both; None where none tells."""
+    times = [side.metrics.get("step_time_ns") for side in sides]
+    shares = [one.spread / one.value for one in times if one is not None and one.spread is not None and one.value]
+    return max(shares, default=None)
+
+
+def _peak(side: Side) -> float:
+    return _value(side.metrics.get("peak_allocated_bytes")) or 0

@@ -1,0 +1,186 @@
+"""The figures that two runs, or a run and its budget, are compared by: one number per name, unit and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.rates import find_rates
+from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.times import break_down_time
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+_FEWEST_STEPS = 5
+"""Fewer steps say nothing about how much a step time varies."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a figure is: its title, its unit (B, ns, J or 1), and whether it repeats to the last digit.
+
+    ``exact`` figures are counted, not sampled: the same program gives the same number, so a gate needs no tolerance.
+    """
+
+    title: str
+    unit: str
+    exact: bool
+    higher_is_worse: bool = True
+
+
+KINDS: dict[str, Kind] = {
+    "peak_allocated_bytes": Kind("peak allocated", "B", exact=True),
+    "peak_reserved_bytes": Kind("peak reserved", "B", exact=True),
+    "peak_process_bytes": Kind("peak of the process", "B", exact=False),
+    "peak_bytes": Kind("peak above baseline", "B", exact=False),
+    "step_time_ns": Kind("step time", "ns", exact=False),
+    "gpu_busy_frac": Kind("GPU busy", "1", exact=False, higher_is_worse=False),
+    "step_energy_j": Kind("energy per step", "J", exact=False),
+    "sample_energy_j": Kind("energy per sample", "J", exact=False),
+    "energy_j": Kind("energy", "J", exact=False),
+}
+"""Every metric by its name, in the order in which they are shown."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of one device. ``spread`` is how far it moves within its own run; None where that is not known."""
+
+    name: str
+    value: float
+    source: str
+    spread: float | None = None
+
+
+def metric_devices(rank: Rank) -> tuple[int, ...]:
+    """Return the devices a rank has figures of: those with blocks, else those that were read."""
+    read = rank.table("samples", ("device_idx",)).column(0).to_pylist()
+    return device_indices(rank) or tuple(sorted(set(read)))
+
+
+def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
+    """Return the figures of one device by name; a figure that the run does not have is left out.
+
+    Raises:
+        InputError: a part of the run is damaged.
+    """
+    found = [
+        *_allocator_peaks(rank, device_idx),
+        *_watched(rank, device_idx),
+        *_process_peak(rank, device_idx),
+        *_step_time(rank),
+        *_busy(rank, device_idx),
+        *_energy(rank, device_idx),
+    ]
+    return {metric.name: metric for metric in found}
+
+
+def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the highest allocated and reserved bytes, inside the recorded window or outside it.
+
+    Source: caching allocator's history, exact, and its peak counters outside the window, which a program can reset.
+    """
+    if device_idx not in device_indices(rank):
+        return []
+    recorded = {
+        "peak_allocated_bytes": int(allocated_curve(read_lives(rank, device_idx)).bytes.max()),
+        "peak_reserved_bytes": int(reserved_curve(rank, device_idx).bytes.max()),
+    }
+    metrics = []
+    for name, inside in recorded.items():
+        counted = read_numbers(rank, "counters", name, device_idx)
+        highest = int(counted.max()) if counted.size else 0
+        source = "allocator's peak counter, outside the recorded steps" if highest > inside else "allocator's history"
+        metrics.append(Metric(name, max(highest, inside), source))
+    return metrics
+
+
+def _watched(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return what a card that was only watched took: bytes above its first reading, and the joules of its window.
+
+    Source: NVML, sampled; energy counter from tick to tick.
+    """
+    if device_indices(rank):
+        return []
+    used = read_numbers(rank, "samples", "used_bytes", device_idx)
+    used = used[used >= 0]
+    peak = [Metric("peak_bytes", int(used.max() - used[0]), "readings of the card, sampled")] if used.size else []
+    rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
+    longest = max(rows, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
+    if longest is None or longest["energy_j"] is None:
+        return peak
+    return [*peak, Metric("energy_j", longest["energy_j"], "NVML energy counter", longest["uncertainty_j"])]
+
+
+def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the most bytes this process held on the card at a reading.
+
+    Source: NVML process list, at the moments at which it was read.
+    """
+    pids, sizes = (read_numbers(rank, "process_samples", name, device_idx) for name in ("pid", "bytes"))
+    mine = sizes[(pids == rank.manifest.get("pid")) & (sizes >= 0)]
+    return [Metric("peak_process_bytes", int(mine.max()), "NVML process list, sampled")] if mine.size else []
+
+
+def _step_time(rank: Rank) -> list[Metric]:
+    times = step_times(rank)
+    if times.median_ns is None or times.p95_ns is None:
+        return []
+    spread = times.p95_ns - times.median_ns if times.count >= _FEWEST_STEPS else None
+    return [Metric("step_time_ns", times.median_ns, times.source, spread)]
+
+
+def _busy(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the share of a step in which the card has something under way.
+
+    Source: Kineto in the steps of the time pass, over the undisturbed step.
+    """
+    times = break_down_time(rank, device_idx)
+    if times is None or times.on_host or not times.undisturbed.median_ns:
+        return []
+    return [Metric("gpu_busy_frac", min(times.busy_ns / times.undisturbed.median_ns, 1.0), "Kineto, time pass")]
+
+
+def _energy(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the energy of a step of the energy pass, and of a sample where the batch is known.
+
+    Source: NVML energy counter from tick to tick.
+    """
+    step, rates = step_energy(rank, device_idx), find_rates(rank, device_idx)
+    if step is None:
+        return _energy_of_windows(rank, device_idx)
+    found = [Metric("step_energy_j", step.energy_j, "energy pass", step.uncertainty_j)]
+    if rates is not None and rates.sample_energy_j is not None:
+        off_j = step.uncertainty_j / rates.batch
+        found.append(Metric("sample_energy_j", rates.sample_energy_j, f"energy pass, {rates.source}", off_j))
+    return found
+
+
+def headline(rank: Rank) -> dict[str, float]:
+    """Return the figures of the device whose peak is highest, by name; none where nothing was recorded."""
+    found = [measure(rank, device_idx) for device_idx in metric_devices(rank)]
+    peaks = [one["peak_allocated_bytes"].value if "peak_allocated_bytes" in one else -1.0 for one in found]
+    most = found[peaks.index(max(peaks))] if found else {}
+    return {name: metric.value for name, metric in most.items()}
+
+
+def _energy_of_windows(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the energy of a step: that of all windows over the steps that lie in them.
+
+    Source: NVML energy counter from tick to tick.
+    """
+    windows, steps = rank.table("windows").to_pylist(), rank.table("steps").to_pylist()
+    mine = [row for row in windows if row["device_idx"] == device_idx and row["energy_j"] is not None]
+    count = sum(
+        any(row["start_ns"] <= step["start_ns"] and step["end_ns"] <= row["end_ns"] for row in mine)
+        for step in steps
+        if step["device_idx"] == device_idx
+    )
+    if not count:
+        return []
+    unsure = [row["uncertainty_j"] for row in mine]
+    spread = None if None in unsure else sum(unsure) / count
+    return [Metric("step_energy_j", sum(row["energy_j"] for row in mine) / count, "NVML energy counter", spread)]

@@ -1,0 +1,197 @@
+"""Keyword files: dictionaries of groups, each a list of keywords, in the order in which they are tried.
+
+    [layer]
+    RNN = ["rnn"]                       # these letters anywhere in the entry's name
+    Embedding = ["weight:*embed*"]      # a * stands for anything; the whole name has to fit
+    Head = ["re:head[0-9]+$"]           # a regular expression, found anywhere in the name
+    Attention = ["class:*Attention*"]   # the class of the entry's module, or of one that holds it
+    Weights = ["category:weight"]       # the entry's category
+
+A file comes from anybody. Expressions are matched by RE2, whose time grows with the length of the name and with
+nothing else, so that none can hang us.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuledger.errors import InputError
+from gpuledger.files.reading import NotTomlError, load_toml
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+NAME, CLASS, CATEGORY = "name", "class", "category"
+SUBSTRING, WHOLE, REGEX = "substring", "whole", "regex"
+OTHERS, UNTRACKABLE = "Others", "Untrackable"
+RESERVED_GROUPS = (OTHERS, UNTRACKABLE)
+RESERVED_DICTIONARIES = (
+    "schema_version", "rank", "device_idx", "device_name", "instant", "allocated_bytes", "untrackable_bytes",
+    "untrackable", "overlaps", "notes", "ranks",
+)  # fmt: skip
+"""Keys of ``group --json`` beside the dictionaries."""
+MAX_FILE_BYTES = 1 << 18
+MAX_KEYWORDS = 5_000
+_FIELDS = {"class:": CLASS, "category:": CATEGORY}
+_REGEX_PREFIX = "re:"
+_SHAPES = (r"(?m)^[ \t]*\[?[ \t]*[\"']?{}", r"(?m)^[ \t]*[\"']?{}[\"']?[ \t]*=", "{}")
+"""How the name of a dictionary, that of a group in it, and a keyword stand in a line."""
+HINT = 'a file has [dictionary] tables of lines such as  RNN = ["rnn", "re:lstm[0-9]+"]'
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """One keyword: which ``field`` of an entry it is looked for in, how (``kind``), and as what (``pattern``)."""
+
+    field: str
+    kind: str
+    pattern: str
+
+    def find(self, texts: pa.Array) -> NDArray[np.bool_]:
+        """Return which of ``texts`` (strings) it matches.
+
+        Raises:
+            ValueError: it is a regular expression that RE2 does not read.
+        """
+        import pyarrow.compute as pc
+
+        if self.kind == WHOLE:
+            found = pc.equal(texts, self.pattern)
+        elif self.kind == SUBSTRING:
+            found = pc.match_substring(texts, self.pattern)
+        else:
+            found = pc.match_substring_regex(texts, self.pattern)
+        matches: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False).astype(bool, copy=False)
+        return matches
+
+
+@dataclass(frozen=True)
+class KeywordGroup:
+    """One group: an entry falls into it where any of its keywords matches."""
+
+    name: str
+    keywords: tuple[Keyword, ...]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """Groups in the order in which they are tried: the first that matches takes the entry."""
+
+    name: str
+    groups: tuple[KeywordGroup, ...]
+
+
+@dataclass(frozen=True)
+class KeywordFile:
+    """Everything a keyword file says. ``expected_bytes`` is what the card holds, where the file tells."""
+
+    dictionaries: tuple[Dictionary, ...]
+    expected_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_keyword(text: str) -> Keyword:
+    """Return the keyword that ``text`` writes.
+
+    Raises:
+        ValueError: it is empty, or a regular expression that cannot be read; the message says which.
+    """
+    field = next((field for prefix, field in _FIELDS.items() if text.startswith(prefix)), NAME)
+    pattern = text.partition(":")[2] if field != NAME else text
+    if pattern.startswith(_REGEX_PREFIX):
+        keyword = Keyword(field, REGEX, pattern.removeprefix(_REGEX_PREFIX))
+    elif "*" in pattern:
+        keyword = Keyword(field, REGEX, "(?s)^" + ".*".join(map(re.escape, pattern.split("*"))) + "$")
+    else:
+        keyword = Keyword(field, SUBSTRING if field == NAME else WHOLE, pattern)
+    if not keyword.pattern:
+        raise ValueError("an empty keyword")
+    _check_expression(keyword)
+    return keyword
+
+
+def parse_keyword_file(text: str, place: str) -> KeywordFile:
+    """Return the dictionaries of a keyword file in TOML.
+
+    Raises:
+        InputError: not TOML, no dictionary, an empty list, an unknown key or a bad expression; it says in which line.
+    """
+    try:
+        document = load_toml(text)
+    except NotTomlError as error:
+        raise InputError(f"{place}: line {error.line}: not a keyword file: {error.reason}", hint=HINT) from error
+    if not document:
+        raise InputError(f"{place}: no dictionary in it", hint=HINT)
+    reader = _Reader(text, place)
+    dictionaries = tuple(reader.dictionary(name, value) for name, value in document.items())
+    if sum(len(group.keywords) for one in dictionaries for group in one.groups) > MAX_KEYWORDS:
+        raise InputError(f"{place}: more than {MAX_KEYWORDS:,} keywords")
+    return KeywordFile(dictionaries)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Turns the values of a file into dictionaries; ``text`` is there to say in which line something is wrong."""
+
+    text: str
+    place: str
+
+    def dictionary(self, name: str, value: Any) -> Dictionary:
+        if not isinstance(value, dict):
+            raise self._error((name,), f"unknown key {name!r}, expected a table such as [layer]")
+        if name in RESERVED_DICTIONARIES:
+            raise self._error((name,), f"a dictionary cannot be called {name!r}", "take another name")
+        if not value:
+            raise self._error((name,), f"dictionary {name!r} has no groups")
+        return Dictionary(name, tuple(self._group(name, group, keywords) for group, keywords in value.items()))
+
+    def _group(self, dictionary: str, name: str, value: Any) -> KeywordGroup:
+        place = (dictionary, name)
+        if not isinstance(value, list):
+            raise self._error(place, f"unknown key {name!r}, expected a list of keywords")
+        if name in RESERVED_GROUPS:
+            raise self._error(place, f"a group cannot be called {name!r}", "it is what no group takes")
+        if not value:
+            raise self._error(place, f"{name} has no keywords", "an empty list matches nothing: leave the group out")
+        return KeywordGroup(name, tuple(self._keyword(place, text) for text in value))
+
+    def _keyword(self, place: tuple[str, ...], text: Any) -> Keyword:
+        if not isinstance(text, str):
+            raise self._error(place, f"{place[-1]}: a keyword must be a text, not {type(text).__name__}")
+        try:
+            return parse_keyword(text)
+        except ValueError as error:
+            raise self._error((*place, text), f"{place[-1]}: {error}", _keyword_hint(text)) from error
+
+    def _error(self, words: tuple[str, ...], message: str, hint: str = HINT) -> InputError:
+        return InputError(f"{self.place}: line {self._line(words)}: {message}", hint=hint)
+
+    def _line(self, words: tuple[str, ...]) -> int:
+        """Return the number of the line of a dictionary, of a group in it, of a keyword in that; the nearest found."""
+        text = re.sub(r"(?m)^[ \t]*#.*$", lambda comment: " " * len(comment[0]), self.text)
+        position = 0
+        for word, shape in zip(words, _SHAPES, strict=False):
+            found = re.compile(shape.format(re.escape(word))).search(text, position)
+            position = found.start() if found else max(text.find(word, position), position)
+        return text.count("\n", 0, position) + 1
+
+
+def _check_expression(keyword: Keyword) -> None:
+    import pyarrow as pa
+
+    try:
+        keyword.find(pa.array([""]))
+    except pa.ArrowInvalid as error:
+        reason = str(error).removeprefix("Invalid regular expression: ").splitlines()[0]
+        raise ValueError(f"{keyword.pattern!r:.80} is not a regular expression: {reason:.120}") from error
+
+
+def _keyword_hint(text: str) -> str:
+    if not text.partition("re:")[2]:
+        return "a keyword needs at least one letter"
+    return "RE2 syntax: no look-around, no back-references; without re: a keyword is taken as it stands"

@@ -1,0 +1,4 @@
+"""Whose bytes are alive when.
+
+May import ``posting``. Begin with ``instant`` and ``breakdown``.
+"""

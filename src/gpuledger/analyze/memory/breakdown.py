@@ -1,0 +1,194 @@
+"""Where the bytes are at one instant: one account per category, module, phase or tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.instant import Instant, module_paths
+from gpuledger.analyze.memory.live import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
+from gpuledger.errors import UsageError
+from gpuledger.model.accounts import ROUNDING
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+Words = tuple[I64, list[str]]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Bytes asked for by the live blocks that share these words; words not asked for are ""."""
+
+    category: str
+    module: str
+    phase: str
+    name: str
+    bytes: int
+    blocks: int
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The accounts at one instant, largest first; their bytes sum to ``allocated_bytes``.
+
+    One account has the category ``rounding``: what the allocator gave beyond what was asked for. Its ``blocks`` are
+    those that got more than they asked for.
+    """
+
+    instant: Instant
+    allocated_bytes: int
+    requested_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    accounts: tuple[Account, ...]
+
+
+def break_down(
+    rank: Rank, instant: Instant, by: tuple[str, ...] = ("category", "module"), depth: int | None = None
+) -> Breakdown:
+    """Return the bytes at ``instant``, one account per distinct combination of ``by``.
+
+    Args:
+        rank: One process of a run.
+        instant: From :mod:`gpuledger.analyze.memory.instant`.
+        by: Any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor`` (its name, "" where it has none).
+        depth: Fold module paths and scopes to their first ``depth`` components.
+
+    Raises:
+        UsageError: ``by`` holds an unknown word, or ``depth`` is below 1.
+
+    Source: caching allocator's history, exact.
+    """
+    _check(by, depth)
+    lives = read_lives(rank, instant.device_idx)
+    live = lives.allocated_at(instant.index)
+    requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
+    words = {word: _READERS[word](rank, instant.device_idx, depth) for word in dict.fromkeys(by)}
+    accounts = _accounts({word: (codes[live], texts) for word, (codes, texts) in words.items()}, requested)
+    rounded = int(allocated.sum() - requested.sum())
+    if rounded:
+        accounts.append(Account(ROUNDING, "", "", "", rounded, int((allocated != requested).sum())))
+    return Breakdown(
+        instant=instant,
+        allocated_bytes=int(allocated.sum()),
+        requested_bytes=int(requested.sum()),
+        active_bytes=int(lives.allocated_bytes[lives.active_at(instant.index)].sum()),
+        reserved_bytes=reserved_curve(rank, instant.device_idx).at(instant.index),
+        accounts=tuple(sorted(accounts, key=lambda a: (-a.bytes, a.category, a.module, a.phase, a.name))),
+    )
+
+
+def fold_path(path: str, depth: int | None) -> str:
+    """Return the first ``depth`` components of a module path; the whole path for None."""
+    return path if depth is None else ".".join(path.split(".")[:depth])
+
+
+def fold_scope(path: str, depth: int | None) -> str:
+    """Return the first ``depth`` components of a scope's path; the whole path for None."""
+    return path if depth is None else "/".join(path.split("/")[:depth])
+
+
+def module_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
+    """Return each block's module as a position in the paths that follow; position 0 is "", outside modules."""
+    ids = read_numbers(rank, "blocks", "module_id", device_idx)
+    return _coded(ids, {key: fold_path(path, depth) for key, path in module_paths(rank).items()}, "module")
+
+
+def category_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
+    """Return each block's category as a position in the words that follow."""
+    return _labelled(rank, "category", device_idx)
+
+
+def _phase_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    return _labelled(rank, "phase", device_idx)
+
+
+def text_words(rank: Rank, device_idx: int, column: str) -> Words:
+    """Return each block's text in a ``column`` that points into the names (``name_id``, ``scope_id``), as words."""
+    table = rank.table("names", ("name_id", "name"))
+    names = dict(zip(table["name_id"].to_pylist(), table["name"].to_pylist(), strict=True))
+    return _coded(read_numbers(rank, "blocks", column, device_idx), names, column.removesuffix("_id"))
+
+
+def _name_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    return text_words(rank, device_idx, "name_id")
+
+
+def _scope_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    codes, texts = text_words(rank, device_idx, "scope_id")
+    if depth is None:
+        return codes, texts
+    folded = [fold_scope(text, depth) for text in texts]
+    positions = {text: position for position, text in enumerate(dict.fromkeys(folded))}
+    return np.array([positions[text] for text in folded], dtype=np.int64)[codes], list(positions)
+
+
+_READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
+    "category": category_words,
+    "module": module_words,
+    "phase": _phase_words,
+    "scope": _scope_words,
+    "tensor": _name_words,
+}
+
+
+def _labelled(rank: Rank, column: str, device_idx: int) -> Words:
+    codes, words = read_labels(rank, "blocks", column, device_idx)
+    return codes + 1, ["other" if column == "category" else "", *words]
+
+
+def _coded(ids: I64, texts: dict[int, str], kind: str) -> Words:
+    """Return ``ids`` as positions in a list of distinct texts; an id without a text is named by its number."""
+    points, place = distinct(ids)
+    positions: dict[str, int] = {"": 0}
+    found = [texts.get(key, f"({kind} {key})") if key >= 0 else "" for key in points.tolist()]
+    codes = np.array([positions.setdefault(text, len(positions)) for text in found], dtype=np.int64)
+    return codes[place], list(positions)
+
+
+def sum_by_words(words: Sequence[Words], sizes: I64) -> list[tuple[tuple[str, ...], int, int]]:
+    """Return (one text of each word, sum of ``sizes``, number of blocks) for every combination that occurs."""
+    combined = np.zeros(sizes.size, dtype=np.int64)
+    for codes, texts in words:
+        _, combined = distinct(combined * len(texts) + codes)
+    count = int(combined.max()) + 1 if combined.size else 0
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, combined, sizes)
+    blocks = np.bincount(combined, minlength=count)
+    example = np.zeros(count, dtype=np.int64)
+    example[combined] = np.arange(combined.size)
+    columns = [[texts[code] for code in codes[example].tolist()] for codes, texts in words]
+    return list(zip(zip(*columns, strict=True), total.tolist(), blocks.tolist(), strict=True))
+
+
+def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
+    place = {word: position for position, word in enumerate(words)}
+
+    def text(texts: tuple[str, ...], word: str) -> str:
+        return texts[place[word]] if word in place else ""
+
+    return [
+        Account(
+            category=text(row, "category"),
+            module=text(row, "module"),
+            phase=text(row, "phase"),
+            name=text(row, "tensor"),
+            bytes=size,
+            blocks=blocks,
+            scope=text(row, "scope"),
+        )
+        for row, size, blocks in sum_by_words(list(words.values()), sizes)
+    ]
+
+
+def _check(by: tuple[str, ...], depth: int | None) -> None:
+    unknown = [word for word in by if word not in _READERS]
+    if unknown or not by:
+        raise UsageError(f"--by {','.join(by) or '(nothing)'}: unknown", hint=f"use any of {', '.join(_READERS)}")
+    if depth is not None and depth < 1:
+        raise UsageError(f"--depth {depth}: must be 1 or more")

@@ -1,0 +1,94 @@
+"""Entries: what is alive at one instant under full names, the form in which keywords are matched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.breakdown import Words, category_words, module_words, sum_by_words, text_words
+from gpuledger.analyze.memory.live import read_lives
+from gpuledger.model.accounts import ROUNDING
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.instant import Instant
+    from gpuledger.model.run import Rank
+
+TAGGING_FORMATS = ("mxnet", "tbd-log")
+"""Imported formats whose blocks have a tag that is the entry's whole name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Live blocks that share a name.
+
+    ``name`` is ``category:module.path:scope:tensor``, or the old tag where the run was imported from a tagging
+    profiler (``tag`` is "" in any other). ``bytes`` are those asked for; what the allocator gave beyond them is the
+    entry ``rounding:::``.
+    """
+
+    name: str
+    category: str
+    module: str
+    scope: str
+    tag: str
+    bytes: int
+    blocks: int
+
+
+def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
+    """Return the entries at ``instant``, largest first; their bytes sum to the allocated bytes.
+
+    Source: caching allocator's history, or the imported file.
+    """
+    device = instant.device_idx
+    lives = read_lives(rank, device)
+    live = lives.allocated_at(instant.index)
+    words = [(codes[live], texts) for codes, texts in (read(rank, device) for read in _READERS)]
+    requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
+    tagged = is_tagged(rank)
+    entries = [_entry(texts, size, count, tagged=tagged) for texts, size, count in sum_by_words(words, requested)]
+    rounded = int(allocated.sum() - requested.sum())
+    if rounded:
+        entries.append(_entry((ROUNDING, "", "", ""), rounded, int((allocated != requested).sum()), tagged=False))
+    return tuple(sorted(entries, key=lambda entry: (-entry.bytes, entry.name, entry.category)))
+
+
+def is_tagged(rank: Rank) -> bool:
+    """Return whether the blocks carry an older profiler's tags, each of which is an entry's whole name."""
+    return rank.manifest.get("recorder") in TAGGING_FORMATS
+
+
+def _entry(texts: tuple[str, ...], size: int, blocks: int, *, tagged: bool) -> Entry:
+    category, module, scope, tensor = texts
+    tag = tensor if tagged else ""
+    return Entry(tag or ":".join(texts), category, module, scope, tag, size, blocks)
+
+
+def classes_by_path(rank: Rank) -> dict[str, frozenset[str]]:
+    """Return, by module path, the class of the module and of those that hold it, the outermost one left out.
+
+    An outermost module has its own class alone: that of a whole network would put everything into one group.
+    """
+    table = rank.table("modules", ("module_id", "parent_id", "path", "class_name"))
+    rows = {row["module_id"]: row for row in table.to_pylist()}
+    found: dict[str, frozenset[str]] = {}
+    for row in rows.values():
+        classes, at, hops = {row["class_name"]}, row, 0
+        while (holder := rows.get(at["parent_id"])) is not None and hops < len(rows):
+            at, hops = holder, hops + 1
+            if holder["parent_id"] is not None:
+                classes.add(holder["class_name"])
+        found[row["path"]] = found.get(row["path"], frozenset()) | classes
+    return found
+
+
+def _scope_words(rank: Rank, device_idx: int) -> Words:
+    return text_words(rank, device_idx, "scope_id")
+
+
+def _tensor_words(rank: Rank, device_idx: int) -> Words:
+    return text_words(rank, device_idx, "name_id")
+
+
+_READERS: tuple[Callable[[Rank, int], Words], ...] = (category_words, module_words, _scope_words, _tensor_words)

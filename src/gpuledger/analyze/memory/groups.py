@@ -1,0 +1,60 @@
+"""Accounts summed up under one word: what a table with one row per category, module or phase shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
+from gpuledger.model.accounts import ROUNDING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuledger.analyze.memory.breakdown import Account
+
+UNNAMED = "(unnamed)"
+NO_SCOPE = "(outside scopes)"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One row: ``bytes`` under ``label``, and how they divide over categories, largest first."""
+
+    label: str
+    bytes: int
+    blocks: int
+    by_category: tuple[tuple[str, int], ...]
+
+
+def group_accounts(accounts: Iterable[Account], word: str) -> tuple[Group, ...]:
+    """Return one group per distinct ``word``, largest first.
+
+    ``word`` is ``category``, ``module``, ``phase``, ``scope`` or ``tensor``. The groups' bytes sum to the accounts'.
+    """
+    parts: dict[str, dict[str, int]] = {}
+    blocks: dict[str, int] = {}
+    for account in accounts:
+        label = label_of(account, word)
+        part = parts.setdefault(label, {})
+        part[account.category] = part.get(account.category, 0) + account.bytes
+        blocks[label] = blocks.get(label, 0) + account.blocks
+    groups = (Group(label, sum(part.values()), blocks[label], _largest_first(part)) for label, part in parts.items())
+    return tuple(sorted(groups, key=lambda group: (-group.bytes, group.label)))
+
+
+def label_of(account: Account, word: str) -> str:
+    """Return what an account is called in a table by ``word``."""
+    if word == "category":
+        return account.category
+    if account.category == ROUNDING:
+        return ROUNDING_PATH
+    if word == "module":
+        return account.module or OUTSIDE_PATH
+    if word == "scope":
+        return account.scope or NO_SCOPE
+    return account.phase or "(no phase)" if word == "phase" else account.name or UNNAMED
+
+
+def _largest_first(part: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(part.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,212 @@
+"""What is alive when: the arrays of one device's blocks, and sums that run along its events.
+
+An *index* numbers a device's allocator events; "at index i" is the state just after event i. A block counts as
+allocated at i when ``alloc_index <= i < free_requested_index``. Everything else in the analysis builds on this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.errors import EmptyRunError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gpuledger.model.run import Rank
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lives:
+    """The blocks of one device; each array has one element per block.
+
+    ``alloc_index`` is -1 for what was alive before the recording. ``free_requested_index`` and ``free_index`` hold
+    :data:`NEVER` where that did not happen.
+    """
+
+    device_idx: int
+    allocated_bytes: I64
+    requested_bytes: I64
+    alloc_index: I64
+    free_requested_index: I64
+    free_index: I64
+
+    def allocated_at(self, index: int) -> NDArray[np.bool_]:
+        """Return which blocks are allocated at ``index``."""
+        return (self.alloc_index <= index) & (self.free_requested_index > index)
+
+    def active_at(self, index: int) -> NDArray[np.bool_]:
+        """Return which blocks are allocated or awaiting free at ``index``."""
+        return (self.alloc_index <= index) & (self.free_index > index)
+
+    @property
+    def last_index(self) -> int:
+        """Return the index of the last event any block knows of; -1 when there is none."""
+        return max(_last_known(marks) for marks in (self.alloc_index, self.free_requested_index, self.free_index))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A sum that changes at events: ``index`` int64[n] ascending and distinct, ``bytes`` int64[n] just after each."""
+
+    index: I64
+    bytes: I64
+
+    def at(self, index: int) -> int:
+        """Return the bytes at ``index``; 0 before the first change."""
+        place = int(np.searchsorted(self.index, index, side="right")) - 1
+        return int(self.bytes[place]) if place >= 0 else 0
+
+
+def read_lives(rank: Rank, device_idx: int) -> Lives:
+    """Return the blocks of one device, in the order of the table."""
+
+    def read(column: str, missing: int = -1) -> I64:
+        return read_numbers(rank, "blocks", column, device_idx, missing)
+
+    return Lives(
+        device_idx,
+        allocated_bytes=read("allocated_bytes"),
+        requested_bytes=read("requested_bytes"),
+        alloc_index=read("alloc_index"),
+        free_requested_index=read("free_requested_index", NEVER),
+        free_index=read("free_index", NEVER),
+    )
+
+
+def read_numbers(rank: Rank, table: str, column: str, device_idx: int, missing: int = -1) -> I64:
+    """Return a column's rows of one device as int64[n], ``missing`` where it is null."""
+    values = rank.table(table, (column,)).column(0)
+    return of_device(rank, table, device_idx, to_numbers(values, missing))
+
+
+def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I64, tuple[str, ...]]:
+    """Return a label column's rows of one device as positions in the words that follow; -1 where it is null."""
+    import pyarrow as pa
+
+    values = rank.table(table, (column,)).column(0).combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    codes = to_numbers(values.indices, -1)
+    return of_device(rank, table, device_idx, codes), tuple(str(word) for word in values.dictionary.to_pylist())
+
+
+def to_numbers(values: pa.ChunkedArray | pa.Array, missing: int = -1) -> I64:
+    """Return Arrow integers as int64[n], ``missing`` where they are null."""
+    import pyarrow.compute as pc
+
+    if values.null_count:
+        values = pc.fill_null(values.cast("int64"), missing)
+    numbers: I64 = values.to_numpy(**({} if hasattr(values, "chunks") else {"zero_copy_only": False}))
+    return numbers.astype(np.int64, copy=False)
+
+
+def of_device(rank: Rank, table: str, device_idx: int, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the elements of ``values`` (one per row of ``table``) that belong to ``device_idx``."""
+    mine = to_numbers(rank.table(table, ("device_idx",)).column(0)) == device_idx
+    return values if mine.all() else values[mine]
+
+
+def device_indices(rank: Rank) -> tuple[int, ...]:
+    """Return the devices that have blocks, ascending."""
+    return tuple(np.unique(to_numbers(rank.table("blocks", ("device_idx",)).column(0))).tolist())
+
+
+def pick_device(rank: Rank, device_idx: int | None = None) -> int:
+    """Return ``device_idx``, or for None the device whose allocated bytes peak highest.
+
+    Raises:
+        EmptyRunError: no block was recorded.
+        UsageError: the device has no blocks.
+    """
+    have = device_indices(rank)
+    if not have:
+        raise EmptyRunError(f"{title(rank)}: no allocation was recorded")
+    if device_idx is not None:
+        if device_idx not in have:
+            names = ", ".join(map(str, have))
+            raise UsageError(f"{title(rank)}: no device {device_idx}", hint=f"it has: {names} (-1 is the CPU)")
+        return device_idx
+    if len(have) == 1:
+        return have[0]
+    return max(have, key=lambda device: int(allocated_curve(read_lives(rank, device)).bytes.max()))
+
+
+def title(rank: Rank) -> str:
+    """Return how messages name a rank."""
+    return f"{rank.directory.parent.name}: rank {rank.number}"
+
+
+def allocated_curve(lives: Lives) -> Curve:
+    """Return the allocated bytes after every event that changes them.
+
+    Source: caching allocator's history, exact.
+    """
+    return running_sum(lives.allocated_bytes, lives.alloc_index, lives.free_requested_index)
+
+
+def reserved_curve(rank: Rank, device_idx: int) -> Curve:
+    """Return the bytes of all segments after every event that changes them; allocated bytes where there are none.
+
+    Source: caching allocator's history, exact. CPU tensors have no segments.
+    """
+    sizes = read_numbers(rank, "segments", "bytes", device_idx)
+    if not sizes.size:
+        return allocated_curve(read_lives(rank, device_idx))
+    taken = read_numbers(rank, "segments", "alloc_index", device_idx)
+    return running_sum(sizes, taken, read_numbers(rank, "segments", "free_index", device_idx, NEVER))
+
+
+def running_sum(sizes: I64, start: I64, end: I64) -> Curve:
+    """Return the sum of ``sizes`` over lives from ``start`` to before ``end`` (:data:`NEVER`: no end)."""
+    ended = end != NEVER
+    points, place = distinct(np.concatenate((start, end[ended])))
+    change = np.zeros(points.size, dtype=np.int64)
+    np.add.at(change, place, np.concatenate((sizes, -sizes[ended])))
+    return Curve(points, np.cumsum(change))
+
+
+def distinct(marks: I64) -> tuple[I64, I64]:
+    """Return the distinct ``marks`` ascending, and each mark's position among them.
+
+    Event indices are dense, so a table of the seen ones beats sorting; sparse ones (a damaged or foreign table) are
+    sorted.
+    """
+    low = int(marks.min()) if marks.size else 0
+    width = int(marks.max()) - low + 1 if marks.size else 0
+    if width > 4 * marks.size + (1 << 20):
+        points, place = np.unique(marks, return_inverse=True)
+        return points, place.astype(np.int64)
+    seen = np.zeros(width, dtype=bool)
+    seen[marks - low] = True
+    return np.flatnonzero(seen).astype(np.int64) + low, (np.cumsum(seen) - 1)[marks - low]
+
+
+def sums_at(points: I64, lives: Lives, groups: I64, count: int) -> tuple[I64, I64]:
+    """Return requested bytes by group, int64[count, n], and rounding, int64[n], at each of ``points`` (ascending).
+
+    ``groups`` holds one number below ``count`` per block.
+    """
+    width = points.size + 1
+    born = np.searchsorted(points, lives.alloc_index)
+    died = np.searchsorted(points, lives.free_requested_index)
+    change = np.zeros(count * width, dtype=np.int64)
+    np.add.at(change, groups * width + born, lives.requested_bytes)
+    np.subtract.at(change, groups * width + died, lives.requested_bytes)
+    rounded = lives.allocated_bytes - lives.requested_bytes
+    rounding = np.zeros(width, dtype=np.int64)
+    np.add.at(rounding, born, rounded)
+    np.subtract.at(rounding, died, rounded)
+    return np.cumsum(change.reshape(count, width)[:, :-1], axis=1), np.cumsum(rounding[:-1])
+
+
+def _last_known(marks: I64) -> int:
+    known = marks[marks != NEVER]
+    return int(known.max()) if known.size else -1

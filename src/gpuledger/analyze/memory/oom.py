@@ -1,0 +1,56 @@
+"""Why an allocation failed: what was asked for, what was free, and who held the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.memory.breakdown import Breakdown, break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """One failed allocation; None where the device did not tell.
+
+    ``holders`` are the accounts when it failed (by category and module), or None where no block was recorded.
+    """
+
+    device_idx: int
+    tried_bytes: int | None
+    total_bytes: int | None
+    free_bytes: int | None
+    largest_free_bytes: int | None
+    holders: Breakdown | None
+
+
+def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
+    """Return every out-of-memory error the recording saw, in order.
+
+    Source: the allocator's out-of-memory observer; the holders from its history, at the reading taken then, or at
+    the peak where none was taken.
+    """
+    return tuple(_explain(rank, failure) for failure in rank.manifest.get("oom") or [])
+
+
+def _explain(rank: Rank, failure: dict[str, Any]) -> OutOfMemory:
+    device = int(failure.get("device_idx", 0))
+    keys = ("tried_bytes", "total_bytes", "free_bytes", "largest_free_bytes")
+    tried, total, free, largest = (failure.get(key) for key in keys)
+    return OutOfMemory(device, tried, total, free, largest, _holders(rank, device))
+
+
+def _holders(rank: Rank, device_idx: int) -> Breakdown | None:
+    if device_idx not in device_indices(rank):
+        return None
+    instant = find_peak(rank, device_idx)
+    codes, words = read_labels(rank, "counters", "reason", device_idx)
+    index = read_numbers(rank, "counters", "event_index", device_idx)
+    failed = index[(codes == words.index("oom")) & (index >= 0)] if "oom" in words else index[:0]
+    if failed.size:
+        instant = replace(instant, index=int(failed[-1]), label="oom")
+    return break_down(rank, instant)

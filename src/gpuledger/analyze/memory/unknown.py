@@ -1,0 +1,164 @@
+"""What has no name yet: live bytes without a module, a tensor's name or a scope, and how each can get one."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.breakdown import category_words, sum_by_words, text_words
+from gpuledger.analyze.memory.entries import TAGGING_FORMATS, is_tagged
+from gpuledger.analyze.memory.live import I64, read_labels, read_lives, read_numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpuledger.analyze.memory.instant import Instant
+    from gpuledger.model.run import Rank
+
+NAMELESS_TAG = re.compile(r"unknown|<unk>|untagged|ctx_source_unclear", re.ASCII)
+"""What the older profilers wrote where they knew no name."""
+SNAPSHOT = "torch-snapshot"
+_LINE_NAME = re.compile(r"\.py:[0-9]+ \S+$")
+"""What an imported memory snapshot calls a block whose metadata says nothing: a line of its stack, which is no name."""
+_LOG_ADVICE = "the log knew no name; a keyword that fits the tag puts it into a group: gpuledger group --keywords"
+_FOREIGN_ADVICE = {
+    **dict.fromkeys(TAGGING_FORMATS, _LOG_ADVICE),
+    SNAPSHOT: "a snapshot knows lines alone; gpuledger run of the same program tells category and module",
+}
+BEFORE = -1
+"""The step of a block that was alive before the recording opened."""
+_LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a Python stack; ``own``: of the program itself, not of a library."""
+
+    file: str
+    line: int
+    function: str
+    own: bool
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Live blocks without a name that share a category, a phase, a step, a tag and a stack (innermost frame first)."""
+
+    category: str
+    phase: str
+    step: int
+    tag: str
+    bytes: int
+    blocks: int
+    stack: tuple[Frame, ...]
+    advice: str
+
+
+@dataclass(frozen=True)
+class Unknowns:
+    """Everything without a name at one instant, most bytes first."""
+
+    instant: Instant
+    allocated_bytes: int
+    bytes: int
+    blocks: int
+    items: tuple[Unknown, ...]
+
+
+def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
+    """Return the live blocks that have neither module nor tensor name nor scope, or whose old tag says so.
+
+    Source: caching allocator's history or the imported file; stacks are those of the last recorded step.
+    """
+    device = instant.device_idx
+    lives = read_lives(rank, device)
+    live = lives.allocated_at(instant.index)
+    nameless = live & _nameless(rank, device)
+    requested = lives.requested_bytes[nameless]
+    steps = np.where(lives.alloc_index < 0, BEFORE, read_numbers(rank, "blocks", "step", device))
+    codes, phases = read_labels(rank, "blocks", "phase", device)
+    words = [
+        category_words(rank, device),
+        (codes + 1, ["", *phases]),
+        text_words(rank, device, "name_id"),
+        _as_words(steps),
+        _as_words(read_numbers(rank, "blocks", "stack_id", device)),
+    ]
+    stacks = _stacks(rank)
+    stack_step = _stack_step(rank, device)
+    recorder = str(rank.manifest.get("recorder"))
+    items = []
+    for texts, size, blocks in sum_by_words([(code[nameless], text) for code, text in words], requested):
+        category, phase, name, step, stack_id = texts
+        stack = stacks.get(int(stack_id), ())
+        tag = name if is_tagged(rank) else ""
+        advice = _FOREIGN_ADVICE.get(recorder) or _advice(int(step), stack, stack_step)
+        items.append(Unknown(category, phase, int(step), tag, size, blocks, stack, advice))
+    items.sort(key=lambda item: (-item.bytes, item.category, item.phase, item.step, item.tag))
+    allocated = int(lives.allocated_bytes[live].sum())
+    return Unknowns(instant, allocated, int(requested.sum()), int(nameless.sum()), tuple(items))
+
+
+def own_frame(stack: tuple[Frame, ...]) -> Frame | None:
+    """Return the innermost frame of the program itself; None where the stack has none."""
+    return next((frame for frame in stack if frame.own), None)
+
+
+def _nameless(rank: Rank, device_idx: int) -> NDArray[np.bool_]:
+    codes, texts = text_words(rank, device_idx, "name_id")
+    if is_tagged(rank):
+        return np.array([not text or NAMELESS_TAG.search(text) is not None for text in texts], dtype=bool)[codes]
+    lines = rank.manifest.get("recorder") == SNAPSHOT
+    nameless = np.array([not text or (lines and _LINE_NAME.search(text) is not None) for text in texts], dtype=bool)
+    outside = read_numbers(rank, "blocks", "module_id", device_idx) < 0
+    unscoped = read_numbers(rank, "blocks", "scope_id", device_idx) < 0
+    found: NDArray[np.bool_] = nameless[codes] & outside & unscoped
+    return found
+
+
+def _as_words(numbers: I64) -> tuple[I64, list[str]]:
+    points, place = np.unique(numbers, return_inverse=True)
+    return place.astype(np.int64), [str(point) for point in points.tolist()]
+
+
+def _stacks(rank: Rank) -> dict[int, tuple[Frame, ...]]:
+    found: dict[int, list[tuple[int, Frame]]] = {}
+    for row in rank.table("stacks", ("stack_id", "frame_idx", "file", "line", "function")).to_pylist():
+        own = _LIBRARY.search(row["file"]) is None
+        frame = Frame(row["file"], row["line"], row["function"], own)
+        found.setdefault(row["stack_id"], []).append((row["frame_idx"], frame))
+    return {number: tuple(frame for _, frame in sorted(frames, key=_frame_idx)) for number, frames in found.items()}
+
+
+def _frame_idx(item: tuple[int, Frame]) -> int:
+    return item[0]
+
+
+def _stack_step(rank: Rank, device_idx: int) -> int | None:
+    """Return the step whose allocations have stacks; None where none has."""
+    has = read_numbers(rank, "blocks", "stack_id", device_idx) >= 0
+    steps = read_numbers(rank, "blocks", "step", device_idx)[has]
+    return int(steps.max()) if steps.size else None
+
+
+def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
+    """Return what the user can do so that this gets a name."""
+    frame = own_frame(stack)
+    if frame is not None:
+        name = frame.function if frame.function.isidentifier() else "NAME"
+        return f'with gpuledger.scope("{name}"): around line {frame.line} of {os.path.basename(frame.file)}'
+    if stack:
+        return "no frame of the program itself in the stack: put gpuledger.scope around the call that leads here"
+    if step == BEFORE:
+        return "alive before the recording opened: begin recording earlier, or make it inside gpuledger.scope"
+    if step == 0:
+        return 'made before step 1: with gpuledger.scope("NAME"): around what the script makes before it trains'
+    if stack_step is None:
+        return f"the run keeps no stacks; gpuledger run --stacks --steps {step}:{step} shows the line that makes it"
+    return (
+        f"stacks are kept in step {stack_step} alone; gpuledger run --steps {step}:{step} shows the line that makes it"
+    )

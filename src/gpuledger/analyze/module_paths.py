@@ -1,0 +1,83 @@
+"""Module paths as people write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpuledger.files.reading import storable
+
+
+def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) -> list[dict[str, Any]]:
+    """Return the rows of the ``modules`` table.
+
+    Each entry of ``modules`` has ``path`` (qualified name below its outermost module, "" for that one itself),
+    ``class_name``, ``parent`` and ``root`` (ids, -1 for none), ``parameters`` (its own) and ``compiled``.
+
+    Where one outermost module that was called holds parameters, what is below it goes by its plain qualified name, as
+    in ``named_modules()``. With several (a GAN), and for modules that were never called (an EMA copy), each path begins
+    with the outermost module's class, numbered when the class repeats.
+    """
+    labels = _root_labels(modules)
+    plain_root = _plain_root(modules, called_roots)
+    rows = []
+    for number, entry in enumerate(modules):
+        path = _join(labels[entry["root"]], entry["path"], plain=entry["root"] == plain_root)
+        rows.append(
+            {
+                "module_id": number,
+                "parent_id": entry["parent"] if entry["parent"] >= 0 else None,
+                "path": storable(path),
+                "class_name": storable(str(entry["class_name"])),
+                "root_id": entry["root"],
+                "depth": entry["path"].count(".") + 1 if entry["path"] else 0,
+                "compiled": bool(entry["compiled"]),
+            }
+        )
+    return rows
+
+
+def qualified_names(
+    names: list[str], owners: Mapping[int, int], modules: list[dict[str, Any]], called_roots: Collection[int]
+) -> list[str]:
+    """Return the names of parameters and buffers, with the outermost module's class where its modules have it too.
+
+    Args:
+        names: By name id.
+        owners: Module id by name id; a name without one stays as it is.
+        modules: As for :func:`module_rows`.
+        called_roots: As for :func:`module_rows`.
+    """
+    labels = _root_labels(modules)
+    plain_root = _plain_root(modules, called_roots)
+    qualified = []
+    for number, name in enumerate(names):
+        owner = owners.get(number, -1)
+        root = modules[owner]["root"] if 0 <= owner < len(modules) else plain_root
+        qualified.append(storable(name if root in (plain_root, None) else f"{labels[root]}.{name}"))
+    return qualified
+
+
+def _plain_root(modules: list[dict[str, Any]], called_roots: Collection[int]) -> int | None:
+    """Return the one outermost module that was called and holds parameters; None where there are several or none."""
+    found = {entry["root"] for entry in modules if entry["parameters"] and entry["root"] in called_roots}
+    return found.pop() if len(found) == 1 else None
+
+
+def _join(label: str, path: str, *, plain: bool) -> str:
+    if not path:
+        return label
+    return path if plain else f"{label}.{path}"
+
+
+def _root_labels(modules: list[dict[str, Any]]) -> dict[int, str]:
+    """Return ``root id -> label``: its class, with ``#2``, ``#3``, … where the class repeats."""
+    seen: Counter[str] = Counter()
+    labels = {}
+    for number, entry in enumerate(modules):
+        if entry["root"] == number:
+            name = str(entry["class_name"])
+            seen[name] += 1
+            labels[number] = name if seen[name] == 1 else f"{name}#{seen[name]}"
+    return labels

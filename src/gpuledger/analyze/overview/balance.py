@@ -1,0 +1,245 @@
+"""The balance: the card's used bytes, line by line down to categories, with the remainder as a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuledger.analyze.memory.breakdown import Breakdown, break_down
+from gpuledger.analyze.memory.instant import Instant, resolve_instant
+from gpuledger.analyze.memory.live import I64, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.overview.summary import capacity_bytes, device_facts
+from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.model.accounts import CATEGORIES, ROUNDING
+from gpuledger.model.shown import Shown
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+HISTORY = "caching allocator's history"
+DISPATCH = "operators at the dispatcher"
+NVML_MEMORY = "NVML memory info v2"
+NVML_PROCESSES = "NVML process list"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line. ``bytes`` is None where it could not be measured; ``note`` then says why.
+
+    Level 0 divides the card's capacity, level 1 the line ``used``, level 2 the line ``allocated``.
+    """
+
+    name: str
+    bytes: int | None
+    level: int
+    source: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Balance(Shown):
+    """The lines at one instant; those of level 1 sum to ``used_bytes``, those of level 2 to the line ``allocated``.
+
+    Without a reading of the card ``used_bytes`` and ``remainder_bytes`` are None.
+    """
+
+    instant: Instant
+    card: str
+    total_bytes: int | None
+    used_bytes: int | None
+    process_bytes: int | None
+    lines: tuple[Line, ...]
+    remainder_bytes: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The card as NVML saw it, carried to an instant of the allocator's history; None is unknown."""
+
+    used_bytes: int | None = None
+    driver_bytes: int | None = None
+    process_bytes: int | None = None
+    other_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", step: int | None = None) -> Balance:
+    """Return the balance of one device at ``at``, of ``step`` where one is given.
+
+    Raises:
+        EmptyRunError: no block was recorded.
+        UsageError: there is no such device, ``at`` names no instant, or the step was not recorded.
+
+    Source: each line names its own. The remainder is what the card reports beyond all other lines.
+    """
+    instant = resolve_instant(rank, at, device_idx, step)
+    books = break_down(rank, instant, by=("category",))
+    reading = read_card(rank, instant)
+    total = capacity_bytes(rank, instant.device_idx)
+    inside = [*_card_lines(rank, reading), *_torch_lines(rank, books)]
+    remainder, remainder_note = _remainder(reading, inside, rank.manifest.get("collectives"))
+    used_note = "" if reading.used_bytes is not None else "the card was not read"
+    unused = _difference(total, reading.used_bytes, reading.driver_bytes)
+    lines = (
+        Line("driver", reading.driver_bytes, 0, NVML_MEMORY, "" if reading.driver_bytes is not None else "not read"),
+        Line("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not read"),
+        Line("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
+        *inside,
+        *_category_lines(books),
+        Line("remainder", remainder, 1, "what is left of used", remainder_note),
+    )
+    apart = (rank.manifest.get("libraries") or {}).get("source")
+    notes = (*reading.notes, f"Context and library: {apart}.") if apart and reading.used_bytes else reading.notes
+    name = str(device_facts(rank, instant.device_idx).get("name") or ("CPU" if instant.device_idx < 0 else ""))
+    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, remainder, notes)
+
+
+def read_card(rank: Rank, instant: Instant) -> Reading:
+    """Return the card's reading nearest after the instant, else nearest before, carried to the instant.
+
+    Between reading and instant the allocator may have taken or given back segments; their bytes are known exactly
+    and are taken off, with a note. Everything else is taken as unchanged.
+
+    Source: NVML memory info v2 and process list.
+    """
+    device = instant.device_idx
+    if device < 0:
+        return Reading(notes=("CPU tensors: there is no card to close the balance against.",))
+    times, index, used = _placed_readings(rank, device)
+    if not times.size:
+        return Reading(notes=("The card was not read: its used bytes, context and remainder are unknown.",))
+    place = _nearest(rank, device, index, instant.index)
+    reserved = reserved_curve(rank, device)
+    moved = reserved.at(int(index[place])) - reserved.at(instant.index)
+    notes = []
+    if moved:
+        notes.append(
+            f"The card was read at event {int(index[place])}, when segments were {format_bytes(abs(moved))} "
+            f"{'larger' if moved > 0 else 'smaller'}; that is accounted for."
+        )
+    own, others, process_notes = _processes(rank, device, int(times[place]))
+    row = np.flatnonzero(read_numbers(rank, "samples", "t_ns", device) == times[place])[0]
+    driver = int(read_numbers(rank, "samples", "driver_bytes", device)[row])
+    return Reading(
+        used_bytes=int(used[place]) - moved,
+        driver_bytes=driver if driver >= 0 else None,
+        process_bytes=None if own is None else own - moved,
+        other_bytes=others,
+        notes=(*notes, *process_notes),
+    )
+
+
+def _placed_readings(rank: Rank, device_idx: int) -> tuple[I64, I64, I64]:
+    """Return time, event index and used bytes of the readings whose place among the events is known."""
+    times, used = (read_numbers(rank, "samples", name, device_idx) for name in ("t_ns", "used_bytes"))
+    index = read_numbers(rank, "counters", "event_index", device_idx, NEVER)
+    index_at = dict(zip(read_numbers(rank, "counters", "t_ns", device_idx).tolist(), index.tolist(), strict=True))
+    placed = np.array([index_at.get(time, NEVER) for time in times.tolist()], dtype=np.int64)
+    known = (placed != NEVER) & (used >= 0)
+    return times[known], placed[known], used[known]
+
+
+def _nearest(rank: Rank, device_idx: int, index: I64, wanted: int) -> int:
+    """Return the position of the reading to use: unchanged segments first, then after before before, then nearness."""
+    taken = read_numbers(rank, "segments", "alloc_index", device_idx)
+    freed = read_numbers(rank, "segments", "free_index", device_idx, NEVER)
+    changes = np.sort(np.concatenate((taken, freed[freed != NEVER])))
+    between = np.abs(np.searchsorted(changes, index, side="right") - np.searchsorted(changes, wanted, side="right"))
+    return int(np.lexsort((np.abs(index - wanted), index < wanted, between > 0))[0])
+
+
+def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int | None, list[str]]:
+    """Return the process's own bytes, the other processes' bytes, and notes."""
+    at = read_numbers(rank, "process_samples", "t_ns", device_idx) == t_ns
+    pids, sizes = (read_numbers(rank, "process_samples", name, device_idx)[at] for name in ("pid", "bytes"))
+    known = sizes >= 0
+    own = (pids == rank.manifest.get("pid")) & known
+    if not known.any():
+        return None, None, ["The driver did not list the processes on the card; others are in the remainder."]
+    if own.any():
+        note = [] if known.all() else ["The driver hides some processes' bytes; they are in the remainder."]
+        return int(sizes[own].sum()), int(sizes[known & ~own].sum()), note
+    if pids.size == 1:
+        return (
+            int(sizes[0]),
+            0,
+            [f"The one process on the card (process id {int(pids[0])} there) is taken as this one."],
+        )
+    return None, None, ["This process was not found in the driver's list; other processes are in the remainder."]
+
+
+def _card_lines(rank: Rank, reading: Reading) -> list[Line]:
+    if reading.used_bytes is None:
+        return []
+    measured: dict[str, Any] = rank.manifest.get("libraries") or {}
+    values = {"context": measured.get("context_bytes"), "library": measured.get("library_bytes")}
+    apart = [
+        Line(name, value, 1, "measured apart", "" if value is not None else "not measured here; it is in the remainder")
+        for name, value in values.items()
+    ]
+    note = "" if reading.other_bytes is not None else "not known here; it is in the remainder"
+    return [Line("other_processes", reading.other_bytes, 1, NVML_PROCESSES, note), *apart]
+
+
+def _torch_lines(rank: Rank, books: Breakdown) -> list[Line]:
+    """Return the lines that sum to reserved bytes."""
+    free_segments = _free_segment_bytes(rank, books.instant)
+    awaiting = books.active_bytes - books.allocated_bytes
+    fragmented = books.reserved_bytes - free_segments - books.active_bytes
+    if books.instant.device_idx < 0:
+        beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
+        none = [Line(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
+        return [*none, Line("allocated", books.allocated_bytes, 1, DISPATCH, "")]
+    return [
+        Line("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
+        Line("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
+        Line("awaiting_free", awaiting, 1, HISTORY, "given back, but another stream may still use it"),
+        Line("allocated", books.allocated_bytes, 1, HISTORY, ""),
+    ]
+
+
+def _category_lines(books: Breakdown) -> list[Line]:
+    sizes = {account.category: account.bytes for account in books.accounts}
+    order = [*CATEGORIES, *sorted(set(sizes) - {*CATEGORIES, ROUNDING}), ROUNDING]
+    source = HISTORY if books.instant.device_idx >= 0 else DISPATCH
+    return [Line(name, sizes[name], 2, source, "") for name in order if name in sizes]
+
+
+def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
+    """Return the bytes of segments without an active block.
+
+    Source: caching allocator's history, exact; blocks are placed in segments by address.
+    """
+    device, index = instant.device_idx, instant.index
+    address, size, taken = (
+        read_numbers(rank, "segments", name, device) for name in ("address", "bytes", "alloc_index")
+    )
+    held = (taken <= index) & (read_numbers(rank, "segments", "free_index", device, NEVER) > index)
+    order = np.argsort(address[held])
+    address, size = address[held][order], size[held][order]
+    active = read_lives(rank, device).active_at(index)
+    blocks = read_numbers(rank, "blocks", "address", device)[active]
+    place = np.searchsorted(address, blocks, side="right") - 1
+    used = np.zeros(address.size, dtype=bool)
+    used[place[place >= 0]] = True
+    return int(size[~used].sum())
+
+
+def _remainder(reading: Reading, lines: list[Line], collectives: str | None) -> tuple[int | None, str]:
+    if reading.used_bytes is None:
+        return None, "the card was not read"
+    missing = [line.name for line in lines if line.bytes is None]
+    note = f"holds what was not measured: {', '.join(missing)}" if missing else "not explained by any line"
+    if collectives == "nccl":
+        note += "; NCCL's own buffers are in it"
+    return reading.used_bytes - sum(line.bytes or 0 for line in lines), note
+
+
+def _difference(total: int | None, *parts: int | None) -> int | None:
+    if total is None or any(part is None for part in parts):
+        return None
+    return total - sum(part or 0 for part in parts)

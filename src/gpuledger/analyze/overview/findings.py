@@ -1,0 +1,336 @@
+"""What would lower the peak: up to five findings, each with its evidence, what it could save, and how to see it.
+
+A saving is what the highest point of the whole recording would fall by if the bytes in question were away: where
+another instant comes right after the peak, little is saved, and it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.families import find_families
+from gpuledger.analyze.memory.instant import find_peak, module_paths
+from gpuledger.analyze.memory.live import (
+    I64,
+    allocated_curve,
+    pick_device,
+    read_labels,
+    read_lives,
+    read_numbers,
+    reserved_curve,
+    running_sum,
+)
+from gpuledger.analyze.overview.balance import read_card
+from gpuledger.analyze.overview.summary import capacity_bytes
+from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.units import format_bytes, format_frac
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+MOST = 5
+Mask = NDArray[np.bool_]
+_SMALL_STATE_FRAC = 0.75
+"""8-bit optimizer states keep a quarter of 32-bit ones (Dettmers et al., 2022, 8-bit Optimizers)."""
+_LEAST_SHARE = 0.03
+"""A saving below this share of the peak is not worth a reader's time."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding. ``command`` are the words after ``gpuledger`` that show it, ``RUN`` standing for the run.
+
+    ``saving_bytes`` is an estimate, taken off ``saved_from``; ``search`` is what a report searches for.
+    """
+
+    title: str
+    evidence: str
+    advice: str
+    saving_bytes: int
+    saved_from: str
+    command: tuple[str, ...]
+    search: str
+
+
+def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, ...]:
+    """Return at most :data:`MOST` findings on one device, the largest saving first.
+
+    Raises:
+        EmptyRunError: no block was recorded.
+
+    Source: caching allocator's history, replayed without the bytes in question.
+    """
+    books = _Books(rank, pick_device(rank, device_idx))
+    found = [finding for rule in RULES if (finding := rule(books)) is not None]
+    worth = [finding for finding in found if finding.saving_bytes >= _LEAST_SHARE * books.peak_bytes]
+    return tuple(sorted(worth, key=lambda finding: -finding.saving_bytes)[:MOST])
+
+
+class _Books:
+    """One device's blocks, as the rules look at them."""
+
+    def __init__(self, rank: Rank, device_idx: int) -> None:
+        self.rank, self.device_idx = rank, device_idx
+        self.lives = read_lives(rank, device_idx)
+        self.curve = allocated_curve(self.lives)
+        self.peak = find_peak(rank, device_idx)
+        self.peak_bytes = self.curve.at(self.peak.index)
+        self.at_peak = self.lives.allocated_at(self.peak.index)
+        self.module_id = read_numbers(rank, "blocks", "module_id", device_idx)
+
+    def of(self, *categories: str) -> Mask:
+        """Return which blocks are of one of these categories."""
+        codes, words = self._categories
+        return np.isin(codes, [place for place, word in enumerate(words) if word in categories])
+
+    @cached_property
+    def _categories(self) -> tuple[I64, tuple[str, ...]]:
+        return read_labels(self.rank, "blocks", "category", self.device_idx)
+
+    @cached_property
+    def paths(self) -> dict[int, str]:
+        """Return ``module_id -> path``."""
+        return module_paths(self.rank)
+
+    @cached_property
+    def is_trained(self) -> bool:
+        """Return whether a backward was recorded: what a forward leaves is kept for one only then."""
+        codes, words = read_labels(self.rank, "spans", "phase", self.device_idx)
+        return bool("backward" in words and (codes == words.index("backward")).any())
+
+    def held(self, blocks: Mask) -> int:
+        """Return what these blocks hold at the peak."""
+        return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
+
+    def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
+        """Return by how much the peak falls without ``fraction`` of these blocks' bytes (``during`` these events)."""
+        lives = self.lives
+        part = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
+        if not part.index.size:
+            return 0
+        place = np.searchsorted(part.index, self.curve.index, side="right") - 1
+        away = np.where(place >= 0, part.bytes[np.maximum(place, 0)], 0) * fraction
+        left = self.curve.bytes - (away if during is None else np.where(during, away, 0))
+        return max(0, self.peak_bytes - int(left.max()))
+
+    def share(self, size: float) -> str:
+        """Return a size as a share of the peak."""
+        return format_frac(size / self.peak_bytes if self.peak_bytes else 0.0, 0)
+
+    def show(self, *words: str) -> tuple[str, ...]:
+        """Return the words of the ``show`` command for this rank and device."""
+        place = () if self.rank.number == 0 else ("--rank", str(self.rank.number))
+        return ("show", "RUN", *words, *place)
+
+
+def _optimizer_state(books: _Books) -> Finding | None:
+    """Return that the optimizer's state is a large part, and could be smaller."""
+    state = books.of("optimizer_state")
+    size, weights = books.held(state), books.held(books.of("weight"))
+    if size < 0.1 * books.peak_bytes:
+        return None
+    beside = f", {size / weights:.1f} times the weights" if weights else ""
+    return Finding(
+        f"Optimizer state is {books.share(size)} of the peak",
+        f"{format_bytes(size)} at the peak{beside}",
+        "an optimizer with 8-bit states keeps a quarter of 32-bit ones; sharded over n ranks each keeps an n-th",
+        books.saving(state, _SMALL_STATE_FRAC),
+        "the peak, with 8-bit states",
+        books.show("--by", "category"),
+        "optimizer_state",
+    )
+
+
+_KEPT_FOR_BACKWARD = (
+    " for backward",
+    "activation checkpointing keeps those of one at a time and computes the others again, for more time",
+)
+_KEPT_IN_INFERENCE = (
+    ", though no backward was recorded",
+    "often a cache of keys and values (use_cache=False where nothing is generated), or outputs that are collected",
+)
+
+
+def _repeated_activations(books: _Books) -> Finding | None:
+    """Return that activations of repeated modules are a large part, and could be computed again."""
+    activations = books.of("activation")
+    families = find_families(books.rank)
+    sizes = [(books.held(activations & np.isin(books.module_id, family.members)), family) for family in families]
+    size, family = max(sizes, key=lambda pair: pair[0], default=(0, None))
+    if family is None or size < 0.15 * books.peak_bytes:
+        return None
+    kept = 1 / family.count
+    why, advice = _KEPT_FOR_BACKWARD if books.is_trained else _KEPT_IN_INFERENCE
+    return Finding(
+        f"Activations of {family.name} are {books.share(size)} of the peak",
+        f"{format_bytes(size)} of what {family.count} modules of class {family.class_name} keep{why}",
+        advice,
+        books.saving(activations & np.isin(books.module_id, family.members), 1 - kept),
+        "the peak, at most: what passes between them stays",
+        books.show("--by", "module", "--depth", str(family.depth)),
+        "activation",
+    )
+
+
+def _batch(books: _Books) -> Finding | None:
+    """Return what half the batch would save, where activations are most of the peak."""
+    blocks = books.of("activation", "activation_gradient", "temporary", "input")
+    size = books.held(blocks)
+    if size < 0.5 * books.peak_bytes:
+        return None
+    half = "half the batch, twice as often with gradients accumulated," if books.is_trained else "half the batch"
+    return Finding(
+        f"What grows with the batch is {books.share(size)} of the peak",
+        f"{format_bytes(size)} of activations, {'their gradients, ' if books.is_trained else ''}temporaries and inputs",
+        f"{half} halves them; autocast to bf16 does much the same",
+        books.saving(blocks, 0.5),
+        "the peak, with half the batch",
+        books.show("--by", "category"),
+        "",
+    )
+
+
+def _late_zero_grad(books: _Books) -> Finding | None:
+    """Return that the gradients of the step before are still held while the next forward fills up."""
+    forward = _first_forwards(books)
+    gradients = books.of("gradient")
+    saving = books.saving(gradients, during=forward) if forward.any() else 0
+    if not saving:
+        return None
+    size = books.held(gradients)
+    return Finding(
+        "Gradients of the step before stay through the forward",
+        f"{format_bytes(size)} of gradients at the peak, in {books.peak.phase or 'setup'}",
+        "optimizer.zero_grad() before the forward frees them earlier than after it",
+        saving,
+        "the peak",
+        books.show("--by", "phase"),
+        "gradient",
+    )
+
+
+def _one_module(books: _Books) -> Finding | None:
+    """Return the module that holds much by itself without being one of many: often the head's logits and the loss."""
+    blocks = books.of("activation", "activation_gradient", "temporary", "workspace") & books.at_peak
+    for family in find_families(books.rank):
+        blocks &= ~np.isin(books.module_id, family.members)
+    if not blocks.any() or not (books.module_id >= 0).any():
+        return None
+    ids, place = np.unique(books.module_id[blocks], return_inverse=True)
+    sizes = np.bincount(place, weights=books.lives.allocated_bytes[blocks])
+    module_id, size = int(ids[np.argmax(sizes)]), int(sizes.max())
+    if size < 0.1 * books.peak_bytes:
+        return None
+    name = books.paths.get(module_id, "") or "code outside modules"
+    largest = int(books.lives.allocated_bytes[blocks & (books.module_id == module_id)].max())
+    return Finding(
+        f"{name} alone holds {books.share(size)} of the peak",
+        f"{format_bytes(size)} of activations and temporaries, the largest block {format_bytes(largest)}",
+        "where these are logits, a loss in chunks or a fused one never has them all; else look at what it keeps",
+        books.saving(blocks & (books.module_id == module_id)),
+        "the peak, at most",
+        books.show("--by", "module", "-n", "50"),
+        name if module_id >= 0 else "(outside modules)",
+    )
+
+
+def _kept_activations(books: _Books) -> Finding | None:
+    """Return that activations of earlier steps are never given back."""
+    steps = read_numbers(books.rank, "blocks", "step", books.device_idx)
+    kept = books.of("activation", "temporary") & (books.lives.free_requested_index == NEVER) & (steps >= 1)
+    last = int(steps.max(initial=0))
+    found, place = np.unique(steps[kept & (steps < last)], return_inverse=True)
+    sizes = np.bincount(place, weights=books.lives.allocated_bytes[kept & (steps < last)]).astype(np.int64).tolist()
+    in_each = found.size == last - 1
+    if not in_each or len(sizes) < 2 or min(sizes) < max(0.002 * books.peak_bytes, 4096):
+        return None
+    each = sum(sizes) // len(sizes)
+    return Finding(
+        f"Every step leaves {format_bytes(each)} behind",
+        f"activations of steps 1 to {last - 1} are still allocated at the end, {format_bytes(sum(sizes))} in all",
+        "something keeps tensors with their graph, such as a list of losses: keep loss.item() or loss.detach()",
+        books.saving(kept & (steps < last)),
+        f"the peak of {last} steps, and as much again with as many more",
+        books.show("--at", "end", "--by", "module"),
+        "activation",
+    )
+
+
+def _fragmentation(books: _Books) -> Finding | None:
+    """Return that torch reserves much more than it has allocated at the most."""
+    reserved = int(reserved_curve(books.rank, books.device_idx).bytes.max())
+    active = running_sum(books.lives.allocated_bytes, books.lives.alloc_index, books.lives.free_index)
+    gap = reserved - int(active.bytes.max())
+    if books.device_idx < 0 or gap < 0.1 * reserved:
+        return None
+    settings = books.rank.manifest.get("allocator_settings") or {}
+    expandable = bool(settings.get("expandable_segments"))
+    advice = (
+        "expandable segments are on already: fewer different sizes (padding to a few lengths) leave smaller gaps"
+        if expandable
+        else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets segments grow instead of leaving gaps"
+    )
+    return Finding(
+        f"{format_frac(gap / reserved, 0)} of what torch reserves was never in use at once",
+        f"{format_bytes(reserved)} reserved, {format_bytes(reserved - gap)} in use at the most",
+        advice,
+        gap,
+        "reserved bytes, at most",
+        ("balance", *books.show()[1:]),
+        "",
+    )
+
+
+def _other_processes(books: _Books) -> Finding | None:
+    """Return that other processes hold a part of the card."""
+    capacity, reading = capacity_bytes(books.rank, books.device_idx), read_card(books.rank, books.peak)
+    if not capacity or not reading.other_bytes or reading.other_bytes < 0.03 * capacity:
+        return None
+    return Finding(
+        f"Other processes hold {format_frac(reading.other_bytes / capacity, 0)} of the card",
+        f"{format_bytes(reading.other_bytes)} when the card was read nearest to the peak",
+        "nvidia-smi names them; a notebook left open is the usual one",
+        reading.other_bytes,
+        "the card, not this process",
+        ("balance", *books.show()[1:]),
+        "",
+    )
+
+
+RULES: tuple[Callable[[_Books], Finding | None], ...] = (
+    _optimizer_state,
+    _repeated_activations,
+    _batch,
+    _late_zero_grad,
+    _one_module,
+    _kept_activations,
+    _fragmentation,
+    _other_processes,
+)
+"""A finding is a function here."""
+
+
+def _first_forwards(books: _Books) -> Mask:
+    """Return which events of the curve lie in a step's first forward, from the second step on.
+
+    Later forwards of a step are those of gradient accumulation, whose gradients are wanted.
+    """
+    rank, device = books.rank, books.device_idx
+    codes, words = read_labels(rank, "spans", "phase", device)
+    steps, starts = (read_numbers(rank, "spans", name, device) for name in ("step", "start_index"))
+    inside = np.zeros(books.curve.index.size, dtype=bool)
+    if not {"forward", "backward"} <= set(words):
+        return inside
+    forward, backward = ((codes == words.index(name)) & (starts >= 0) for name in ("forward", "backward"))
+    for step in np.unique(steps[steps > 1]).tolist():
+        begin = starts[forward & (steps == step)]
+        end = starts[backward & (steps == step)]
+        if begin.size and end.size:
+            inside |= (books.curve.index >= begin.min()) & (books.curve.index < end.min())
+    return inside

@@ -1,0 +1,36 @@
+"""Several ranks and devices side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.overview.summary import Summary
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """How far the highest allocated peak of several devices stands above their mean; ``ratio`` 1.0 is balanced."""
+
+    rank: int
+    device_idx: int
+    highest_bytes: int
+    mean_bytes: float
+    ratio: float
+
+
+def find_imbalance(summaries: Sequence[Summary]) -> Imbalance | None:
+    """Return which allocated peak is highest, and how far it is above the mean; None when there is nothing to compare.
+
+    Cards are compared with cards; CPU tensors only where there is no card.
+    """
+    cards = [summary for summary in summaries if summary.device_idx >= 0]
+    compared = cards or summaries
+    if len(compared) < 2:
+        return None
+    highest = max(compared, key=lambda summary: summary.peak_allocated_bytes)
+    mean_bytes = sum(summary.peak_allocated_bytes for summary in compared) / len(compared)
+    ratio = highest.peak_allocated_bytes / mean_bytes if mean_bytes else 1.0
+    return Imbalance(highest.rank, highest.device_idx, highest.peak_allocated_bytes, mean_bytes, ratio)

@@ -1,0 +1,292 @@
+"""Whose time it is: each kernel, copy and outermost operator of the time pass gets a module, a scope, phase and step.
+
+A kernel belongs to the operator that launched it. An operator belongs to the innermost module range around it; in
+backward to the module whose forward made the graph node that is being evaluated, known by autograd's sequence number.
+A gradient's accumulation has no number of its own and goes with the node before it. What follows a forward outside
+modules and keeps a graph, a loss, is of the forward. A model called without gradients is evaluation, as for its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.kernels_alone import find_likes
+from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
+from gpuledger.analyze.posting.launched_work import SpanWork, span_work
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Journal
+
+I64 = NDArray[np.int64]
+
+SPAN_KINDS = ("phase", "kernel", "copy", "collective", "host")
+"""Kinds of spans; the number is the position."""
+
+_NODE = "autograd::engine::evaluate_function: "
+_COLLECTIVES = ("ncclDevKernel", "ncclKernel")
+
+
+@dataclass(frozen=True)
+class OwnedSpans:
+    """One entry per span: ``kind`` in SPAN_KINDS, names in the activities' own; -1 stands for none.
+
+    ``operator_id`` is the name of the operator that launched it, or that it is, not of a range of ours;
+    ``launched_ns`` is when its launch began, -1 where it was not recorded.
+    """
+
+    kind: NDArray[np.int8]
+    device_idx: I64
+    stream: I64
+    name_id: I64
+    start_ns: I64
+    end_ns: I64
+    module_id: I64
+    phase: NDArray[np.int8]
+    step: I64
+    operator_id: I64
+    scope_id: I64
+    launched_ns: I64
+    work: SpanWork
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What each name of an activity means; ``is_ours`` tells names that are no operator's.
+
+    ``of_call`` is the phase of a model that is called by this name.
+    """
+
+    module: list[int]
+    of_call: list[Phase]
+    phase: list[int]
+    is_node: list[bool]
+    mark: list[Mark | None]
+    is_ours: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """Whose each activity is, of the host's; ``outermost`` tells operators that are inside no other.
+
+    ``parent`` is the row of the event around it; -1 outside all.
+    """
+
+    module: I64
+    phase: I64
+    scope: I64
+    outermost: NDArray[np.bool_]
+    parent: I64
+
+
+class _Event(NamedTuple):
+    """One event of the host; ``made_by`` is the thread whose operator made the node it evaluates, 0 for none."""
+
+    row: int
+    begin_ns: int
+    end_ns: int
+    lane: int
+    name_id: int
+    sequence: int
+    made_by: int
+
+
+@dataclass
+class _Around:
+    """What a host event has around it, itself included: its end, and whose it is."""
+
+    end_ns: int
+    module_id: int
+    phase: int
+    in_node: bool
+    is_operator: bool
+    is_node: bool = False
+    row: int = -1
+
+
+def own_spans(journal: Journal) -> OwnedSpans | None:
+    """Return the spans of the time pass with their owners; None where there was none.
+
+    Where there are kernels, the spans are those of the device; else the outermost operators of the host.
+
+    Source: Kineto (CUPTI on a card); times are Unix ns.
+    """
+    table = journal.tables["activities"]
+    if not table["kind"].size:
+        return None
+    words = [str(name) for name in journal.facts.get("activity_names") or []]
+    names = _read_names(words)
+    owners = _Walk(table, names, journal.names).owners()
+    on_device = table["kind"] != ActivityKind.HOST
+    chosen = np.flatnonzero(on_device if on_device.any() else owners.outermost)
+    launch = _launchers(table, chosen) if on_device.any() else chosen
+    alone, steps_later = journal.facts.get("kernels_alone"), np.zeros(chosen.size, dtype=np.int64)
+    like = chosen
+    if alone is not None:
+        found = find_likes(table, chosen, launch >= 0, int(alone["from_ns"]))
+        chosen, like, steps_later = found.rows, found.like, found.steps_later
+        launch = _launchers(table, like)
+    placed = launch >= 0
+    at = np.where(placed, launch, 0)
+    kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
+    collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
+    kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
+    start = table["start_ns"][chosen]
+    step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
+    return OwnedSpans(
+        kind=(kind if on_device.any() else np.full(chosen.size, SPAN_KINDS.index("host"))).astype(np.int8),
+        device_idx=table["device_idx"][chosen].astype(np.int64),
+        stream=table["lane"][chosen],
+        name_id=table["name_id"][chosen].astype(np.int64),
+        start_ns=start,
+        end_ns=start + table["duration_ns"][chosen],
+        module_id=np.where(placed, owners.module[at], -1),
+        phase=np.where(placed, owners.phase[at], int(Phase.BETWEEN)).astype(np.int8),
+        step=np.where(step > 0, step + steps_later, 0),
+        operator_id=np.where(placed & ~names.is_ours[table["name_id"][at]], table["name_id"][at], -1).astype(np.int64),
+        scope_id=np.where(placed, owners.scope[at], NONE),
+        launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
+        work=span_work(table, journal.facts, chosen, launch, owners.parent, steps_later),
+    )
+
+
+def _read_names(words: list[str]) -> _Names:
+    return _Names(
+        module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
+        of_call=[Phase.EVALUATION if word.endswith(NO_GRAD) else Phase.FORWARD for word in words],
+        phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
+        is_node=[word.startswith(_NODE) for word in words],
+        mark=[read_mark(word) for word in words],
+        is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE)) for word in words], dtype=bool),
+    )
+
+
+def _module_of(word: str) -> int:
+    return int(word.removeprefix(MODULE_RANGE).removesuffix(NO_GRAD))
+
+
+class _Walk:
+    """Goes through the host's events of all threads in order of time, and finds out whose each is."""
+
+    def __init__(self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str]) -> None:
+        count = table["kind"].size
+        self._table = table
+        self._names = names
+        self._scopes = LaneScopes(scope_names)
+        self._stacks: dict[int, list[_Around]] = {}
+        self._made: dict[tuple[int, int], tuple[int, int]] = {}
+        self._last_module: dict[int, int] = {}
+        self._in_forward: set[int] = set()
+        self._found = _Owners(
+            module=np.full(count, -1, dtype=np.int64),
+            phase=np.full(count, int(Phase.BETWEEN), dtype=np.int64),
+            scope=np.full(count, NONE, dtype=np.int64),
+            outermost=np.zeros(count, dtype=bool),
+            parent=np.full(count, -1, dtype=np.int64),
+        )
+
+    def owners(self) -> _Owners:
+        """Return whose each event is."""
+        table = self._table
+        host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
+        end = table["start_ns"] + table["duration_ns"]
+        order = host[np.lexsort((-end[host], table["start_ns"][host]))]
+        columns = (table["start_ns"], end, *(table[name] for name in ("lane", "name_id", "sequence", "forward_lane")))
+        for values in zip(order.tolist(), *(column[order].tolist() for column in columns), strict=True):
+            event = _Event(*values)
+            around = self._around(event)
+            mark = self._names.mark[event.name_id]
+            if mark is None:
+                self._place(event, around)
+            else:
+                self._scopes.mark(event.lane, mark, in_backward=around.phase == Phase.BACKWARD)
+        return self._found
+
+    def _around(self, event: _Event) -> _Around:
+        """Return what is under way around an event, after what has ended is taken off."""
+        stack = self._stacks.setdefault(event.lane, [])
+        while stack and stack[-1].end_ns <= event.begin_ns:
+            if stack.pop().is_node:
+                self._scopes.node_ends(event.lane)
+        return stack[-1] if stack else _Around(0, -1, int(Phase.BETWEEN), False, False)
+
+    def _place(self, event: _Event, around: _Around) -> None:
+        names, name_id, found = self._names, event.name_id, self._found
+        now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, True, row=event.row)
+        if names.is_node[name_id]:
+            self._begin_node(event, now)
+            found.outermost[event.row] = not around.is_operator
+        elif names.module[name_id] >= 0:
+            now.module_id, now.in_node, now.is_operator = names.module[name_id], False, around.is_operator
+            if around.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
+                now.phase = int(names.of_call[name_id])
+                (self._in_forward.add if now.phase == Phase.FORWARD else self._in_forward.discard)(event.lane)
+        elif names.phase[name_id] >= 0:
+            now.phase, now.is_operator = names.phase[name_id], around.is_operator
+            self._in_forward.discard(event.lane)
+            if now.phase == Phase.OPTIMIZER:
+                now.module_id = -1
+            elif now.phase == Phase.BACKWARD:
+                self._scopes.backward_begins(event.lane, event.end_ns)
+        else:
+            found.outermost[event.row] = not around.is_operator
+            awaits_backward = event.sequence >= 0 and event.lane in self._in_forward
+            if awaits_backward and now.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
+                now.phase = int(Phase.FORWARD)
+        self._note_made(event, now)
+        found.module[event.row], found.phase[event.row] = now.module_id, now.phase
+        found.parent[event.row] = around.row
+        found.scope[event.row] = self._scopes.at_work(event.lane)
+        self._stacks[event.lane].append(now)
+
+    def _begin_node(self, event: _Event, now: _Around) -> None:
+        """A node goes to where its forward made it; one without a number goes with the node before it."""
+        lane = event.lane
+        if event.sequence >= 0:
+            maker = event.made_by if event.made_by in self._stacks else 0
+            module_id, scope = self._made.get((maker, event.sequence), (-1, NONE))
+            self._last_module[lane] = module_id
+            self._scopes.node_begins(lane, event.begin_ns, scope)
+        else:
+            self._scopes.node_begins(lane, event.begin_ns, None)
+        now.module_id = self._last_module.get(lane, -1)
+        now.phase, now.in_node, now.is_node = int(Phase.BACKWARD), True, True
+
+    def _note_made(self, event: _Event, now: _Around) -> None:
+        """Keep where an operator ran whose node has a number of its thread's: the last one with it makes the node.
+
+        Also under thread 0, for nodes of which it is not known which thread made them.
+        """
+        lane, sequence = event.lane, event.sequence
+        if sequence < 0 or event.made_by:
+            return
+        if not now.in_node:
+            self._made[lane, sequence] = self._made[0, sequence] = now.module_id, self._scopes.at_work(lane)
+        elif self._scopes.computes_again(lane):
+            self._made[lane, sequence] = -1, self._scopes.at_work(lane)
+
+
+def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:
+    """Return the row of the host event that launched each of the ``chosen`` device events; -1 where none is known."""
+    host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
+    if not host.size:
+        return np.full(chosen.size, -1, dtype=np.int64)
+    order = host[np.argsort(table["launch_id"][host], kind="stable")]
+    known = table["launch_id"][order]
+    wanted = table["launch_id"][chosen]
+    place = np.clip(np.searchsorted(known, wanted), 0, known.size - 1)
+    return np.where((known[place] == wanted) & (wanted != 0), order[place], -1)
+
+
+def _steps_at(journal: Journal, at_ns: I64) -> I64:
+    """Return the number of the step under way at each time; 0 outside every step."""
+    steps = journal.tables["steps"]
+    order = np.argsort(steps["start_ns"], kind="stable")
+    if not order.size:
+        return np.zeros(at_ns.size, dtype=np.int64)
+    starts, ends, numbers = (steps[name][order] for name in ("start_ns", "end_ns", "step"))
+    place = np.clip(np.searchsorted(starts, at_ns, side="right") - 1, 0, None)
+    inside = (starts[place] <= at_ns) & (at_ns < ends[place])
+    return np.where(inside, numbers[place], 0).astype(np.int64)

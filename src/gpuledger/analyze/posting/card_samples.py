@@ -1,0 +1,78 @@
+"""The parent's readings of the cards, posted to the ranks whose cards they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.rows import process_sample_table, sample_table
+from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.journal.journal import Journal
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
+
+_FIRST_PART = 1
+"""Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
+
+_NOBODYS = -2
+"""Stands for a card that the rank does not use."""
+
+
+def post_card_samples(run_directory: Path) -> None:
+    """Write into every posted rank the parent's readings of its cards, as further parts of both sample tables.
+
+    Raises:
+        OSError: the tables cannot be written.
+    """
+    journals = sorted((run_directory / SAMPLE_JOURNALS).glob("*"))
+    if not journals:
+        return
+    parts = sum(1 for place in journals for _ in place.glob("*.npz"))
+    for directory, manifest, devices in _ranks(run_directory):
+        if int(manifest.get("sample_parts", -1)) >= parts:
+            continue
+        for number, place in enumerate(journals, _FIRST_PART):
+            journal = _of_rank(read_checked(place), devices)
+            write_table(directory, sample_table(journal), "samples", number)
+            write_table(directory, process_sample_table(journal), "process_samples", number)
+        write_rank_manifest(directory, {**manifest, "sample_parts": parts})
+
+
+def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str, int]]]:
+    """Yield directory and manifest of each posted rank with cards, and torch's index of each card by its UUID."""
+    for _, directory in rank_directories(run_directory):
+        if not (directory / "manifest.json").is_file():
+            continue
+        manifest = read_json(directory / "manifest.json")
+        facts = manifest.get("devices") or []
+        devices = {str(one["uuid"]): int(one["device_idx"]) for one in facts if one.get("uuid")}
+        metered = (manifest.get("energy_pass") or {}).get("cards") or []
+        devices |= {str(uuid): int(device_idx) for device_idx, uuid in metered}
+        if devices:
+            yield directory, manifest, devices
+
+
+def _of_rank(journal: Journal, devices: dict[str, int]) -> Journal:
+    """Return the rows of a rank's own cards, with torch's index."""
+    uuids = journal.facts.get("card_uuids") or []
+    index_of = np.array([devices.get(uuid, _NOBODYS) for uuid in uuids], dtype=np.int32)
+    return replace(
+        journal,
+        tables={
+            **journal.tables,
+            **{name: _renumbered(journal.tables[name], index_of) for name in ("samples", "sensors", "process_samples")},
+        },
+    )
+
+
+def _renumbered(table: dict[str, NDArray[Any]], index_of: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    card = table["device_idx"]
+    is_known = (card >= 0) & (card < index_of.size)
+    device_idx = np.full(card.size, _NOBODYS, np.int32)
+    device_idx[is_known] = index_of[card[is_known]]
+    own = device_idx != _NOBODYS
+    return {**{name: column[own] for name, column in table.items()}, "device_idx": device_idx[own]}

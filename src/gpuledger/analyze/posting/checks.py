@@ -1,0 +1,129 @@
+"""The replay against what the allocator counted itself. Each check is kept with both figures, good or bad."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.model.journal.journal import REASONS, BlockState, Journal
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.posting.device import DeviceBook
+
+
+def check_device(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+    """Return ``{name, device_idx, expected, found, ok}`` for every comparison that can be made on one device.
+
+    ``expected`` is the allocator's own figure, ``found`` ours.
+    """
+    checks = [
+        *_check_counters(book, journal),
+        *_check_peak(book, journal),
+        *_check_closing_snapshot(book, journal),
+        _check("events that fit the replayed state", book.events.count, book.events.count - book.lives.surprises),
+    ]
+    return [{"device_idx": book.device_idx, **check} for check in checks]
+
+
+def _check(name: str, expected: int, found: int) -> dict[str, Any]:
+    return {"name": name, "expected": int(expected), "found": int(found), "ok": int(expected) == int(found)}
+
+
+def running_bytes(book: DeviceBook, freed_index: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes held after each event; entry 0 is the state at the opening (int64[events + 1])."""
+    held = np.zeros(book.events.count + 1, dtype=np.int64)
+    np.add.at(held, book.lives.alloc_index + 1, sizes)
+    gone = (freed_index != NEVER) & (freed_index >= 0)
+    np.subtract.at(held, freed_index[gone] + 1, sizes[gone])
+    already = freed_index == -1
+    held[0] -= sizes[already].sum()
+    return np.cumsum(held)
+
+
+def _check_counters(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+    table = journal.tables["counters"]
+    mine = np.flatnonzero((table["device_idx"] == book.device_idx) & (table["reason"] != REASONS.index("exit")))
+    if not mine.size:
+        return []
+    allocated = running_bytes(book, book.lives.free_requested_index, book.lives.allocated_bytes)
+    active = running_bytes(book, book.lives.free_index, book.lives.allocated_bytes)
+    # the allocator takes requested bytes off when a block is free again, allocated bytes when it is given back
+    requested = running_bytes(book, book.lives.free_index, book.lives.requested_bytes)
+    at = book.counts.index_of(table["alloc_count"][mine], table["free_count"][mine]) + 1
+    checks = []
+    for row, place in zip(mine.tolist(), at.tolist(), strict=True):
+        where = f"{REASONS[table['reason'][row]]}, step {table['step'][row]}"
+        checks.append(_check(f"allocated bytes at {where}", table["allocated_bytes"][row], allocated[place]))
+        span = requested[place : _next_change(book, place) + 1].tolist()
+        expected = int(table["requested_bytes"][row])
+        checks.append(_check(f"requested bytes at {where}", expected, expected if expected in span else span[0]))
+        if table["reason"][row] == REASONS.index("close"):
+            checks.append(_check(f"active bytes at {where}", table["active_bytes"][row], active[-1]))
+    last = mine[-1]
+    done = table["alloc_count"][last] - book.counts.alloc_base
+    found = np.searchsorted(book.counts.alloc_at, at[-1] - 1, "right")
+    if journal.facts.get("closed"):
+        found = book.counts.alloc_at.size
+    checks.append(_check("allocations recorded", done, found))
+    return checks
+
+
+def _next_change(book: DeviceBook, place: int) -> int:
+    """Return the state after which the next allocation or free is asked for.
+
+    The two counts that place a reading do not tell it from the completed frees that follow at once.
+    """
+    later = [
+        int(positions[np.searchsorted(positions, place)])
+        for positions in (book.counts.alloc_at, book.counts.free_at)
+        if positions.size and positions[-1] >= place
+    ]
+    return min(later, default=book.events.count)
+
+
+def _check_peak(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+    """Compare the peaks where the allocator's peak counter covers just the recorded window."""
+    table = journal.tables["counters"]
+    mine = table["device_idx"] == book.device_idx
+    opened, closed = (mine & (table["reason"] == REASONS.index(name)) for name in ("open", "close"))
+    if not (opened.any() and closed.any()) or table["alloc_count"][opened][0] or not book.events.count:
+        return []
+    allocated = running_bytes(book, book.lives.free_requested_index, book.lives.allocated_bytes)
+    expected, found = int(table["peak_allocated_bytes"][closed][-1]), int(allocated.max())
+    if expected < found:
+        return []  # the program reset the peak statistics itself
+    return [_check("peak allocated bytes", expected, found)]
+
+
+def _check_closing_snapshot(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+    snapshots = journal.tables["snapshots"]
+    mine = (snapshots["device_idx"] == book.device_idx) & (snapshots["reason"] == REASONS.index("close"))
+    if not mine.any():
+        return []
+    blocks = journal.tables["snapshot_blocks"]
+    rows = (blocks["snapshot_id"] == snapshots["snapshot_id"][mine][-1]) & (blocks["device_idx"] == book.device_idx)
+    rows &= blocks["state"] == BlockState.ALLOCATED
+    live = book.lives.free_requested_index == NEVER
+    given = dict(
+        zip(
+            book.lives.address[live].tolist(),
+            zip(book.lives.allocated_bytes[live].tolist(), book.lives.requested_bytes[live].tolist(), strict=True),
+            strict=True,
+        )
+    )
+    same = sum(
+        given.get(address) == (allocated, requested)
+        for address, allocated, requested in zip(
+            blocks["address"][rows].tolist(),
+            blocks["bytes"][rows].tolist(),
+            blocks["requested_bytes"][rows].tolist(),
+            strict=True,
+        )
+    )
+    return [
+        _check("live blocks of the closing snapshot found with the same sizes", int(rows.sum()), same),
+        _check("live blocks at the close", int(rows.sum()), int(live.sum())),
+    ]

@@ -1,0 +1,148 @@
+"""One device's book: its events in order, its blocks' lives, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.device_pools import find_pool_ids, segment_pools
+from gpuledger.analyze.posting.owners import Owners, find_owners
+from gpuledger.analyze.posting.replay import AllocatorSettings, OpenState, Replay, replay
+from gpuledger.model.journal.journal import REASONS, Action, Journal
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Events:
+    """One device's events in order. ``tag_id`` -1 where the allocating thread carried none."""
+
+    action: NDArray[np.int8]
+    address: I64
+    bytes: I64
+    stream: I64
+    time_ns: I64
+    tag_id: I64
+    stack_id: I64
+    operator_id: I64
+
+    @property
+    def count(self) -> int:
+        """Return the number of events."""
+        return int(self.action.size)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Where in the events a pair of counter values stands.
+
+    ``alloc_at[k]`` is the index of the k-th allocation since the opening, ``free_at`` the same for frees;
+    ``alloc_base`` and ``free_base`` are the counters at the opening.
+    """
+
+    alloc_at: I64
+    free_at: I64
+    alloc_base: int
+    free_base: int
+
+    def index_of(self, alloc_count: I64, free_count: I64) -> I64:
+        """Return the index of the last event the two counters include; -1 when they include none."""
+        return np.maximum(
+            _last(self.alloc_at, alloc_count - self.alloc_base), _last(self.free_at, free_count - self.free_base)
+        )
+
+
+def _last(positions: I64, counts: I64) -> I64:
+    if positions.size == 0:
+        return np.full(counts.shape, -1, dtype=np.int64)
+    clipped = np.clip(counts, 0, positions.size)
+    return np.where(clipped > 0, positions[np.maximum(clipped - 1, 0)], -1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class DeviceBook:
+    """Everything known of one device before rows are written."""
+
+    device_idx: int
+    events: Events
+    counts: Counts
+    lives: Replay
+    owners: Owners
+    pool_of_segment: dict[int, str]
+    pool_id: NDArray[np.int32]
+
+
+def device_books(journal: Journal) -> list[DeviceBook]:
+    """Return the book of every device the journal knows, by device index."""
+    found: set[int] = set()
+    for table in ("events", "snapshots", "counters"):
+        found |= {int(number) for number in np.unique(journal.tables[table]["device_idx"])}
+    if not found and journal.rows("steps"):  # the window was never reached: the steps' times are all there is
+        found = {int(device["device_idx"]) for device in (journal.facts.get("devices") or [])[:1]}
+    return [_device_book(journal, device_idx) for device_idx in sorted(found)]
+
+
+def _device_book(journal: Journal, device_idx: int) -> DeviceBook:
+    events = _events_of(journal, device_idx)
+    dispatch = journal.facts.get("recorder") == "dispatch"
+    opening = _opening(journal, device_idx)
+    settings = AllocatorSettings.from_snapshot(journal.facts.get("allocator_settings") or {})
+    lives = replay(events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=dispatch)
+    counts = _counts(journal, device_idx, events)
+    owners = find_owners(journal, device_idx, events.tag_id, counts.index_of, lives)
+    pools = segment_pools(journal, device_idx)
+    return DeviceBook(
+        device_idx, events, counts, lives, owners, pools, find_pool_ids(journal, device_idx, lives.address)
+    )
+
+
+def _events_of(journal: Journal, device_idx: int) -> Events:
+    table = journal.tables["events"]
+    mine = table["device_idx"] == device_idx
+    return Events(
+        action=table["action"][mine],
+        address=table["address"][mine],
+        bytes=table["bytes"][mine],
+        stream=table["stream"][mine],
+        time_ns=table["time_ns"][mine],
+        tag_id=table["tag_id"][mine].astype(np.int64),
+        stack_id=table["stack_id"][mine].astype(np.int64),
+        operator_id=table["operator_id"][mine].astype(np.int64),
+    )
+
+
+def _opening(journal: Journal, device_idx: int) -> OpenState | None:
+    snapshots = journal.tables["snapshots"]
+    mine = (snapshots["device_idx"] == device_idx) & (snapshots["reason"] == REASONS.index("open"))
+    if not mine.any():
+        return None
+    number = int(snapshots["snapshot_id"][mine][0])
+    segments, blocks = (
+        _rows_of(journal, name, number, device_idx) for name in ("snapshot_segments", "snapshot_blocks")
+    )
+    stream_of = dict(zip(segments["address"].tolist(), segments["stream"].tolist(), strict=True))
+    return OpenState(
+        segments=np.stack([segments[c].astype(np.int64) for c in ("address", "bytes", "stream", "expandable")], axis=1),
+        blocks=np.stack([blocks[c].astype(np.int64) for c in ("address", "bytes", "requested_bytes", "state")], axis=1),
+        block_stream=np.array([stream_of.get(a, 0) for a in blocks["segment_address"].tolist()], dtype=np.int64),
+    )
+
+
+def _rows_of(journal: Journal, name: str, snapshot_id: int, device_idx: int) -> dict[str, NDArray[Any]]:
+    table = journal.tables[name]
+    mine = (table["snapshot_id"] == snapshot_id) & (table["device_idx"] == device_idx)
+    return {column: values[mine] for column, values in table.items()}
+
+
+def _counts(journal: Journal, device_idx: int, events: Events) -> Counts:
+    counters = journal.tables["counters"]
+    opened = (counters["device_idx"] == device_idx) & (counters["reason"] == REASONS.index("open"))
+    return Counts(
+        alloc_at=np.flatnonzero(events.action == Action.ALLOC),
+        free_at=np.flatnonzero(events.action == Action.FREE_REQUESTED),
+        alloc_base=int(counters["alloc_count"][opened][0]) if opened.any() else 0,
+        free_base=int(counters["free_count"][opened][0]) if opened.any() else 0,
+    )

@@ -1,0 +1,73 @@
+"""The energy pass, posted: the edges its process wrote down, and the readings of its cards, become ``windows``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpuledger.analyze.posting.pass_energy import CardReadings, PassEnergy, measure_pass, readings_of
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
+from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.journal.journal import Journal
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
+from gpuledger.model.tables import TABLES
+
+_PART = 1
+"""Part 0 of ``windows`` is what the rank's own journal holds."""
+
+
+def post_energy(run_directory: Path) -> list[Path]:
+    """Return the directories of the ranks whose joules are new; their ``windows`` and ``energy`` are written.
+
+    Raises:
+        OSError: the tables cannot be written.
+    """
+    place = run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL
+    journal = read_checked(place) if place.is_dir() else None
+    posted = []
+    for _, directory in rank_directories(run_directory):
+        if not (directory / "manifest.json").is_file():
+            continue
+        manifest = read_json(directory / "manifest.json")
+        facts = manifest.get("energy_pass")
+        if facts is None or "energy" in manifest:
+            continue
+        if "end_ns" not in facts:
+            notes = [*manifest["notes"], "The energy pass was cut off: its process was killed, or still runs."]
+            write_rank_manifest(directory, {**manifest, "energy": [], "notes": notes})
+            continue
+        found = [
+            measure_pass(int(device_idx), facts, _readings(journal, str(uuid))) for device_idx, uuid in facts["cards"]
+        ]
+        write_table(directory, _window_rows(found), "windows", _PART)
+        notes = [*manifest["notes"], *(note for one in found for note in one.notes)]
+        energy = [asdict(one) for one in found]
+        write_rank_manifest(directory, {**manifest, "energy": energy, "notes": notes})
+        if any(one.energy_j is not None for one in found):
+            posted.append(directory)
+    return posted
+
+
+def _readings(journal: Journal | None, uuid: str) -> CardReadings | None:
+    uuids = [] if journal is None else journal.facts.get("card_uuids") or []
+    return readings_of(journal, uuids.index(uuid)) if journal is not None and uuid in uuids else None
+
+
+def _window_rows(found: list[PassEnergy]) -> Any:
+    import pyarrow as pa
+
+    rows = [
+        {
+            "device_idx": one.device_idx,
+            "start_ns": one.start_ns,
+            "end_ns": one.end_ns,
+            "energy_j": one.energy_j,
+            "uncertainty_j": one.uncertainty_j,
+            "name": ENERGY_PASS,
+            "ticks": one.ticks,
+            "throttled_ns": one.throttled_ns,
+        }
+        for one in found
+    ]
+    return pa.Table.from_pylist(rows, TABLES["windows"].arrow_schema())

@@ -1,0 +1,194 @@
+"""Whose a block is: the tag of the thread that allocated it, and the identity somebody saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.replay import NEVER, Replay
+from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
+from gpuledger.model.accounts import FATES, Identity, Phase
+from gpuledger.model.journal.journal import REASONS, Journal, TagFlag
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EventTags:
+    """What was going on at each event.
+
+    Where the thread carried no tag, phase, step and visit are those of the event before it and ``module_id`` is -1.
+    """
+
+    phase: NDArray[np.int8]
+    step: I64
+    visit: I64
+    module_id: I64
+    flags: I64
+    stack_id: I64
+    scope_id: I64
+
+
+@dataclass(frozen=True)
+class Owners:
+    """One entry per block (all but ``event_tags``): what the block belongs to. -1 stands for none."""
+
+    event_tags: EventTags
+    step: I64
+    phase: NDArray[np.int8]
+    category: NDArray[np.int8]
+    module_id: I64
+    name_id: I64
+    scope_id: I64
+    stack_id: I64
+
+
+def find_owners(
+    journal: Journal, device_idx: int, tag_id: I64, index_of: Callable[[I64, I64], I64], lives: Replay
+) -> Owners:
+    """Return the owner of every block of one device."""
+    tags = spread_tags(journal, tag_id)
+    born = lives.alloc_index
+    before = born < 0
+    at = np.maximum(born, 0)
+    phase = np.where(before, Phase.SETUP, tags.phase[at] if tags.phase.size else 0).astype(np.int8)
+    module_id = _pick(tags.module_id, at, before, -1)
+    flags = _pick(tags.flags, at, before, 0)
+    step = _pick(tags.step, at, before, 0)
+    seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
+    features = Features(
+        identity=seen.kind,
+        phase=phase,
+        fate=_fates(tags, lives, _step_ends(journal, device_idx, index_of)),
+        recomputed=(flags & TagFlag.RECOMPUTED) != 0,
+        communicating=(flags & TagFlag.COMMUNICATION) != 0,
+        workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or []),
+        same_module=_when_freed(tags.module_id, lives) == module_id,
+        freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,
+    )
+    return Owners(
+        event_tags=tags,
+        step=step,
+        phase=phase,
+        category=categorize(features),
+        module_id=np.where(seen.kind != NO_IDENTITY, seen.module_id, module_id),
+        name_id=seen.name_id,
+        scope_id=_pick(tags.scope_id, at, before, -1),
+        stack_id=_pick(tags.stack_id, at, before, -1),
+    )
+
+
+def _pick(values: I64, at: I64, before: NDArray[np.bool_], default: int) -> I64:
+    if not values.size:
+        return np.full(at.shape, default, dtype=np.int64)
+    return np.where(before, default, values[at]).astype(np.int64)
+
+
+def spread_tags(journal: Journal, tag_id: I64) -> EventTags:
+    """Return what was going on at each event, from the events' tags."""
+    table = journal.tables["tags"]
+    count = int(table["tag_id"].size)
+    known = (tag_id >= 0) & (tag_id < count)
+    last = np.maximum.accumulate(np.where(known, np.arange(tag_id.size), -1)) if tag_id.size else tag_id
+    row = np.where(last >= 0, tag_id[np.maximum(last, 0)], -1)
+
+    def spread(column: str, default: int, *, only_own: bool = False) -> I64:
+        values = table[column].astype(np.int64)
+        usable = known if only_own else row >= 0
+        if not count:
+            return np.full(tag_id.shape, default, dtype=np.int64)
+        return np.where(usable, values[np.clip(tag_id if only_own else row, 0, count - 1)], default)
+
+    return EventTags(
+        phase=spread("phase", int(Phase.SETUP)).astype(np.int8),
+        step=spread("step", 0),
+        visit=spread("visit", 0),
+        module_id=spread("module_id", -1, only_own=True),
+        flags=spread("flags", 0, only_own=True),
+        stack_id=spread("stack_id", -1, only_own=True),
+        scope_id=spread("scope_id", -1, only_own=True),
+    )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    kind: NDArray[np.int8]
+    name_id: I64
+    module_id: I64
+
+
+def _identities(
+    journal: Journal,
+    device_idx: int,
+    index_of: Callable[[I64, I64], I64],
+    lives: Replay,
+    phase: NDArray[np.int8],
+    module_id: I64,
+) -> _Seen:
+    """Return what each block was seen to be. Where several were seen the lowest kind wins, then the first sight."""
+    kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
+    name = np.full(lives.address.size, -1, dtype=np.int64)
+    owner = np.full(lives.address.size, -1, dtype=np.int64)
+    table = journal.tables["identities"]
+    mine = table["device_idx"] == device_idx
+    where = index_of(table["alloc_count"][mine], table["free_count"][mine])
+    block = _block_at(lives, table["address"][mine], where)
+    outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD))
+    for row, what, called, module in zip(
+        block.tolist(),
+        table["kind"][mine].tolist(),
+        table["name_id"][mine].tolist(),
+        table["module_id"][mine].tolist(),
+        strict=True,
+    ):
+        if row < 0 or (what == Identity.INPUT and not outside[row]):
+            continue
+        if kind[row] == NO_IDENTITY or what < kind[row]:
+            kind[row], name[row], owner[row] = what, called, module
+    return _Seen(kind, name, owner)
+
+
+def _block_at(lives: Replay, address: I64, index: I64) -> I64:
+    """Return the row of the block that holds each ``address`` at each ``index``; -1 where there is none."""
+    order = np.lexsort((lives.alloc_index, lives.address))
+    sorted_address, sorted_born = lives.address[order], lives.alloc_index[order]
+    found = np.full(address.size, -1, dtype=np.int64)
+    lows = np.searchsorted(sorted_address, address, "left")
+    highs = np.searchsorted(sorted_address, address, "right")
+    for number, (low, high, at) in enumerate(zip(lows.tolist(), highs.tolist(), index.tolist(), strict=True)):
+        place = low + int(np.searchsorted(sorted_born[low:high], at, "right")) - 1
+        if place >= low and lives.free_requested_index[order[place]] > at:
+            found[number] = order[place]
+    return found
+
+
+def _step_ends(journal: Journal, device_idx: int, index_of: Callable[[I64, I64], I64]) -> I64:
+    table = journal.tables["counters"]
+    mine = (table["device_idx"] == device_idx) & (table["reason"] == REASONS.index("step_end"))
+    return np.sort(index_of(table["alloc_count"][mine], table["free_count"][mine]))
+
+
+def _fates(tags: EventTags, lives: Replay, step_ends: I64) -> NDArray[np.int8]:
+    freed = lives.free_requested_index != NEVER
+    at = np.clip(np.where(freed, lives.free_requested_index, 0), 0, max(tags.visit.size - 1, 0))
+    born = np.maximum(lives.alloc_index, 0)
+    same_visit = np.zeros(freed.shape, dtype=bool)
+    if tags.visit.size:
+        same_visit = freed & (lives.alloc_index >= 0) & (tags.visit[at] == tags.visit[born])
+    outlived = np.searchsorted(step_ends, lives.alloc_index, "left") < step_ends.size
+    return np.select(
+        [same_visit, freed, outlived],
+        [FATES.index("same_visit"), FATES.index("later"), FATES.index("kept")],
+        FATES.index("alive"),
+    ).astype(np.int8)
+
+
+def _when_freed(values: I64, lives: Replay) -> I64:
+    """Return each block's entry of ``values`` (one per event) at the event that gave it back; -2 where none did."""
+    freed = (lives.free_requested_index >= 0) & (lives.free_requested_index != NEVER)
+    if not values.size:
+        return np.full(freed.shape, -2, dtype=np.int64)
+    return np.where(freed, values[np.where(freed, lives.free_requested_index, 0)], -2)

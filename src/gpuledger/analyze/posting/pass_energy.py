@@ -1,0 +1,258 @@
+"""What a card used in an energy pass: from tick to tick of its counter, or its power summed up where it has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.model.energy_window import Tick, WindowEnergy, edge_at, measure_window
+from gpuledger.model.journal.journal import Journal
+from gpuledger.units import format_ns
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+COUNTER = "NVML energy counter from tick to tick"
+POWER = "power summed over its readings, no counter"
+
+_SETTLED_NS = 150_000_000
+"""How long the card needs from its last kernel to its base power."""
+
+_GAIN_FRAC = 0.05
+"""How far a board's power sensor can be from the truth (Yang et al., SC'24: up to 6.2 % between like boards)."""
+
+_POWER_PERIOD_S = 0.1
+"""How often a card's power moves (H100, H200)."""
+
+_STUCK_READINGS = 20
+"""So many readings of 50 ms that are equal to the mW are no measurement."""
+
+_LATE = 3
+"""A tick that took so many times the usual reading was seen late."""
+
+_DRIFT_C = 5
+_THROTTLED_FRAC = 0.01
+
+
+@dataclass(frozen=True)
+class CardReadings:
+    """What the meter read of one card; times Unix ns, NaN where a sensor did not answer.
+
+    ``pids`` are those seen on the card, ``foreign`` those of them that are not the program's.
+    """
+
+    ticks: tuple[Tick, ...]
+    t_ns: I64
+    power_w: F64
+    temperature_c: F64
+    idle_w: float | None
+    foreign: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PassEnergy:
+    """The energy of one card in the energy pass. ``energy_j`` is None where it is not known; a note says why.
+
+    ``base_before_w`` and ``base_after_w`` are the card idle with the program's context on it, ``idle_w`` before the
+    program began.
+    """
+
+    device_idx: int
+    first_step: int
+    last_step: int
+    start_ns: int
+    end_ns: int
+    energy_j: float | None
+    uncertainty_j: float | None
+    ticks: int
+    throttled_ns: int | None
+    source: str
+    base_before_w: float | None
+    base_after_w: float | None
+    idle_w: float | None
+    notes: tuple[str, ...]
+
+
+def readings_of(journal: Journal, index: int) -> CardReadings:
+    """Return what a meter's journal holds of its card number ``index``."""
+    ticks, sensors, processes = (journal.tables[name] for name in ("ticks", "sensors", "process_samples"))
+    mine = {name: column[ticks["device_idx"] == index].tolist() for name, column in ticks.items()}
+    rows = sensors["device_idx"] == index
+    instant, average = sensors["power_instant_w"][rows], sensors["power_average_w"][rows]
+    temperature = sensors["temperature_c"][rows].astype(np.float64)
+    uuid = journal.facts["card_uuids"][index]
+    seen = {int(pid) for pid in processes["pid"][processes["device_idx"] == index].tolist()}
+    rows_of_ticks = zip(mine["t_ns"], mine["energy_mj"], mine["reading_ns"], mine["throttled_ns"], strict=True)
+    seen_ticks = [Tick(*row[:3], throttled_ns=None if row[3] < 0 else row[3]) for row in rows_of_ticks]
+    return CardReadings(
+        ticks=_exact(_ascending(seen_ticks)),
+        t_ns=sensors["t_ns"][rows],
+        power_w=instant if np.isfinite(instant).any() else average,
+        temperature_c=np.where(temperature < 0, np.nan, temperature),
+        idle_w=(journal.facts.get("idle_w") or {}).get(uuid),
+        foreign=_foreign(seen, set(journal.facts.get("own_pids") or []), journal.facts.get("pids_before") or {}, uuid),
+    )
+
+
+def _ascending(ticks: list[Tick]) -> list[Tick]:
+    """Return the ticks without those that are not later than all before them: a damaged journal may have such."""
+    latest = -1
+    kept = []
+    for tick in ticks:
+        if tick.t_ns > latest:
+            kept.append(tick)
+            latest = tick.t_ns
+    return kept
+
+
+def _exact(ticks: list[Tick]) -> tuple[Tick, ...]:
+    """Return the ticks without those that a starved reader saw late; all, where that leaves fewer than two."""
+    limit_ns = _LATE * float(np.median([tick.reading_ns for tick in ticks])) if ticks else 0.0
+    exact = tuple(tick for tick in ticks if tick.reading_ns <= limit_ns)
+    return exact if len(exact) >= 2 else tuple(ticks)
+
+
+def _foreign(seen: set[int], own: set[int], before: dict[str, Any], uuid: str) -> tuple[int, ...]:
+    """Return processes on the card that are not the program's.
+
+    In a container the driver's process ids need not be ours: then only who was there before the program is known.
+    """
+    if seen & own:
+        return tuple(sorted(seen - own))
+    return tuple(sorted(seen & set(before.get(uuid) or [])))
+
+
+def measure_pass(device_idx: int, facts: dict[str, Any], readings: CardReadings | None) -> PassEnergy:
+    """Return the energy of one card between the edges in ``facts``, as the pass wrote them down."""
+    start_ns, end_ns = int(facts["start_ns"]), int(facts["end_ns"])
+    notes: list[str] = []
+    if readings is None:
+        window, source = WindowEnergy(start_ns, end_ns, None, None, 0, None), "not read"
+        notes.append(f"No joules of {_name(device_idx)}: its sensors could not be read.")
+    elif len(readings.ticks) < 2:
+        window, source = _summed(readings, start_ns, end_ns), POWER
+        notes += _notes_on_summed(device_idx, readings, window)
+    else:
+        window, source = _counted(readings, start_ns, end_ns), COUNTER
+        notes += _notes_on_counted(device_idx, readings, window)
+    before, after = [*(_base_w(readings, span) for span in facts.get("idle_ns") or []), None, None][:2]
+    if readings is not None:
+        notes += _notes_on_card(device_idx, readings, window)
+    return PassEnergy(
+        device_idx=device_idx,
+        first_step=int(facts["first_step"]),
+        last_step=int(facts["last_step"]),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        energy_j=window.energy_j,
+        uncertainty_j=window.uncertainty_j,
+        ticks=window.ticks,
+        throttled_ns=window.throttled_ns,
+        source=source,
+        base_before_w=before,
+        base_after_w=after,
+        idle_w=None if readings is None else readings.idle_w,
+        notes=tuple(notes),
+    )
+
+
+def _counted(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy:
+    start, end = edge_at(readings.ticks, start_ns), edge_at(readings.ticks, end_ns)
+    if start is None or end is None:
+        return WindowEnergy(start_ns, end_ns, None, None, 0, None)
+    return measure_window(start, end)
+
+
+def _summed(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy:
+    """Return the power summed up between two times, each reading holding until the next; None where it stands still.
+
+    Source: NVML power, 25 ms of every 100 ms where the card has the instant power; ± the sensor's gain, and what one
+    reading more or less makes at each edge.
+    """
+    unknown = WindowEnergy(start_ns, end_ns, None, None, 0, None)
+    known = np.isfinite(readings.power_w)
+    times, watts = readings.t_ns[known], readings.power_w[known]
+    inside = watts[(times >= start_ns) & (times < end_ns)]
+    if inside.size < 2 or _stands_still(inside):
+        return unknown
+    first = max(int(np.searchsorted(times, start_ns, side="right")) - 1, 0)
+    times, watts = times[first:], watts[first:]
+    begin = np.maximum(times, start_ns)
+    begin[0] = start_ns
+    until = np.minimum(np.append(times[1:], end_ns), end_ns)
+    energy_j = float((watts * np.maximum(until - begin, 0)).sum()) / 1e9
+    uncertainty_j = _GAIN_FRAC * energy_j + float(inside.max() - inside.min()) * _POWER_PERIOD_S
+    return WindowEnergy(start_ns, end_ns, energy_j, uncertainty_j, 0, None)
+
+
+def _stands_still(watts: F64) -> bool:
+    return watts.size >= _STUCK_READINGS and bool((watts == watts[0]).all())
+
+
+def _base_w(readings: CardReadings | None, span_ns: list[int]) -> float | None:
+    """Return the mean power of the card left idle, from tick to tick, else from its power readings; None without."""
+    if readings is None:
+        return None
+    begin_ns, end_ns = span_ns[0] + _SETTLED_NS, span_ns[1]
+    inside = [tick for tick in readings.ticks if begin_ns <= tick.t_ns <= end_ns]
+    if len(inside) >= 2:
+        return (inside[-1].energy_mj - inside[0].energy_mj) / 1e3 / ((inside[-1].t_ns - inside[0].t_ns) / 1e9)
+    watts = readings.power_w[(readings.t_ns >= begin_ns) & (readings.t_ns <= end_ns)]
+    watts = watts[np.isfinite(watts)]
+    return float(np.median(watts)) if watts.size else None
+
+
+def _notes_on_summed(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
+    name, known = _name(device_idx), readings.power_w[np.isfinite(readings.power_w)]
+    if window.energy_j is not None:
+        return [f"The joules of {name} are its power summed over the readings: no counter of it moves."]
+    if not known.size:
+        return [f"No joules of {name}: neither its energy counter nor its power can be read."]
+    if _stands_still(known):
+        return [
+            f"No joules of {name}: it has no energy counter that moves, and its power stands still at {known[0]:.1f} W."
+        ]
+    return [f"No joules of {name}: the energy pass is too short for its power to be summed up."]
+
+
+def _notes_on_counted(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
+    name = _name(device_idx)
+    if window.energy_j is None:
+        return [
+            f"The energy pass is below the resolution of {name}'s counter: {window.ticks} of its ticks lie in "
+            f"{format_ns(window.end_ns - window.start_ns)}, two are needed."
+        ]
+    inside = readings.power_w[(readings.t_ns >= window.start_ns) & (readings.t_ns < window.end_ns)]
+    inside = inside[np.isfinite(inside)]
+    counted_w = window.energy_j / ((window.end_ns - window.start_ns) / 1e9)
+    if inside.size and _stands_still(inside) and abs(inside[0] / counted_w - 1) > 2 * _GAIN_FRAC:
+        return [f"The power sensor of {name} stands still at {inside[0]:.1f} W; its counter says {counted_w:.1f} W."]
+    return []
+
+
+def _notes_on_card(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
+    """Return what disturbed the pass: the power cap, heat, others on the card."""
+    name, notes = _name(device_idx), []
+    length_ns = window.end_ns - window.start_ns
+    if window.throttled_ns is not None and window.throttled_ns > _THROTTLED_FRAC * length_ns:
+        notes.append(
+            f"The power cap held the clock of {name} down for {format_ns(window.throttled_ns)} of the energy pass's "
+            f"{format_ns(length_ns)}."
+        )
+    inside = readings.temperature_c[(readings.t_ns >= window.start_ns) & (readings.t_ns < window.end_ns)]
+    inside = inside[np.isfinite(inside)]
+    if inside.size and inside[-1] - inside[0] > _DRIFT_C:
+        notes.append(
+            f"{name} grew {inside[-1] - inside[0]:.0f} °C warmer in the energy pass: its power drifts with it."
+        )
+    if readings.foreign:
+        pids = ", ".join(map(str, readings.foreign))
+        notes.append(f"Another process was on {name} in the energy pass (pid {pids}): its joules are in the figures.")
+    return notes
+
+
+def _name(device_idx: int) -> str:
+    return f"cuda:{device_idx}" if device_idx >= 0 else "the card"

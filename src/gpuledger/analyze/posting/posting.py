@@ -1,0 +1,163 @@
+"""Posting: a rank's journal becomes its tables and its manifest.
+
+The steps, each a pure function of the one before: events of one device → block lives (:mod:`.replay`) → who they
+belong to (:mod:`.owners`) → what they are for (:mod:`.rules`) → rows. The counters the allocator kept itself are
+compared with the replay on the way; the outcome is written down as ``checks``, good or bad.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpuledger.analyze.module_paths import module_rows, qualified_names
+from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
+from gpuledger.analyze.posting.checks import check_device
+from gpuledger.analyze.posting.device import DeviceBook, device_books
+from gpuledger.analyze.posting.host_waits import MANIFEST_KEY as HOST_WAITS
+from gpuledger.analyze.posting.host_waits import host_waits
+from gpuledger.analyze.posting.rows import (
+    block_table,
+    counter_table,
+    process_sample_table,
+    sample_table,
+    segment_table,
+    span_table,
+    stack_table,
+    step_table,
+    window_table,
+)
+from gpuledger.files.reading import storable
+from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.journal.journal import OWN_ERROR, REASONS, Journal
+from gpuledger.model.journal.log import journal_files
+from gpuledger.model.run import read_json, write_rank_manifest, write_table
+from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+
+JOURNAL_DIRECTORY = "journal"
+
+
+def is_posted(rank_directory: Path) -> bool:
+    """Return whether the tables hold all of the journal; a process that still runs may have written more since."""
+    if not (rank_directory / "manifest.json").is_file():
+        return False
+    files, size_bytes = _extent(rank_directory)
+    manifest = read_json(rank_directory / "manifest.json")
+    posted = int(manifest.get("journal_parts", files)), int(manifest.get("journal_bytes", size_bytes))
+    return posted[0] >= files and posted[1] >= size_bytes
+
+
+def _extent(rank_directory: Path) -> tuple[int, int]:
+    """Return the number of a journal's files and their bytes: the last file grows."""
+    files = journal_files(rank_directory / JOURNAL_DIRECTORY)
+    return len(files), sum(place.stat().st_size for place in files)
+
+
+def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the rank's manifest after writing its tables and the manifest itself.
+
+    Args:
+        rank_directory: ``NAME.ledger/rank-N``, with a ``journal`` below it.
+        libraries: What context and libraries take on the card when measured apart: ``context_bytes``,
+            ``library_bytes``, ``source``.
+
+    Raises:
+        InputError: a directory that is written to is a link.
+        OSError: the tables cannot be written.
+    """
+    files, size_bytes = _extent(rank_directory)
+    journal = read_checked(rank_directory / JOURNAL_DIRECTORY)
+    books = device_books(journal)
+    owned = own_spans(journal)
+    for name, table in build_tables(journal, books, owned).items():
+        write_table(rank_directory, table, name)
+    manifest = build_manifest(journal, books, int(rank_directory.name.removeprefix("rank-")))
+    manifest |= {"journal_parts": files, "journal_bytes": size_bytes}
+    if libraries is not None:
+        manifest["libraries"] = libraries
+    if owned is not None:
+        manifest[HOST_WAITS] = host_waits(owned)
+    write_rank_manifest(rank_directory, manifest)
+    return manifest
+
+
+def build_tables(journal: Journal, books: list[DeviceBook], owned: OwnedSpans | None = None) -> dict[str, Any]:
+    """Return every table of a rank as Arrow, by name."""
+    import pyarrow as pa
+
+    called_roots = journal.facts.get("called_roots") or []
+    modules = module_rows(journal.modules, called_roots)
+    names = qualified_names(journal.names, _owners_of_names(journal), journal.modules, called_roots)
+    first_name = len(names)
+    if owned is not None:
+        names = [*names, *map(storable, journal.facts["activity_names"])]
+    tables: dict[str, Any] = {
+        "blocks": block_table(books),
+        "segments": segment_table(books),
+        "counters": counter_table(journal, books),
+        "samples": sample_table(journal),
+        "process_samples": process_sample_table(journal),
+        "windows": window_table(journal),
+        "steps": step_table(journal, books),
+        "spans": span_table(books, owned, first_name),
+        "stacks": stack_table(journal.stacks),
+    }
+    tables["names"] = pa.table([range(len(names)), names], schema=TABLES["names"].arrow_schema())
+    tables["modules"] = pa.Table.from_pylist(modules, TABLES["modules"].arrow_schema())
+    return tables
+
+
+def _owners_of_names(journal: Journal) -> dict[int, int]:
+    """Return ``name id -> module id`` of whoever was seen to own a tensor of that name."""
+    seen = journal.tables["identities"]
+    named = (seen["name_id"] >= 0) & (seen["module_id"] >= 0)
+    return dict(zip(seen["name_id"][named].tolist(), seen["module_id"][named].tolist(), strict=True))
+
+
+def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict[str, Any]:
+    """Return the manifest of one rank."""
+    facts = dict(journal.facts)
+    pauses = journal.tables["pauses"]
+    recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
+    notes = [*dict.fromkeys(journal.notes), *_notes_on_compiled(journal)]
+    closed = facts.pop("closed", None)
+    for inner in ("called_roots", "workspace_bytes", "steps_asked", "activity_names", "operator_inputs"):
+        facts.pop(inner, None)
+    if closed is None:
+        notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")
+    if facts.pop("time_pass_open", False):
+        notes.append("The time pass was cut off: its process was killed, or still runs.")
+    checks = [check for book in books for check in check_device(book, journal)]
+    notes.extend(
+        f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]
+    )
+    return {
+        **facts,
+        "schema_version": SCHEMA_VERSION,
+        "rank": rank,
+        "status": "closed" if closed and closed != OWN_ERROR else "cut off",
+        "closed_by": closed,
+        "window": {
+            "first_step": int(recorded.min()) if recorded.size else None,
+            "last_step": int(recorded.max()) if recorded.size else None,
+            "asked": journal.facts.get("steps_asked"),
+        },
+        "steps_seen": facts.get("steps_seen", int(journal.rows("steps"))),
+        "notes": notes,
+        "damaged": journal.damaged,
+        "checks": checks,
+        "pauses": [
+            {"reason": REASONS[reason], "start_ns": int(start), "duration_ns": int(duration)}
+            for reason, start, duration in zip(pauses["reason"], pauses["start_ns"], pauses["duration_ns"], strict=True)
+        ],
+    }
+
+
+def _notes_on_compiled(journal: Journal) -> list[str]:
+    """Return a note where a module that was called runs compiled."""
+    called = set(journal.facts.get("called_roots") or [])
+    count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
+    if not count:
+        return []
+    modules = "1 module runs" if count == 1 else f"{count} modules run"
+    return [f"{modules} compiled: what is allocated inside a compiled region stands on its outermost module."]

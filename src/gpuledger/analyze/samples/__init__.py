@@ -1,0 +1,4 @@
+"""Readings of a GPU over time.
+
+May import ``memory``. Begin with ``series``.
+"""

@@ -1,0 +1,55 @@
+"""Runs of one command that was repeated: which belong together, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.samples.series import F64, Series
+    from gpuledger.model.run import Run
+
+REPEAT_OF, SERIES = "repeat_of", "series_ns"
+"""In a run's manifest: the variant it is a run of, and when the series of variants began, which tells series apart."""
+
+Value = TypeVar("Value")
+
+
+def repeat_of(run: Run) -> tuple[int, str] | None:
+    """Return what all repeats of a run share, its series and its variant; None of a run that stands alone."""
+    name, series = run.manifest.get(REPEAT_OF), run.manifest.get(SERIES)
+    return (series, name) if isinstance(name, str) and isinstance(series, int) else None
+
+
+def gathered(values: Sequence[tuple[tuple[object, ...], Value]]) -> list[list[Value]]:
+    """Return the values with equal keys together, in the order in which each key comes first."""
+    found: dict[tuple[object, ...], list[Value]] = {}
+    for key, value in values:
+        found.setdefault(key, []).append(value)
+    return list(found.values())
+
+
+def middle_of(repeats: Sequence[Series]) -> Series:
+    """Return the repeat with the middle peak, and between which values all of them lie at each of its moments.
+
+    A mean line would lose the peaks: no two runs have theirs at the same moment.
+    """
+    middle = sorted(repeats, key=lambda one: one.peak[1])[(len(repeats) - 1) // 2]
+    bounds = [_bounds(one, middle.t_s) for one in repeats]
+    low = np.fmin.reduce([bound[0] for bound in bounds])
+    high = np.fmax.reduce([bound[1] for bound in bounds])
+    return replace(middle, low=low, high=high, repeats=len(repeats))
+
+
+def _bounds(one: Series, t_s: F64) -> tuple[F64, F64]:
+    """Return lowest and highest value from each moment to the next; NaN where the run has not begun, or has ended."""
+    at = np.interp(t_s, one.t_s, one.values, left=np.nan, right=np.nan)
+    low, high = at.copy(), at.copy()
+    place = np.searchsorted(t_s, one.t_s, side="right") - 1
+    inside = (place >= 0) & (one.t_s <= t_s[-1])
+    np.fmin.at(low, place[inside], one.values[inside])
+    np.fmax.at(high, place[inside], one.values[inside])
+    return low, high

@@ -1,0 +1,304 @@
+"""One quantity of a card or a process over time, from its readings, or from the books where there are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_lives, to_numbers
+from gpuledger.analyze.memory.timeline import event_times_ns, thin
+from gpuledger.analyze.samples.repeats import gathered, middle_of, repeat_of
+from gpuledger.errors import EmptyRunError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuledger.model.run import Rank, Run
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+ALIGNMENTS = ("start", "first-use")
+BASELINES = ("first", "none")
+HOLDERS = ("device", "process")
+MEMORY = "memory"
+CPU = -1
+_KEPT_POINTS = 4000
+UNKNOWN_CARD = "unknown card"
+BOOK_SOURCE = "allocated bytes"
+PROCESS_SOURCE = "bytes of the program's processes on the card"
+STAND_IN_SOURCE = "the card's bytes above its first reading, for a program whose processes cannot be told"
+_SOURCES = {
+    "used_bytes": "bytes in use on the card",
+    "power_average_w": "mean of the last second",
+    "power_instant_w": "instant, 25 ms of every 100",
+    "utilization_frac": "share of time with a kernel on the card",
+    "sm_clock_mhz": "clock of the multiprocessors",
+}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What can be plotted: its title, its unit (B, W, 1 or MHz), and the columns of ``samples`` it comes from.
+
+    Of several columns the first is taken that every run has: they are different things and never mixed.
+    """
+
+    title: str
+    unit: str
+    columns: tuple[str, ...]
+
+
+QUANTITIES = {
+    MEMORY: Quantity("GPU memory", "B", ("used_bytes",)),
+    "power": Quantity("Power", "W", ("power_instant_w", "power_average_w")),
+    "utilization": Quantity("GPU utilization", "1", ("utilization_frac",)),
+    "clock": Quantity("Clock of the multiprocessors", "MHz", ("sm_clock_mhz",)),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was read: ``t_ns`` int64[n] (Unix time, never falling), ``values`` float64[n], ``n`` at least 1.
+
+    ``first_use_ns`` is when the bytes first rose above the first reading's; None where they never did or were not read.
+    ``steps``: a value holds until the next one (books); otherwise it is a reading.
+    """
+
+    name: str
+    rank: int
+    device_idx: int
+    device_name: str
+    t_ns: I64
+    values: F64
+    capacity: float | None
+    first_use_ns: int | None
+    source: str
+    steps: bool = False
+    exit_status: int | None = None
+    repeat_of: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line as it is drawn: ``t_s`` float64[n] from its own time 0, ``values`` float64[n] above ``baseline``.
+
+    Of a command that was repeated it is the run with the middle peak, and all runs lie between ``low`` and ``high``
+    float64[n].
+    """
+
+    line: Line
+    t_s: F64
+    values: F64
+    baseline: float
+    low: F64 | None = None
+    high: F64 | None = None
+    repeats: int = 1
+
+    @property
+    def name(self) -> str:
+        """Return what the line is called: its run, and its rank and device where there are several."""
+        if self.repeats > 1 and self.line.repeat_of is not None:
+            return self.line.repeat_of[1] + self.line.name.partition(" · ")[1] + self.line.name.partition(" · ")[2]
+        return self.line.name
+
+    @property
+    def peak(self) -> tuple[float, float]:
+        """Return time in seconds and value of the highest point, the first of several."""
+        place = int(np.argmax(self.values))
+        return float(self.t_s[place]), float(self.values[place])
+
+
+def build_series(
+    runs: Sequence[Run],
+    metric: str = MEMORY,
+    *,
+    align: str = "start",
+    baseline: str | None = None,
+    per: str = "device",
+    points: int = _KEPT_POINTS,
+) -> tuple[list[Series], list[str]]:
+    """Return a line for each card of each run, in the order of the runs, and notes on what is missing.
+
+    Args:
+        runs: What is drawn.
+        metric: One of :data:`QUANTITIES`.
+        align: Where a line's time 0 is: the ``start`` of its readings, or the ``first-use`` of memory.
+        baseline: ``first`` takes the first reading off, ``none`` does not. Without it: ``first`` for the bytes of a
+            whole card, ``none`` for all else.
+        per: ``device`` or ``process``: the bytes of a card, or those the driver counts for the program's processes.
+        points: A longer line is thinned to these, its highest and lowest points kept.
+
+    Raises:
+        EmptyRunError: no run has such readings.
+        UsageError: only memory is known of a process.
+
+    Source: the tables ``samples`` and ``process_samples``; bytes of a run without them are the allocator's, from
+    ``blocks``.
+    """
+    if per == "process" and metric != MEMORY:
+        raise UsageError(f"--per process: {metric} is known of a card only", hint="use --metric memory")
+    found, notes = read_lines(runs, metric, per)
+    if not found:
+        hint = "gpuledger watch -- COMMAND reads the card"
+        raise EmptyRunError(notes[0].rstrip(".") if notes else "no run", hint=hint)
+    placed = [_placed(line, align, baseline, points) for line in found]
+    together = gathered([(_repeat_key(one.line, number), one) for number, one in enumerate(placed)])
+    return [middle_of(ones) if len(ones) > 1 else ones[0] for ones in together], notes
+
+
+def _repeat_key(line: Line, number: int) -> tuple[object, ...]:
+    """Return what the lines of a repeated command share: its variant, and which rank and card."""
+    return (line.repeat_of, line.rank, line.device_idx) if line.repeat_of else (number,)
+
+
+def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -> tuple[list[Line], list[str]]:
+    """Return the lines of the runs as they were read, and a note for each run that has none; see `build_series`."""
+    column = _common_column(runs, QUANTITIES[metric].columns)
+    found: list[Line] = []
+    notes: list[str] = []
+    for run in runs:
+        lines = [line for rank in run.ranks for line in _lines_of(run, rank, metric, column, per)]
+        if not lines:
+            notes.append(f"{run.name}: no readings of {metric}" + (" of a process." if per == "process" else "."))
+        found += lines
+    names = told_apart([line.name for line in found])
+    return [replace(line, name=name) for line, name in zip(found, names, strict=True)], notes
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Return names with a number behind each that another one before it has too."""
+    seen = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, seen, strict=True)]
+
+
+def _common_column(runs: Sequence[Run], columns: tuple[str, ...]) -> str:
+    """Return the first column that every run with readings has; the first that any has where there is none."""
+    present = [{name for rank in run.ranks for name in columns if _has_values(rank, name)} for run in runs]
+    known = [names for names in present if names]
+    common = [name for name in columns if known and all(name in names for names in known)]
+    return (common or [name for name in columns if any(name in names for names in known)] or list(columns))[0]
+
+
+def _has_values(rank: Rank, column: str) -> bool:
+    values = rank.table("samples", (column,)).column(0)
+    return bool(values.null_count < len(values))
+
+
+def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[Line]:
+    if per == "process":
+        lines = _process_lines(rank)
+        if not lines and rank.manifest.get("processes_known") is False:
+            lines = [_above_first(line) for line in _device_lines(rank, column)]
+    else:
+        lines = _device_lines(rank, column)
+        if not lines and metric == MEMORY:
+            lines = [_book_line(rank, device) for device in device_indices(rank)]
+    named = []
+    for line in lines:
+        device = "CPU" if line.device_idx == CPU else f"GPU {line.device_idx}"
+        parts = [f"rank {rank.number}"] * (len(run.ranks) > 1) + [device] * (len(lines) > 1)
+        status = run.manifest.get("exit_status")
+        name = " · ".join([run.name, *parts])
+        named.append(replace(line, name=name, exit_status=status, repeat_of=repeat_of(run)))
+    return named
+
+
+def _device_lines(rank: Rank, column: str) -> list[Line]:
+    devices = np.unique(to_numbers(rank.table("samples", ("device_idx",)).column(0))).tolist()
+    return [line for device in devices if (line := _sample_line(rank, device, column)) is not None]
+
+
+def _above_first(line: Line) -> Line:
+    """Return a card's bytes above its first reading: they stand for a program's whose processes cannot be told."""
+    return replace(line, values=np.maximum(line.values - line.values[0], 0.0), source=STAND_IN_SOURCE)
+
+
+def _sample_line(rank: Rank, device_idx: int, column: str) -> Line | None:
+    table = rank.table("samples", tuple(dict.fromkeys(("t_ns", "device_idx", "used_bytes", column))))
+    mine = to_numbers(table["device_idx"]) == device_idx
+    times, values = known_values(table, column, mine)
+    if not values.size:
+        return None
+    name, capacity = _card(rank, device_idx)
+    first_use_ns = _first_use(*known_values(table, "used_bytes", mine))
+    shown_capacity = capacity if column == "used_bytes" else None
+    return Line("", rank.number, device_idx, name, times, values, shown_capacity, first_use_ns, _SOURCES[column])
+
+
+def _process_lines(rank: Rank) -> list[Line]:
+    """Return the bytes of the program's own processes, summed at each reading, a line a card.
+
+    Where the driver's process ids are not ours (in a container) nothing can be summed, and there is none.
+    """
+    table = rank.table("process_samples", ("t_ns", "device_idx", "pid", "bytes"))
+    devices, pids = to_numbers(table["device_idx"]), to_numbers(table["pid"])
+    mine = own_pids(rank)
+    own = np.isin(pids, mine) if mine else np.ones(pids.size, dtype=bool)
+    lines = []
+    for device_idx in np.unique(devices[own]).tolist():
+        times, values = known_values(table, "bytes", own & (devices == device_idx))
+        if values.size:
+            moments, place = np.unique(times, return_inverse=True)
+            summed = np.zeros(moments.size)
+            np.add.at(summed, place, values)
+            name, capacity = _card(rank, device_idx)
+            lines.append(
+                Line("", rank.number, device_idx, name, moments, summed, capacity, int(moments[0]), PROCESS_SOURCE)
+            )
+    return lines
+
+
+def own_pids(rank: Rank) -> list[int]:
+    """Return the process ids the rank's manifest calls its own; none where it does not say."""
+    pids = rank.manifest.get("pids") or [rank.manifest.get("pid")]
+    return [pid for pid in pids if isinstance(pid, int)]
+
+
+def _book_line(rank: Rank, device_idx: int) -> Line:
+    """Return the allocated bytes of one device, a step at each event.
+
+    Source: the books, exact.
+    """
+    lives = read_lives(rank, device_idx)
+    curve, times = allocated_curve(lives), event_times_ns(rank, lives)
+    above = np.flatnonzero(curve.bytes > 0)
+    name, capacity = _card(rank, device_idx)
+    first_use_ns = int(times[above[0]]) if above.size else None
+    values = curve.bytes.astype(np.float64)
+    return Line("", rank.number, device_idx, name, times, values, capacity, first_use_ns, BOOK_SOURCE, steps=True)
+
+
+def _placed(line: Line, align: str, baseline: str | None, points: int) -> Series:
+    """Return a line with its own time 0 and without its baseline, thinned."""
+    chosen = baseline or ("first" if line.source == _SOURCES["used_bytes"] else "none")
+    base = float(line.values[0]) if chosen == "first" else 0.0
+    zero_ns = line.first_use_ns if align == "first-use" and line.first_use_ns is not None else int(line.t_ns[0])
+    kept = thin(line.values, line.t_ns, points)
+    return Series(line, (line.t_ns[kept] - zero_ns) / 1e9, line.values[kept] - base, base)
+
+
+def known_values(table: Any, column: str, mine: NDArray[np.bool_]) -> tuple[I64, F64]:
+    """Return times and values of the chosen rows that have a value, in the order of time."""
+    values = table[column].cast("float64").fill_null(float("nan")).to_numpy()
+    times = to_numbers(table["t_ns"])
+    there = np.flatnonzero(mine & ~np.isnan(values))
+    there = there[np.argsort(times[there], kind="stable")]
+    return times[there], values[there]
+
+
+def _first_use(times: I64, used: F64) -> int | None:
+    above = np.flatnonzero(used > used[0]) if used.size else np.array([], dtype=np.int64)
+    return int(times[above[0]]) if above.size else None
+
+
+def _card(rank: Rank, device_idx: int) -> tuple[str, float | None]:
+    """Return name and capacity in bytes of a card; None where it is not known."""
+    if device_idx == CPU:
+        return "CPU tensors", None
+    devices = rank.manifest.get("devices") or []
+    facts: dict[str, Any] = next((one for one in devices if one.get("device_idx") == device_idx), {})
+    total = facts.get("total_bytes")
+    return str(facts.get("name") or UNKNOWN_CARD), float(total) if total else None

@@ -1,0 +1,188 @@
+"""What a card did during one run, in single figures: peak, mean, area, time, joules, watts, throttling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.samples.series import BOOK_SOURCE, Line, known_values, read_lines
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank, Run
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+MIB = 1 << 20
+THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Reasons of NVML's mask for a clock below the asked one: power cap, hardware, heat (twice), power brake."""
+POWER_COLUMNS = ("power_average_w", "power_instant_w")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The figures of one card in one run; None is what the run cannot know, and a note says why.
+
+    ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first reading of a whole card (0 for the
+    allocator's bytes); active is the time above it, ``active_s``. ``area_mib_s`` is the bytes above it over time.
+    ``duration_s`` is that of the command; of a log that knows no command it is the active time.
+    """
+
+    name: str
+    device_idx: int
+    peak_bytes: int | None
+    mean_active_bytes: float | None
+    area_mib_s: float | None
+    duration_s: float | None
+    energy_j: float | None
+    energy_uncertainty_j: float | None
+    mean_power_w: float | None
+    peak_power_w: float | None
+    throttled_s: float | None
+    baseline_bytes: int | None
+    samples: int
+    active_s: float | None = None
+    exit_status: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def watched(run: Run) -> tuple[Watched, ...]:
+    """Return the figures of every card of a run, by rank and device; none where nothing was read.
+
+    Source: the tables ``samples`` and ``windows``; a run without readings is measured by the allocator's bytes.
+    """
+    lines, _ = read_lines([run])
+    by_rank = {rank.number: rank for rank in run.ranks}
+    return tuple(_figures(run, by_rank[line.rank], line) for line in lines)
+
+
+def _figures(run: Run, rank: Rank, line: Line) -> Watched:
+    held_ns = _held_ns(line)
+    baseline = 0.0 if line.source == BOOK_SOURCE else float(line.values[0])
+    above = np.maximum(line.values - baseline, 0.0)
+    active_s = int(held_ns[above > 0].sum()) / 1e9
+    area = float((above * held_ns).sum()) / 1e9
+    duration_s = _command_s(run)
+    power = _Power.of(rank, line.device_idx, _span_ns(run, line, above))
+    notes = list(power.notes)
+    if duration_s is None:
+        notes.append("The duration is the time above the first reading: the run knows of no command.")
+    return Watched(
+        line.name,
+        line.device_idx,
+        peak_bytes=round(float(above.max())),
+        mean_active_bytes=area / active_s if active_s else 0.0,
+        area_mib_s=area / MIB,
+        duration_s=active_s if duration_s is None else duration_s,
+        energy_j=power.energy_j,
+        energy_uncertainty_j=power.uncertainty_j,
+        mean_power_w=power.mean_w,
+        peak_power_w=power.peak_w,
+        throttled_s=power.throttled_s,
+        baseline_bytes=round(baseline),
+        samples=int(line.values.size),
+        active_s=active_s,
+        exit_status=run.manifest.get("exit_status"),
+        notes=tuple(notes),
+    )
+
+
+def _held_ns(line: Line) -> I64:
+    """Return how long each value held: until the next one; the last reading as long as is usual, the last event not."""
+    gaps = np.diff(line.t_ns)
+    last = 0 if line.steps or not gaps.size else int(np.median(gaps))
+    return np.append(gaps, last)
+
+
+def _command_s(run: Run) -> float | None:
+    """Return how long the command ran in seconds; None where the run knows of none."""
+    started, ended = run.manifest.get("started_ns"), run.manifest.get("ended_ns")
+    return (ended - started) / 1e9 if started and ended else None
+
+
+def _span_ns(run: Run, line: Line, above: F64) -> tuple[int, int]:
+    """Return first and last moment that count: the command's, or of a log the active ones, or all of it."""
+    started, ended = run.manifest.get("started_ns"), run.manifest.get("ended_ns")
+    if started and ended:
+        return int(started), int(ended)
+    active = np.flatnonzero(above > 0)
+    first, last = (int(active[0]), int(active[-1])) if active.size else (0, line.t_ns.size - 1)
+    return int(line.t_ns[first]), int(line.t_ns[min(last + 1, line.t_ns.size - 1)])
+
+
+@dataclass(frozen=True)
+class _Power:
+    """Energy, power and throttling of one card between two moments."""
+
+    energy_j: float | None
+    uncertainty_j: float | None
+    mean_w: float | None
+    peak_w: float | None
+    throttled_s: float | None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rank: Rank, device_idx: int, span_ns: tuple[int, int]) -> _Power:
+        """Return them from the longest energy window of the card, else from its readings of power."""
+        table = rank.table("samples", ("t_ns", "device_idx", "throttle", *POWER_COLUMNS))
+        times = to_numbers(table["t_ns"])
+        mine = (to_numbers(table["device_idx"]) == device_idx) & (times >= span_ns[0]) & (times <= span_ns[1])
+        average, instant = (known_values(table, name, mine) for name in POWER_COLUMNS)
+        readings = average if average[1].size else instant
+        peaks = instant if instant[1].size else average
+        summed_j, mean_w = _integral(*readings)
+        throttled_s = _throttled_s(*known_values(table, "throttle", mine))
+        peak_w = float(peaks[1].max()) if peaks[1].size else None
+        window = _whole_window(rank, device_idx)
+        if window is None or window["energy_j"] is None:
+            reason = _no_energy(rank, device_idx, window)
+            notes = (f"The energy is the power summed over its readings: {reason}.",) if summed_j is not None else ()
+            return cls(summed_j, None, mean_w, peak_w, throttled_s, notes)
+        seconds = (window["end_ns"] - window["start_ns"]) / 1e9
+        own_throttled = window["throttled_ns"]
+        return cls(
+            window["energy_j"],
+            window["uncertainty_j"],
+            window["energy_j"] / seconds if seconds else mean_w,
+            peak_w,
+            throttled_s if own_throttled is None else own_throttled / 1e9,
+        )
+
+
+def _integral(times: I64, watts: F64) -> tuple[float | None, float | None]:
+    """Return joules and mean watts between the first and the last reading; None where there are not two."""
+    if watts.size < 2 or times[-1] == times[0]:
+        return None, float(watts[0]) if watts.size else None
+    gaps_s = np.diff(times) / 1e9
+    joules = float((gaps_s * (watts[1:] + watts[:-1]) / 2).sum())
+    return joules, joules / float(gaps_s.sum())
+
+
+def _throttled_s(times: I64, masks: F64) -> float | None:
+    """Return seconds with a clock held down; None where the reasons were not read."""
+    if not masks.size:
+        return None
+    held = (masks.astype(np.int64) & THROTTLED) != 0
+    return float((np.diff(times) / 1e9)[held[:-1]].sum())
+
+
+def _whole_window(rank: Rank, device_idx: int) -> dict[str, Any] | None:
+    """Return the energy window of the whole run on a card: the one without a name."""
+    rows = rank.table("windows").to_pylist()
+    mine = [row for row in rows if row["device_idx"] == device_idx and not row["name"]]
+    return max(mine, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
+
+
+def _no_energy(rank: Rank, device_idx: int, window: dict[str, Any] | None) -> str:
+    """Return why the counter tells no energy of the run."""
+    devices = rank.manifest.get("devices") or []
+    if not any(one.get("device_idx") == device_idx and one.get("energy_counter") for one in devices):
+        return "the run has no energy counter"
+    return (
+        "its end was not seen"
+        if window is None
+        else "the run is shorter than the counter's steps, or was not seen whole"
+    )

@@ -1,0 +1,63 @@
+"""What recording itself took: bytes, time and joules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.steps import step_times
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+
+@dataclass(frozen=True)
+class OwnCost:
+    """``recorder_bytes`` of host memory at most, time the program was kept waiting, and what steps took longer.
+
+    ``timed_step_frac`` is a step of the time pass over a bare one, ``recorded_step_frac`` one of the memory pass. Where
+    steps of the time pass were recorded for their kernels alone it is one of those, and ``named_step_frac`` the step
+    that was recorded with its operators.
+    ``energy_j`` is what the card used while the program waited: its base power over the pauses; None without it.
+    """
+
+    recorder_bytes: int | None
+    paused_ns: int
+    recorded_step_frac: float | None
+    timed_step_frac: float | None
+    named_step_frac: float | None
+    energy_j: float | None
+
+
+def own_cost(rank: Rank, device_idx: int | None = None) -> OwnCost:
+    """Return what recording one process took.
+
+    Source: the recorder's own count of events, the host clock, and the base power of the energy pass.
+    """
+    paused_ns = sum(int(pause["duration_ns"]) for pause in rank.manifest.get("pauses") or [])
+    step, timed = step_energy(rank, device_idx), rank.manifest.get("time_steps") or [0, -1]
+    table = rank.table("steps", ("step", "recorded", "start_ns", "end_ns", "paused_ns"))
+    numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
+    own_ns = end - start - paused
+    recorded = np.array(table["recorded"].to_pylist(), dtype=bool) & (numbers > 1)
+    bare_ns = step_times(rank).median_ns if numbers.size and (~recorded).any() else None
+    held_bytes = rank.manifest.get("recorder_bytes")
+
+    in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    first_alone = int((rank.manifest.get("kernels_alone") or {}).get("from_step", 0))
+
+    def against_bare(chosen: np.ndarray) -> float | None:
+        return float(np.median(own_ns[chosen])) / bare_ns if bare_ns and chosen.any() else None
+
+    return OwnCost(
+        recorder_bytes=None if held_bytes is None else int(held_bytes),
+        paused_ns=paused_ns,
+        recorded_step_frac=against_bare(recorded),
+        timed_step_frac=against_bare(in_pass & (numbers >= first_alone)),
+        named_step_frac=against_bare(in_pass & (numbers < first_alone)),
+        energy_j=None if step is None or step.base_w is None else step.base_w * paused_ns / 1e9,
+    )

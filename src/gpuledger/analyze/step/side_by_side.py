@@ -1,0 +1,165 @@
+"""Bytes, milliseconds and joules of the same modules, phases, scopes, operators or kernels, side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.groups import NO_SCOPE, group_accounts
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.step.energy import IDLE, StepEnergy, share_energy, step_energy, work_by_class
+from gpuledger.analyze.step.work import read_work
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.breakdown import Breakdown
+    from gpuledger.model.run import Rank
+
+WITH_BYTES = ("category", "module", "phase", "scope")
+WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
+"""What the quantities can be told apart by: the allocator knows no kernels, and a kernel no category."""
+
+FORWARD = ("forward", "evaluation")
+"""Phases in which modules compute their outputs, with gradients or without."""
+
+SORTS = ("bytes", "time", "energy", "forward", "backward")
+NO_NAME = "(no name)"
+IDLE_LABEL = "(idle)"
+NO_PHASE = "(no phase)"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row; a quantity that is not known by this word is None. ``folded`` is how many identical ones it stands for.
+
+    Times and joules are of one step; ``forward_ns`` and ``backward_ns`` are parts of ``time_ns``.
+    """
+
+    label: str
+    bytes: int | None
+    time_ns: float | None
+    forward_ns: float | None
+    backward_ns: float | None
+    energy_j: float | None
+    uncertainty_j: float | None
+    folded: int = 1
+
+
+def lines_by(
+    rank: Rank, books: Breakdown, word: str, *, depth: int | None = None, sort: str | None = None, fold: bool = False
+) -> tuple[Line, ...]:
+    """Return one line per ``word``, largest first; bytes sum to allocated, times to the work, joules to the step's.
+
+    Args:
+        rank: One process.
+        books: The bytes at one instant, with the words of ``word``.
+        word: category, module, phase, scope, operator, kernel or kind.
+        depth: Fold module paths and scopes to so many parts.
+        sort: One of SORTS; None takes the first that is there.
+        fold: Fold modules that differ in a number of their path alone.
+    """
+    device_idx = books.instant.device_idx
+    sizes = {group.label: group.bytes for group in group_accounts(books.accounts, word)} if word in WITH_BYTES else {}
+    times = _times(rank, device_idx, word, depth) if word in WITH_WORK else {}
+    joules = _joules(rank, step_energy(rank, device_idx), word, depth) if word in WITH_WORK else {}
+    lines = [
+        Line(
+            label,
+            sizes.get(label, 0) if sizes else None,
+            *(times.get(label, (0.0, 0.0, 0.0)) if times else (None, None, None)),
+            *(joules.get(label, (0.0, 0.0)) if joules else (None, None)),
+        )
+        for label in dict.fromkeys((*sizes, *times, *joules))
+    ]
+    return sort_lines(fold_numbers(lines, _classes(rank)) if fold else lines, sort)
+
+
+def sort_lines(lines: Sequence[Line], sort: str | None) -> tuple[Line, ...]:
+    """Return lines, the largest first: by ``sort``, else by the first of SORTS that any line has."""
+    there = [name for name in SORTS if any(_amount(line, name) is not None for line in lines)]
+    chosen = sort if sort in there else next(iter(there), "bytes")
+    return tuple(sorted(lines, key=lambda line: (-(_amount(line, chosen) or 0.0), line.label)))
+
+
+def _amount(line: Line, sort: str) -> float | None:
+    amounts = (line.bytes, line.time_ns, line.energy_j, line.forward_ns, line.backward_ns)
+    return dict(zip(SORTS, amounts, strict=True))[sort]
+
+
+def fold_numbers(lines: Sequence[Line], classes: Mapping[str, str]) -> list[Line]:
+    """Return lines with identical layers folded into one: those whose paths differ in a number alone, of one class.
+
+    Args:
+        lines: One for each module.
+        classes: The class of every module, by its path.
+    """
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        parts = line.label.split(".")
+        numbered = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if part.isdecimal()]
+        kinds = " ".join(classes.get(path, "") for path in numbered)
+        groups.setdefault((".".join("*" if part.isdecimal() else part for part in parts), kinds), []).append(line)
+    patterns = Counter(pattern for (pattern, _), group in groups.items() if len(group) > 1)
+    return [
+        group[0]
+        if len(group) == 1
+        else _folded(pattern if patterns[pattern] == 1 else f"{pattern} {kinds}".rstrip(), group)
+        for (pattern, kinds), group in groups.items()
+    ]
+
+
+def _folded(label: str, group: list[Line]) -> Line:
+    def summed(amounts: list[float | None]) -> float | None:
+        return None if amounts[0] is None else sum(amount or 0.0 for amount in amounts)
+
+    return Line(
+        label=label,
+        bytes=None if group[0].bytes is None else sum(line.bytes or 0 for line in group),
+        time_ns=summed([line.time_ns for line in group]),
+        forward_ns=summed([line.forward_ns for line in group]),
+        backward_ns=summed([line.backward_ns for line in group]),
+        energy_j=summed([line.energy_j for line in group]),
+        uncertainty_j=summed([line.uncertainty_j for line in group]),
+        folded=len(group),
+    )
+
+
+def _classes(rank: Rank) -> dict[str, str]:
+    table = rank.table("modules", ("path", "class_name"))
+    return dict(zip(table["path"].to_pylist(), table["class_name"].to_pylist(), strict=True))
+
+
+def _label(text: str, word: str) -> str:
+    if text:
+        return text
+    return {"module": OUTSIDE_PATH, "phase": NO_PHASE, "scope": NO_SCOPE}.get(word, NO_NAME)
+
+
+def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float]]:
+    """Return nanoseconds of one step by label: all, in forward, in backward; empty without a time pass."""
+    work = read_work(rank, device_idx)
+    if work is None:
+        return {}
+    by = (word, "phase") if word != "phase" else ("phase",)
+    keys, durations_s = work_by_class(rank, work, by, depth)
+    found: dict[str, tuple[float, float, float]] = {}
+    for key, seconds in zip(keys, durations_s.sum(axis=1).tolist(), strict=True):
+        label, phase, time_ns = _label(key[0], word), key[-1], seconds * 1e9
+        before = found.get(label, (0.0, 0.0, 0.0))
+        now = (time_ns, time_ns * (phase in FORWARD), time_ns * (phase == "backward"))
+        found[label] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
+    return found
+
+
+def _joules(rank: Rank, step: StepEnergy | None, word: str, depth: int | None) -> dict[str, tuple[float, float]]:
+    """Return joules of one step by label, plus or minus; empty without an energy pass."""
+    if step is None:
+        return {}
+    shares = share_energy(rank, step, (word, "phase") if word != "phase" else ("phase",), depth)
+    found: dict[str, tuple[float, float]] = {}
+    for one in shares:
+        label = IDLE_LABEL if one.key[-1] == IDLE else _label(one.key[0], word)
+        before = found.get(label, (0.0, 0.0))
+        found[label] = (before[0] + one.energy_j, before[1] + one.uncertainty_j)
+    return found

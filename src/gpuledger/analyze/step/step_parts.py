@@ -1,0 +1,91 @@
+"""A step in five parts: forward, backward, optimizer, data, idle. They sum to the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.step.side_by_side import FORWARD
+from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.work import Work, read_work, union_ns
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+I64 = NDArray[np.int64]
+
+_ORDER = ("optimizer", "backward", "forward")
+"""Where two phases are at work at once on two streams, the first of these has the time."""
+
+_PHASES = {"forward": FORWARD}
+"""The phases of a part that has more than one."""
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Nanoseconds of one undisturbed step; the parts sum to ``step_ns``.
+
+    ``data_ns`` is work outside of forward, backward and optimizer: copies of input, metrics, what comes before a model.
+    ``idle_ns`` is what a step lasts without anything under way on the device; it is derived. ``scale`` is what the
+    parts were multiplied with where the profiled steps were busier than a step is long.
+    """
+
+    device_idx: int
+    step_ns: float
+    forward_ns: float
+    backward_ns: float
+    optimizer_ns: float
+    data_ns: float
+    idle_ns: float
+    scale: float
+    source: str
+
+    def items(self) -> tuple[tuple[str, float], ...]:
+        """Return ``(name, ns)`` of every part, in the order of a step."""
+        return (
+            ("forward", self.forward_ns),
+            ("backward", self.backward_ns),
+            ("optimizer", self.optimizer_ns),
+            ("data", self.data_ns),
+            ("idle", self.idle_ns),
+        )
+
+
+def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
+    """Return the parts of one step; None without a time pass, or without a step to compare it with.
+
+    Source: Kineto (CUPTI on a card) for the parts, the host clock's undisturbed steps for the whole.
+    """
+    work, steps = read_work(rank, device_idx), step_times(rank)
+    if work is None or not steps.median_ns:
+        return None
+    parts = _own_ns(work)
+    busy_ns = sum(parts.values())
+    scale = min(1.0, steps.median_ns / busy_ns) if busy_ns else 1.0
+    shown = {name: time_ns * scale for name, time_ns in parts.items()}
+    return StepParts(
+        device_idx=work.device_idx,
+        step_ns=float(steps.median_ns),
+        forward_ns=shown["forward"],
+        backward_ns=shown["backward"],
+        optimizer_ns=shown["optimizer"],
+        data_ns=shown["data"],
+        idle_ns=max(steps.median_ns - sum(shown.values()), 0.0),
+        scale=scale,
+        source=f"Kineto, {work.steps} steps; {steps.source}",
+    )
+
+
+def _own_ns(work: Work) -> dict[str, float]:
+    """Return how long each phase was at work with none of those before it in the order, in one step."""
+    taken = np.zeros(work.start_ns.size, dtype=bool)
+    found, covered = {}, 0
+    for name in (*_ORDER, "data"):
+        taken |= np.isin(work.phase, _PHASES.get(name, (name,))) | (name == "data")
+        until = union_ns(work.start_ns[taken], work.end_ns[taken]) if taken.any() else 0
+        found[name] = (until - covered) / work.steps
+        covered = until
+    return found

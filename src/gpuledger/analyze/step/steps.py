@@ -1,0 +1,61 @@
+"""How long a step takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.live import to_numbers
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Median and 95th percentile of the steps' own time in nanoseconds; None where there is no step."""
+
+    count: int
+    median_ns: int | None
+    p95_ns: int | None
+    source: str
+
+
+def step_times(rank: Rank) -> StepTimes:
+    """Return the steps' end-to-end time in nanoseconds, the recorder's pauses taken off.
+
+    Unrecorded steps outside the time pass are preferred, since nothing is installed in them. The first step, which
+    warms up, is left out when there are others.
+
+    Source: host clock; a step ends when the host returns from it, not when the card has done its work.
+    """
+    columns = ("step", "recorded", "start_ns", "end_ns", "paused_ns")
+    table = rank.table("steps", columns)
+    numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
+    recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
+    _, once = np.unique(numbers, return_index=True)
+    timed = rank.manifest.get("time_steps") or [0, -1]
+    in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    chosen = once[~recorded[once] & ~in_time_pass[once]]
+    kind = "unrecorded" if chosen.size else "recorded"
+    chosen = chosen if chosen.size else once
+    if chosen.size > 1:
+        chosen = chosen[numbers[chosen] > 1]
+    if not chosen.size:
+        return StepTimes(0, None, None, "no step was seen")
+    own_ns = (end - start - paused)[chosen]
+    source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
+    return StepTimes(int(chosen.size), round(np.median(own_ns)), round(np.percentile(own_ns, 95)), source)
+
+
+def undisturbed_steps(rank: Rank, kind: str) -> dict[int, int]:
+    """Return ``number -> own time in ns`` of the steps of a kind that nothing was recorded in."""
+    table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
+    timed = rank.manifest.get("time_steps") or [0, -1]
+    return {
+        row["step"]: row["end_ns"] - row["start_ns"] - row["paused_ns"]
+        for row in table.to_pylist()
+        if row["kind"] == kind and not row["recorded"] and not timed[0] <= row["step"] <= timed[1]
+    }

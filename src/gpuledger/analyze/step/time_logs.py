@@ -1,0 +1,93 @@
+"""Times per layer, algorithm, batch size and type, as a time log gives them, the mean of its repetitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.errors import EmptyRunError, InputError
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank, Run
+
+RECORDER = "time-log"
+MAX_TIMES = 1 << 23
+"""Algorithms times batch sizes, types and layers: each takes eight bytes, several times."""
+
+
+@dataclass(frozen=True)
+class TimeLog:
+    """``layer_s`` float64[algorithms, batches, types, layers]: mean seconds; NaN where the log has none."""
+
+    name: str
+    algorithms: tuple[str, ...]
+    batches: tuple[int, ...]
+    types: tuple[str, ...]
+    layer_s: NDArray[np.float64]
+
+    @property
+    def total_s(self) -> NDArray[np.float64]:
+        """Return seconds summed over the layers, float64[algorithms, batches, types]."""
+        total: NDArray[np.float64] = self.layer_s.sum(axis=3)
+        return total
+
+
+def is_time_log(run: Run) -> bool:
+    """Return whether the run was made of a time log."""
+    return bool(run.ranks) and all(rank.manifest.get("recorder") == RECORDER for rank in run.ranks)
+
+
+def read_time_log(run: Run) -> TimeLog:
+    """Return the times of a run in seconds, the mean of its repetitions.
+
+    Raises:
+        EmptyRunError: it was not made of a time log, or holds no time.
+        InputError: it has too many batch sizes, types and layers to compare.
+
+    Source: the log, as it gives them (CUDA events around each layer, without a warm-up).
+    """
+    if not is_time_log(run):
+        raise EmptyRunError(f"{run.name}: holds no times per layer", hint="gpuledger import time-log FILE")
+    times = [_times_of(rank) for rank in run.ranks]
+    keys = [key for one in times for key in one]
+    batches = tuple(sorted({batch for batch, _ in keys}))
+    types = tuple(dict.fromkeys(name for _, name in keys))
+    if not keys:
+        raise EmptyRunError(f"{run.name}: holds no times per layer")
+    layers = max(values.size for one in times for values in one.values())
+    if len(times) * len(batches) * len(types) * layers > MAX_TIMES:
+        raise InputError(
+            f"{run.name}: {len(batches):,} batch sizes, {len(types):,} types and {layers:,} layers: too many",
+            hint="import fewer files at once",
+        )
+    layer_s = np.full((len(times), len(batches), len(types), layers), np.nan)
+    for algorithm, one in enumerate(times):
+        for (batch, name), values in one.items():
+            layer_s[algorithm, batches.index(batch), types.index(name), : values.size] = values
+    algorithms = tuple(str(rank.manifest.get("algorithm") or f"rank {rank.number}") for rank in run.ranks)
+    return TimeLog(run.name, algorithms, batches, types, layer_s)
+
+
+def _times_of(rank: Rank) -> dict[tuple[int, str], NDArray[np.float64]]:
+    """Return the mean seconds of each layer by batch size and type."""
+    table = rank.table("spans", ("name_id", "start_ns", "end_ns", "module_id", "step"))
+    name_id, start, end, module, step = (to_numbers(column) for column in table.columns)
+    words = dict(zip(*(rank.table("names")[name].to_pylist() for name in ("name_id", "name")), strict=True))
+    batches = np.array([0, *rank.manifest.get("step_batches", [])], dtype=np.int64)
+    layers = len(rank.table("modules", ("module_id",)))
+    known = (module >= 0) & (module < layers) & (step >= 0) & (step < batches.size) & np.isin(name_id, list(words))
+    if not known.any():
+        return {}
+    module, time_s = module[known], (end - start)[known] / 1e9
+    pairs, place = np.unique(np.stack([name_id[known], batches[step[known]]]), axis=1, return_inverse=True)
+    order = np.argsort(place.reshape(-1), kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(place.reshape(-1), minlength=pairs.shape[1]))[:-1])
+    found = {}
+    for number, size, mine in zip(*pairs.tolist(), groups, strict=True):
+        repeats = np.maximum(np.bincount(module[mine]), 1)
+        found[size, str(words[number])] = np.bincount(module[mine], weights=time_s[mine]) / repeats
+    return found

@@ -1,0 +1,119 @@
+"""Where a step's time goes: by module and phase, and by scope, closed against the step's own time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.instant import module_paths
+from gpuledger.analyze.posting.activities import SPAN_KINDS
+from gpuledger.analyze.posting.host_waits import MANIFEST_KEY as HOST_WAITS
+from gpuledger.analyze.step.steps import StepTimes, step_times
+from gpuledger.analyze.step.work import Work, names_of, read_work
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TimeAccount:
+    """One module in one phase, per step: ``time_ns`` is the sum of its spans, ``module`` "" outside every module."""
+
+    module: str
+    phase: str
+    time_ns: float
+    spans: float
+
+
+@dataclass(frozen=True)
+class ScopeTime:
+    """One scope in one phase, per step: ``time_ns`` is the sum of its spans, ``scope`` "" outside every scope."""
+
+    scope: str
+    phase: str
+    time_ns: float
+    spans: float
+
+
+@dataclass(frozen=True)
+class TimeBreakdown:
+    """One step of the time pass on one device, the mean of ``steps`` steps; times in nanoseconds.
+
+    ``busy_ns`` is the time in which at least one span was at work (the union), ``work_ns`` the sum of all spans, which
+    is more where streams overlap; the accounts sum to it, and the scopes do. ``idle_ns`` is derived: the undisturbed
+    step minus busy; None without undisturbed steps, or on the host, where operators leave no gaps that mean anything.
+    ``host_bound_ns`` is the part of it in which the host had launched nothing that the device could have gone on with,
+    by the share of such gaps in the time pass; None where idle is, or where that share is not known.
+    ``between_ns`` is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns``
+    nothing is known: no module, no phase, no operator.
+
+    Source: Kineto (CUPTI on a card); the undisturbed step by the host clock.
+    """
+
+    device_idx: int
+    on_host: bool
+    steps: int
+    work_ns: float
+    busy_ns: float
+    idle_ns: float | None
+    host_bound_ns: float | None
+    unplaced_ns: float
+    between_ns: float
+    by_kind_ns: dict[str, float]
+    undisturbed: StepTimes
+    accounts: tuple[TimeAccount, ...]
+    scopes: tuple[ScopeTime, ...] = ()
+
+
+def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown | None:
+    """Return where the time of the time pass's steps went on one device; None where there was no time pass.
+
+    Args:
+        rank: One process.
+        device_idx: torch's index; None takes the device that was busiest.
+    """
+    work = read_work(rank, device_idx)
+    if work is None:
+        return None
+    count, duration, busy_ns = work.steps, work.duration_ns, work.busy_ns
+    undisturbed = step_times(rank)
+    between = (work.module_id < 0) & (work.phase == "between")
+    unplaced = between & (work.operator_id < 0) & (not work.on_host)
+    idle_ns = None if work.on_host or undisturbed.median_ns is None else undisturbed.median_ns - busy_ns
+    kinds = {kind: float(duration[work.kind == kind].sum()) / count for kind in SPAN_KINDS if kind in work.kind}
+    return TimeBreakdown(
+        device_idx=work.device_idx,
+        on_host=work.on_host,
+        steps=count,
+        work_ns=float(duration.sum()) / count,
+        busy_ns=busy_ns,
+        idle_ns=idle_ns,
+        host_bound_ns=_host_bound_ns(rank, work.device_idx, idle_ns),
+        unplaced_ns=float(duration[unplaced].sum()) / count,
+        between_ns=float(duration[between & ~unplaced].sum()) / count,
+        by_kind_ns=kinds,
+        undisturbed=undisturbed,
+        accounts=tuple(TimeAccount(*row) for row in _sums(module_paths(rank), work.module_id, work)),
+        scopes=tuple(ScopeTime(*row) for row in _sums(names_of(rank), work.scope_id, work)),
+    )
+
+
+def _host_bound_ns(rank: Rank, device_idx: int, idle_ns: float | None) -> float | None:
+    found = [one for one in rank.manifest.get(HOST_WAITS) or [] if one["device_idx"] == device_idx and one["gap_ns"]]
+    return None if idle_ns is None or not found else max(idle_ns, 0.0) * found[0]["host_ns"] / found[0]["gap_ns"]
+
+
+def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float]]:
+    """Return text, phase, nanoseconds and spans of one step for each that occurs, the longest first."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for number, phase, one_ns in zip(ids.tolist(), work.phase.tolist(), work.duration_ns.tolist(), strict=True):
+        sums = found.setdefault((texts.get(number, ""), str(phase)), [0.0, 0])
+        sums[0] += one_ns
+        sums[1] += 1
+    rows = [(text, phase, ns / work.steps, n / work.steps) for (text, phase), (ns, n) in found.items()]
+    return sorted(rows, key=lambda row: -row[2])

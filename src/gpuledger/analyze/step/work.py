@@ -1,0 +1,142 @@
+"""What ran in the steps of the time pass on one device: the rows that times and joules are both made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.live import to_numbers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gpuledger.model.run import Rank
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Words = NDArray[np.object_]
+
+COLUMNS = (
+    "device_idx",
+    "kind",
+    "name_id",
+    "start_ns",
+    "end_ns",
+    "module_id",
+    "phase",
+    "step",
+    "stream",
+    "operator_id",
+    "scope_id",
+    "flops",
+    "moved_bytes",
+    "numbers",
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One entry per kernel, copy, collective or host operator; ``steps`` is how many steps they are from.
+
+    ``name_id``, ``operator_id`` and ``scope_id`` are numbers of the table ``names``; -1 stands for none. ``flops`` and
+    ``moved_bytes`` are NaN where they are not known, and ``numbers`` None.
+    """
+
+    device_idx: int
+    steps: int
+    on_host: bool
+    kind: Words
+    phase: Words
+    module_id: I64
+    name_id: I64
+    operator_id: I64
+    scope_id: I64
+    start_ns: I64
+    end_ns: I64
+    flops: F64
+    moved_bytes: F64
+    numbers: Words
+
+    @property
+    def duration_ns(self) -> I64:
+        """Return how long each took."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def busy_ns(self) -> float:
+        """Return how long at least one was under way, in one step."""
+        return union_ns(self.start_ns, self.end_ns) / self.steps
+
+
+def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
+    """Return what ran in the time pass on one device; None where there was no time pass.
+
+    Args:
+        rank: One process.
+        device_idx: torch's index; None takes the device that was busiest.
+
+    Source: Kineto (CUPTI on a card).
+    """
+    table = rank.table("spans", COLUMNS)
+    kind, phase = (_words(table, name) for name in ("kind", "phase"))
+    device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
+    timed = rank.manifest.get("time_steps") or [0, -1]
+    mine = (kind != "phase") & (step >= timed[0]) & (step <= timed[1])
+    if not mine.any():
+        return None
+    chosen = _busiest(device[mine], (end - start)[mine]) if device_idx is None else device_idx
+    mine &= device == chosen
+    if not mine.any():
+        return None
+    ids = {column: to_numbers(table[column])[mine] for column in ("module_id", "name_id", "operator_id", "scope_id")}
+    return Work(
+        device_idx=chosen,
+        steps=len(np.unique(step[mine])),
+        on_host=bool((kind[mine] == "host").all()),
+        kind=kind[mine],
+        phase=phase[mine],
+        **ids,
+        start_ns=start[mine],
+        end_ns=end[mine],
+        flops=_floats(table, "flops")[mine],
+        moved_bytes=_floats(table, "moved_bytes")[mine],
+        numbers=_words(table, "numbers")[mine],
+    )
+
+
+def _words(table: pa.Table, name: str) -> Words:
+    import pyarrow as pa
+
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    coded = column.unify_dictionaries().combine_chunks()
+    labels = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    found: Words = labels[coded.indices.fill_null(labels.size - 1).to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _floats(table: pa.Table, name: str) -> F64:
+    found: F64 = table[name].cast("float64").to_numpy(zero_copy_only=False)
+    return found
+
+
+def _busiest(device: I64, duration: I64) -> int:
+    return int(max(np.unique(device), key=lambda one: int(duration[device == one].sum())))
+
+
+def union_ns(start: I64, end: I64) -> int:
+    """Return how long at least one of the intervals was under way."""
+    order = np.argsort(start, kind="stable")
+    start, latest = start[order], np.maximum.accumulate(end[order])
+    before = np.concatenate(([start[0]], latest[:-1]))
+    return int(np.maximum(latest - np.maximum(start, before), 0).sum())
+
+
+def names_of(rank: Rank) -> dict[int, str]:
+    """Return every name of a rank by its number."""
+    table = rank.table("names", ("name_id", "name"))
+    return dict(zip(table["name_id"].to_pylist(), table["name"].to_pylist(), strict=True))

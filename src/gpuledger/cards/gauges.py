@@ -1,0 +1,63 @@
+"""What a card shows at one moment: bytes, watts, degrees, how busy it is, and the joules so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.cards.nvml import open_nvml
+from gpuledger.cards.sensors import CardSensors
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """One card at one moment; None where it does not tell. ``energy_j`` counts from the first reading."""
+
+    name: str
+    used_bytes: int | None
+    total_bytes: int | None
+    power_w: float | None
+    temperature_c: int | None
+    busy_frac: float | None
+    energy_j: float | None
+    process_bytes: int | None
+
+
+class Gauges:
+    """Reads every card. ``pid`` is the process whose bytes are told apart.
+
+    Source: NVML; power is the mean of the last second, the energy counter ticks every 100 ms.
+    """
+
+    def __init__(self, binding: Any, pid: int | None = None) -> None:
+        self._pid = pid
+        self._cards = [CardSensors(binding, number) for number in range(binding.nvmlDeviceGetCount())]
+        self._started_mj = [card.read_energy_mj() for card in self._cards]
+
+    def read(self) -> tuple[Gauge, ...]:
+        """Return one reading of each card."""
+        return tuple(self._read(card, start) for card, start in zip(self._cards, self._started_mj, strict=True))
+
+    def _read(self, card: CardSensors, started_mj: int | None) -> Gauge:
+        memory, found, now_mj = card.read_memory(), card.read_sensors(), card.read_energy_mj()
+        processes = card.read_processes() if self._pid else []
+        return Gauge(
+            name=card.name,
+            used_bytes=None if memory is None else memory.used_bytes,
+            total_bytes=None if memory is None else memory.total_bytes,
+            power_w=found.power_average_w,
+            temperature_c=found.temperature_c,
+            busy_frac=found.utilization_frac,
+            energy_j=None if now_mj is None or started_mj is None else (now_mj - started_mj) / 1000,
+            process_bytes=next((held_bytes for pid, held_bytes in processes if pid == self._pid), None),
+        )
+
+
+def open_gauges(pid: int | None = None) -> Gauges | None:
+    """Return the cards' gauges; None where there is no driver or no card."""
+    if open_nvml() is None:
+        return None
+    import pynvml
+
+    gauges = Gauges(pynvml, pid)
+    return gauges if gauges.read() else None

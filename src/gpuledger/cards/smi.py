@@ -1,0 +1,183 @@
+"""Cards as the tool nvidia-smi shows them, where NVML's library cannot be loaded: fewer figures, and seldomer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from gpuledger.cards.nvml import MemoryReading
+from gpuledger.cards.sensors import SensorReading, choose_numbers
+from gpuledger.cards.smi_cells import Field, cells_of, parse_cell
+from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.errors import NoDeviceError
+from gpuledger.processes.parent_death import dying_with
+
+TOOL = "nvidia-smi"
+SHORTEST_NS = 10_000_000
+"""The tool writes no more than some 98 rows a second (H200)."""
+
+NOTE = (
+    "NVML's library cannot be loaded: the cards are read by nvidia-smi, at most every 10 ms, without the energy "
+    "counter and without the bytes of processes."
+)
+_ALWAYS = ("index", "uuid", "name", "driver_version", "memory.used", "memory.total")
+_NEW = (
+    *_ALWAYS, "memory.reserved", "power.draw.average", "power.draw.instant", "utilization.gpu", "clocks.sm",
+    "temperature.gpu", "clocks_event_reasons.active",
+)  # fmt: skip
+_OLD = (*_ALWAYS, "power.draw", "utilization.gpu", "clocks.sm", "temperature.gpu")
+_PATIENCE_S = 60.0
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SmiQuery:
+    """What this version of the tool can be asked, and what each of its cells means."""
+
+    tool: str
+    fields: tuple[Field, ...]
+
+    def command(self, *more: str) -> list[str]:
+        """Return the tool's command line."""
+        names = ",".join(field.name for field in self.fields)
+        return [self.tool, f"--query-gpu={names}", "--format=csv,noheader", *more]
+
+    def row_of(self, line: str) -> Row | None:
+        """Return what a line says by kind of value; None for a line that is cut, or a message."""
+        cells = cells_of(line, ", ")
+        if len(cells) != len(self.fields):
+            return None
+        try:
+            row = {field.kind: parse_cell(field, cell) for field, cell in zip(self.fields, cells, strict=True)}
+        except ValueError:
+            return None
+        return None if row["index"] is None else row
+
+
+class SmiCard:
+    """One card; ``row`` is what the tool said last of it."""
+
+    def __init__(self, row: Row, stream: SmiStream) -> None:
+        self.row = row
+        self.index = int(row["index"])
+        self.name = str(row["name"] or "unknown card")
+        self.uuid = str(row["uuid"] or "")
+        self.ticks = TickPhase()
+        self._stream = stream
+
+    def read_memory(self) -> MemoryReading | None:
+        """Return the card's bytes, to the MiB; None once the tool has ended."""
+        row = self.row
+        if row["used_bytes"] is None or self.is_lost():
+            return None
+        return MemoryReading(row["used_bytes"], row.get("driver_bytes"), row["total_bytes"] or 0)
+
+    def read_sensors(self) -> SensorReading:
+        """Return what the slower sensors show."""
+        row = self.row
+        return SensorReading(
+            power_average_w=row.get("power_average_w"),
+            power_instant_w=row.get("power_instant_w"),
+            utilization_frac=row["utilization_frac"],
+            sm_clock_mhz=row["sm_clock_mhz"],
+            temperature_c=row["temperature_c"],
+            throttle=row.get("throttle"),
+        )
+
+    def read_energy_mj(self) -> int | None:
+        """Return None: the tool shows no energy counter."""
+        return None
+
+    def read_throttled_ns(self) -> int | None:
+        """Return None: the tool does not tell."""
+        return None
+
+    def read_processes(self) -> list[tuple[int, int | None]]:
+        """Return none: the tool lists them by another command."""
+        return []
+
+    def is_lost(self) -> bool:
+        """Return whether the tool has ended."""
+        return self._stream.has_ended
+
+
+class SmiStream:
+    """The tool at work; what it writes goes to its cards' rows.
+
+    It writes to a terminal of its own: into a pipe it would write pages at a time, seconds late.
+    """
+
+    def __init__(self, query: SmiQuery, rows: Sequence[Row], interval_ns: int) -> None:
+        self.has_ended = False
+        self.cards = [SmiCard(row, self) for row in rows]
+        self._query = query
+        ours, its = os.openpty()
+        die_with_us = dying_with(os.getpid())
+        every_ms = max(interval_ns, SHORTEST_NS) // 1_000_000
+        self._process = subprocess.Popen(
+            query.command("-lms", str(every_ms)),
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            preexec_fn=die_with_us,
+        )
+        os.close(its)
+        self._lines = os.fdopen(ours, "r", encoding="utf-8", errors="replace")
+        threading.Thread(target=self._follow, name="gpuledger-smi", daemon=True).start()
+
+    def _follow(self) -> None:
+        cards = {card.index: card for card in self.cards}
+        for line in _lines_until_the_end(self._lines):
+            row = self._query.row_of(line)
+            if row is not None and row["index"] in cards:
+                cards[row["index"]].row = row
+        self.has_ended = True
+
+    def stop(self) -> None:
+        """End the tool; it has inherited that SIGTERM is ignored."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _lines_until_the_end(stream: IO[str]) -> Iterator[str]:
+    with suppress(OSError):  # a terminal whose other end is closed
+        yield from stream
+
+
+def open_smi(wanted: list[int] | None, interval_ns: int) -> tuple[SmiStream, str] | None:
+    """Return the tool at work on the cards, or those ``wanted`` by number, and the driver's version.
+
+    None where there is no such tool.
+
+    Raises:
+        NoDeviceError: it shows no card, or not such a one.
+    """
+    tool = shutil.which(TOOL)
+    if tool is None:
+        return None
+    query, rows = _asked_once(tool)
+    numbers = choose_numbers(wanted, [row["index"] for row in rows])
+    chosen = [row for number in numbers for row in rows if row["index"] == number]
+    return SmiStream(query, chosen, interval_ns), str(rows[0]["driver_version"] or "")
+
+
+def _asked_once(tool: str) -> tuple[SmiQuery, list[Row]]:
+    """Return what the tool can be asked and a row of each card: an old one refuses what it does not know."""
+    said = ""
+    for names in (_NEW, _OLD):
+        query = SmiQuery(tool, tuple(Field.named(name) for name in names))
+        try:
+            done = subprocess.run(query.command(), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoDeviceError(f"watch: {tool} does not answer: {error}", hint="gpuledger doctor") from error
+        rows = [row for line in done.stdout.splitlines() if (row := query.row_of(line)) is not None]
+        if rows:
+            return query, rows
+        said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
+    raise NoDeviceError(f"watch: no GPU can be read: {TOOL} says: {said}", hint="gpuledger doctor says what is missing")

@@ -1,0 +1,1 @@
+"""Commands that compare runs, or check one against limits."""

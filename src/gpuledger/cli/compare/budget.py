@@ -1,0 +1,36 @@
+"""``gpuledger budget``: a first budget file for a run."""
+
+from __future__ import annotations
+
+import click
+
+from gpuledger.cli.common import open_run, print_notes, quoted
+from gpuledger.cli.inspect.report import choose_file, echo_path, write_text
+from gpuledger.units import parse_frac
+
+
+@click.command(
+    "budget",
+    short_help="Write a first budget for a run.",
+    epilog="""\b
+Examples:
+  gpuledger budget train.ledger --headroom 5%
+  gpuledger budget one.ledger two.ledger three.ledger -o budget.toml""",
+)
+@click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
+@click.option("--headroom", default="2%", show_default=True, metavar="N%", help="Room above what was measured.")
+@click.option("-o", "--output", "output", metavar="FILE", help="Write here. Without it: budget.toml.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def budget_command(run_paths: tuple[str, ...], headroom: str, output: str | None, force: bool) -> None:
+    """Write a first budget: what a run took, with a little room.
+
+    The file is for you to edit. With three or more runs of the same program it also holds figures that are sampled,
+    such as the step time, with tolerances that come from how far the runs lie apart.
+    """
+    share = parse_frac(headroom)
+    place = choose_file(output, "budget.toml", force=force)
+    from gpuledger.analyze.compare.first_budget import write_budget
+
+    write_text(place, write_budget([open_run(path) for path in run_paths], share))
+    echo_path(place)
+    print_notes([f"next   gpuledger check {quoted(run_paths[0])} --budget {quoted(place)}"])

@@ -1,0 +1,121 @@
+"""``gpuledger check``: whether a run keeps within a budget; exit 5 where it does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import json_option, open_run, print_json, print_lines, print_notes, quoted, run_argument
+from gpuledger.cli.inspect.report import choose_file, write_text
+from gpuledger.errors import BudgetExceededError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuledger.analyze.compare.budget import Gate, Limit
+    from gpuledger.model.run import Run
+
+
+@click.command(
+    "check",
+    short_help="Hold a run to a budget, or to another run.",
+    epilog="""\b
+Examples:
+  gpuledger check train.ledger --budget budget.toml --junit memory.xml
+  gpuledger check train.ledger --against main.ledger --allow peak_allocated_bytes=+2%""",
+)
+@run_argument()
+@click.option("--budget", "budget", metavar="FILE", help="Limits as TOML; `gpuledger budget` writes a first one.")
+@click.option("--against", "against", metavar="BASE", help="Another run; by default no more allocated bytes than it.")
+@click.option("--allow", "allow", metavar="NAME=+N%,…", help="What may be more than in BASE, and by how much.")
+@json_option()
+@click.option("--junit", "junit", metavar="FILE", help="Write JUnit XML as well.")
+@click.option("--markdown", "markdown", metavar="FILE", help="Write Markdown as well; - prints it instead.")
+@click.option("--force", is_flag=True, help="Overwrite the files.")
+def check_command(
+    run_path: str,
+    budget: str | None,
+    against: str | None,
+    allow: str | None,
+    as_json: bool,
+    junit: str | None,
+    markdown: str | None,
+    force: bool,
+) -> None:
+    """Hold a run to a budget, or to another run; ends with 5 where a limit is not met.
+
+    Of several ranks and devices the worst counts. A figure that was not measured does not meet its limit. Bytes that
+    the allocator counts need no tolerance; figures that are sampled need one.
+    """
+    base = None if against is None else open_run(against)
+    limits = _limits(budget, base, allow)
+    places = [None if name in (None, "-") else choose_file(name, "check", force=force) for name in (junit, markdown)]
+    from gpuledger.analyze.compare.budget import check, check_notes
+
+    run = open_run(run_path)
+    gates, notes = check(run, limits), check_notes(run, base)
+    _write_files(run.name, gates, places[0], places[1])
+    _print(run.name, gates, notes, as_json=as_json, as_markdown=markdown == "-")
+    over = [gate for gate in gates if not gate.ok]
+    if over:
+        lines = "line" if len(gates) == 1 else "lines"
+        message = f"{run.path.name}: {len(over)} of {len(gates)} {lines} over budget"
+        raise BudgetExceededError(message, hint=f"gpuledger {_closer_look(run, run_path, against)}")
+
+
+def _closer_look(run: Run, path: str, against: str | None) -> str:
+    """Return the words of a command that says more."""
+    from gpuledger.analyze.memory.live import device_indices
+
+    if not any(device_indices(rank) for rank in run.ranks):
+        return " ".join(["compare", *(quoted(one) for one in (against, path) if one)])
+    return f"diff {quoted(against)} {quoted(path)} --by module" if against else f"show {quoted(path)} --by module"
+
+
+def _limits(budget: str | None, base: Run | None, allow: str | None) -> tuple[Limit, ...]:
+    from gpuledger.analyze.compare.budget import DEFAULT_ALLOWED, limits_against, parse_allowed, parse_budget
+
+    if budget is None and base is None:
+        raise UsageError("check: nothing to check against", hint="give --budget FILE, or --against BASE")
+    if allow is not None and base is None:
+        raise UsageError("--allow: more than what?", hint="give --against BASE as well")
+    limits: tuple[Limit, ...] = ()
+    if budget is not None:
+        limits += parse_budget(_read_text(budget), budget)
+    if base is not None:
+        limits += limits_against(base, DEFAULT_ALLOWED if allow is None else parse_allowed(allow))
+    return limits
+
+
+def _read_text(name: str) -> str:
+    from gpuledger.files.reading import read_text
+
+    return read_text(Path(name), hint="gpuledger budget RUN writes a first one")
+
+
+def _write_files(run: str, gates: Sequence[Gate], junit: Path | None, markdown: Path | None) -> None:
+    from gpuledger.report.text.check_text import check_markdown
+    from gpuledger.report.text.junit import junit_xml
+
+    if junit is not None:
+        write_text(junit, junit_xml(run, gates))
+    if markdown is not None:
+        write_text(markdown, check_markdown(run, gates))
+
+
+def _print(run: str, gates: Sequence[Gate], notes: tuple[str, ...], *, as_json: bool, as_markdown: bool) -> None:
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.json.check_document import check_document
+    from gpuledger.report.text.check_text import check_lines, check_markdown
+
+    if as_json:
+        print_json(check_document(run, gates, notes))
+    elif as_markdown:
+        click.echo(check_markdown(run, gates), nl=False)
+    else:
+        print_lines(check_lines(gates, Terminal.of(sys.stdout)))
+    stderr = Terminal.of(sys.stderr)
+    print_notes(line for note in notes for line in stderr.paragraph(note, "note   ", 7))

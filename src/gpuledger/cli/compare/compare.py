@@ -1,0 +1,62 @@
+"""``gpuledger compare``: runs beside each other, each against the first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import json_option, open_runs, print_json, print_lines, print_notes, quoted
+from gpuledger.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.compare.compare import Comparison
+
+
+@click.command(
+    "compare",
+    short_help="Compare several runs' peaks, times and joules.",
+    epilog="""\b
+Examples:
+  gpuledger compare cudnn.ledger fft.ledger
+  gpuledger compare memory_*.txt --markdown""",
+)
+@click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
+@json_option()
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, in base units.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a table in Markdown.")
+def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_markdown: bool) -> None:
+    """Compare several runs: peak, mean, area, duration, joules and watts, each against the first.
+
+    A run is a directory NAME.ledger, a folder of them, or a file of an older format. Bytes of a whole card are above
+    its first reading; a run without readings of a card is compared by the allocator's bytes.
+    """
+    if as_json + as_csv + as_markdown > 1:
+        raise UsageError("--json, --csv and --markdown: one of them", hint="run it again for the other")
+    from gpuledger.analyze.compare.compare import compare
+
+    comparison = compare(open_runs(run_paths))
+    from gpuledger.report.text import compare_table
+
+    if as_json:
+        print_json(compare_table.comparison_document(comparison))
+    elif as_csv:
+        click.echo(compare_table.comparison_csv(comparison), nl=False)
+    elif as_markdown:
+        click.echo(compare_table.comparison_markdown(comparison), nl=False)
+    else:
+        _print_text(comparison, run_paths)
+
+
+def _print_text(comparison: Comparison, run_paths: Sequence[str]) -> None:
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.compare_table import comparison_lines
+    from gpuledger.report.text.text import next_lines
+
+    print_lines(comparison_lines(comparison, Terminal.of(sys.stdout)))
+    terminal = Terminal.of(sys.stderr)
+    notes = [line for note in comparison.notes for line in terminal.paragraph(note, "note   ", 7)]
+    again = " ".join(quoted(path) for path in run_paths[:3]) + (" …" if len(run_paths) > 3 else "")
+    print_notes(["", *notes, *next_lines([f"gpuledger plot {again} -o compared.png"], terminal)])

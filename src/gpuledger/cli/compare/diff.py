@@ -1,0 +1,119 @@
+"""``gpuledger diff``: what grew and what shrank from one run to another."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import (
+    at_option,
+    device_option,
+    json_option,
+    open_run,
+    print_json,
+    print_lines,
+    print_notes,
+    quoted,
+)
+from gpuledger.cli.inspect.report import choose_file, echo_path, write_text
+from gpuledger.errors import UsageError
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.compare.diff import Diff
+    from gpuledger.report.base.terminal import Terminal
+
+WORDS = {
+    "category": ("category", "module"),
+    "module": ("category", "module"),
+    "phase": ("category", "module", "phase"),
+    "tensor": ("category", "module", "tensor"),
+    "scope": ("category", "module", "scope"),
+}
+"""What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
+ROWS = 15
+
+
+@click.command(
+    "diff",
+    short_help="Show what grew and what shrank between two runs.",
+    epilog="""\b
+Examples:
+  gpuledger diff before.ledger after.ledger --by module --depth 3
+  gpuledger diff before.ledger after.ledger --html diff.html""",
+)
+@click.argument("before_path", metavar="BEFORE")
+@click.argument("after_path", metavar="AFTER")
+@click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
+@at_option()
+@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step.")
+@click.option(
+    "-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows to show."
+)
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths to their first N parts.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="One process of several. Without it: all.")
+@device_option()
+@json_option()
+@click.option("--html", "html", metavar="FILE", help="Write one offline HTML file instead.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def diff_command(
+    before_path: str,
+    after_path: str,
+    by: str | None,
+    at: str,
+    step: int | None,
+    rows: int,
+    depth: int | None,
+    rank: int | None,
+    device_idx: int | None,
+    as_json: bool,
+    html: str | None,
+    force: bool,
+) -> None:
+    """Show what grew and what shrank between two runs: figures, then accounts at the peak of each.
+
+    A run is a directory NAME.ledger or a file of an older format. The changes of the accounts sum to that of the
+    allocated bytes. What moves no more than the runs do by themselves is marked as within noise. Different cards,
+    versions or numbers of ranks are said, and compared where they can be.
+    """
+    if as_json and html:
+        raise UsageError("--json and --html: one of them", hint="run it twice")
+    place = choose_file(html, "diff.html", force=force) if html else None
+    from gpuledger.analyze.compare.diff import diff_runs
+
+    before, after = open_run(before_path), open_run(after_path)
+    diff = diff_runs(before, after, WORDS[by or "category"], depth, at, step, rank, device_idx)
+    if as_json:
+        from gpuledger.report.json.diff_document import diff_document
+
+        print_json(diff_document(diff))
+    elif place is not None:
+        from gpuledger.report.html.diff_html import render_diff
+
+        written = write_text(place, render_diff(diff, (by,) if by else ("category", "module")))
+        echo_path(place)
+        print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
+    else:
+        _print_text(diff, by, rows, (quoted(before_path), quoted(after_path)))
+
+
+def _print_text(diff: Diff, by: str | None, rows: int, paths: tuple[str, str]) -> None:
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.diff_text import diff_lines
+
+    print_lines(diff_lines(diff, (by,) if by else ("category", "module"), rows, Terminal.of(sys.stdout)))
+    print_notes(_closing_lines(diff, by, " ".join(paths), Terminal.of(sys.stderr)))
+
+
+def _closing_lines(diff: Diff, by: str | None, paths: str, terminal: Terminal) -> list[str]:
+    from gpuledger.report.text.text import next_lines
+
+    notes = [line for note in diff.notes for line in terminal.paragraph(note, "note   ", 7)]
+    if diff.is_empty:
+        return notes
+    closer = "tensor" if by == "module" else "module"
+    commands = [f"gpuledger diff {paths} --by {closer}"] if diff.main.changes() else []
+    commands.append(f"gpuledger diff {paths} --html diff.html")
+    return ["", *notes, *next_lines(commands, terminal)]

@@ -1,0 +1,58 @@
+"""``gpuledger balance``: the card's used bytes, line by line down to categories."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpuledger.cli.common import (
+    at_option,
+    choose_devices,
+    choose_ranks,
+    device_option,
+    json_option,
+    open_run,
+    print_json,
+    print_lines,
+    print_notes,
+    rank_option,
+    run_argument,
+)
+
+
+@click.command(
+    "balance",
+    short_help="Balance the card's used bytes, line by line.",
+    epilog="""\b
+Examples:
+  gpuledger balance train.ledger
+  gpuledger balance train.ledger --at end --json""",
+)
+@run_argument()
+@at_option()
+@rank_option()
+@device_option()
+@json_option()
+def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: int | None, as_json: bool) -> None:
+    """Balance the card's used bytes, line by line.
+
+    From the card's capacity down to the categories of torch's blocks, each line with its source. What no line
+    explains is the remainder, and a line that could not be measured is a dash, never 0.
+    """
+    places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
+    from gpuledger.analyze.overview.balance import build_balance
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.json.document import balance_document
+    from gpuledger.report.text.tables import balance_lines
+
+    balances = [(rank.number, build_balance(rank, device, at)) for rank, device in places]
+    if as_json:
+        documents = [balance_document(number, balance) for number, balance in balances]
+        print_json(documents[0] if len(documents) == 1 else {**documents[0], "ranks": documents})
+        return
+    terminal, notes = Terminal.of(sys.stdout), Terminal.of(sys.stderr)
+    for position, (number, balance) in enumerate(balances):
+        print_lines([*([""] if position else []), *balance_lines(number, balance, terminal)])
+    seen = dict.fromkeys(note for _, balance in balances for note in balance.notes)
+    print_notes(line for note in seen for line in notes.paragraph(note, "note   ", 7))

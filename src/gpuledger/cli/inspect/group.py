@@ -1,0 +1,114 @@
+"""``gpuledger group``: a run's entries in groups of keywords."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.cli.common import (
+    at_option,
+    choose_devices,
+    choose_ranks,
+    device_option,
+    json_option,
+    open_run,
+    print_json,
+    print_lines,
+    print_notes,
+    quoted,
+    rank_option,
+    run_argument,
+)
+from gpuledger.cli.inspect.keywords import group_places, keyword_options, read_asked
+from gpuledger.cli.inspect.report import choose_file, write_text
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+TOP = 20
+STDOUT = "-"
+
+
+@click.command(
+    "group",
+    short_help="Put every byte into a group of keywords.",
+    epilog="""\b
+Examples:
+  gpuledger group train.ledger --top 5
+  gpuledger group mxnet_gpu_memory_profiler.csv --keywords SETME.py --expected 7.4""",
+)
+@run_argument()
+@keyword_options()
+@click.option(
+    "--top", type=click.IntRange(min=0), default=TOP, show_default=True, metavar="N", help="Entries to show per group."
+)
+@click.option("--write-keywords", "proposal", metavar="FILE", help="Propose a keyword file for RUN; - is stdout.")
+@click.option("--force", is_flag=True, help="Overwrite the file of --write-keywords.")
+@at_option()
+@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step.")
+@rank_option()
+@device_option()
+@json_option()
+def group_command(
+    run_path: str,
+    keywords_text: str | None,
+    expected_text: str | None,
+    top: int,
+    proposal: str | None,
+    force: bool,
+    at: str,
+    step: int | None,
+    rank_text: str | None,
+    device_idx: int | None,
+    as_json: bool,
+) -> None:
+    """Put every byte into a group of keywords.
+
+    Once by layer and once by data structure, or by the dictionaries of a keyword file. A keyword is looked for in
+    an entry's name, category:module.path:scope:tensor (the tag, where an older profiler gave one); the first group
+    that fits takes the entry. Others is what no group took, Untrackable what the card held and no entry does.
+    """
+    asked = read_asked(keywords_text, expected_text)
+    _refuse_existing(proposal, force)
+    places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
+    if proposal is not None:
+        _propose(places, proposal, at, step, run_path)
+        return
+    groupings = group_places(places, asked, at=at, step=step)
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.group_table import group_document, grouping_lines
+
+    if as_json:
+        print_json(group_document(groupings))
+        return
+    terminal, notes = Terminal.of(sys.stdout), Terminal.of(sys.stderr)
+    for position, grouping in enumerate(groupings):
+        print_lines([*([""] if position else []), *grouping_lines(grouping, top, terminal)])
+    said = dict.fromkeys(note for grouping in groupings for note in grouping.notes)
+    print_notes(line for note in said for line in notes.paragraph(note, "note   ", 7))
+
+
+def _refuse_existing(proposal: str | None, force: bool) -> None:
+    if proposal not in (None, STDOUT):
+        choose_file(proposal, "keywords.toml", force=force)
+
+
+def _propose(places: list[tuple[Rank, int]], proposal: str, at: str, step: int | None, run_path: str) -> None:
+    """Write a keyword file that fits the entries of every place."""
+    from gpuledger.analyze.keywords.keyword_proposal import propose_keywords
+    from gpuledger.analyze.memory.entries import list_entries
+    from gpuledger.analyze.memory.instant import resolve_instant
+
+    entries = [
+        entry for rank, device in places for entry in list_entries(rank, resolve_instant(rank, at, device, step))
+    ]
+    text = propose_keywords(entries)
+    if proposal == STDOUT:
+        click.echo(text, nl=False)
+        return
+    write_text(Path(proposal), text)
+    following = f"gpuledger group {quoted(run_path)} --keywords {quoted(proposal)}"
+    print_notes([f"gpuledger: wrote {proposal}", f"next   {following}"])

@@ -1,0 +1,195 @@
+"""``gpuledger plot``: runs as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import open_runs, print_notes
+from gpuledger.cli.inspect.keywords import Asked, bar_panels, keyword_options, read_asked
+from gpuledger.cli.inspect.report import choose_file, echo_path, write_bytes
+from gpuledger.errors import UsageError
+from gpuledger.files.writing import write_whole
+from gpuledger.units import format_bytes, parse_frac
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gpuledger.model.run import Run
+
+LINES, TWO_BAR, CATEGORIES, LAYERS, BATCHES = "lines", "two-bar", "categories", "layers", "batches"
+METRICS = ("memory", "power", "utilization", "clock")
+DEFAULT_FILE = "plot.png"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options say of a picture."""
+
+    metric: str
+    align: str
+    baseline: str | None
+    per: str
+    title: str
+    asked: Asked
+    min_share_frac: float
+
+
+@click.command(
+    "plot",
+    short_help="Draw runs as one picture.",
+    epilog="""\b
+Examples:
+  gpuledger plot memory_*.txt --align first-use -o memory.png
+  gpuledger plot train.ledger --kind two-bar -o train.svg""",
+)
+@click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
+@click.option(
+    "--kind",
+    type=click.Choice([LINES, TWO_BAR, CATEGORIES, LAYERS, BATCHES]),
+    help="lines over time; at the peak, two-bar (one total by layer and by data structure) or categories; layers or "
+    "batches of a time log.  [default: lines, or layers of a time log]",
+)
+@click.option("--metric", type=click.Choice(METRICS), default="memory", show_default=True, help="What lines show.")
+@click.option(
+    "--align",
+    type=click.Choice(["start", "first-use"]),
+    default="start",
+    show_default=True,
+    help="Where a line's second 0 is: its first reading, or its first use of memory.",
+)
+@click.option(
+    "--baseline",
+    type=click.Choice(["first", "none"]),
+    help="Take the first reading off, or nothing.  [default: first for a whole card's bytes, else none]",
+)
+@click.option(
+    "--per",
+    type=click.Choice(["device", "process"]),
+    default="device",
+    show_default=True,
+    help="The bytes of the whole card, or of the program's processes.",
+)
+@keyword_options()
+@click.option("--min-share", "min_share", metavar="SHARE", default="0%", help="Sum up smaller groups in bars, as 2%.")
+@click.option("--title", default="", metavar="TEXT", help="Title of the picture. Without it: what is shown.")
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    metavar="FILE|DIR/",
+    help="Write here, as .png, .svg or .pdf; bars into a folder: a .png for each run, all on one scale.  "
+    f"[default: {DEFAULT_FILE}]",
+)
+@click.option("--force", is_flag=True, help="Overwrite files.")
+def plot_command(
+    run_paths: Sequence[str],
+    kind: str | None,
+    metric: str,
+    align: str,
+    baseline: str | None,
+    per: str,
+    keywords_text: str | None,
+    expected_text: str | None,
+    min_share: str,
+    title: str,
+    output: str | None,
+    force: bool,
+) -> None:
+    """Draw runs as one picture: lines over real seconds, bars of groups, or a time log's layers.
+
+    A run is a directory NAME.ledger, a folder of them, or a file of an older format. The same runs give the same
+    file, byte for byte. The path is printed to stdout.
+    """
+    from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
+
+    asked = read_asked(keywords_text, expected_text)
+    wanted = Wanted(metric, align, baseline, per, title, asked, parse_frac(min_share))
+    if output is not None and (output.endswith("/") or Path(output).is_dir()):
+        with own_settings():
+            _write_folder(Path(output), open_runs(run_paths), kind, wanted, force=force)
+        return
+    place = choose_file(output, DEFAULT_FILE, force=force)
+    suffix = picture_suffix(place)
+    with own_settings():
+        runs = open_runs(run_paths)
+        figure, notes = _KINDS[kind or _default_kind(runs)](runs, wanted)
+        written = write_bytes(place, picture_bytes(figure, suffix))
+    echo_path(place)
+    print_notes([*(f"gpuledger: {note}" for note in notes), f"gpuledger: wrote {place} ({format_bytes(written)})"])
+
+
+def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: Wanted, *, force: bool) -> None:
+    """Write a picture for each run, drawn as it stands among all of them.
+
+    Raises:
+        UsageError: the kind is not one of bars, or a file exists and ``force`` is not given.
+    """
+    from gpuledger.report.plots.bar_plot import KINDS, draw_bars
+    from gpuledger.report.plots.plot_style import picture_bytes
+
+    if kind not in KINDS:
+        raise UsageError(f"-o {folder}/: is a folder", hint=f"a file, or --kind {' or '.join(KINDS)}")
+    panels = [bar_panels(run, wanted.asked) for run in runs]
+    among = [panel for own in panels for panel in own]
+    names = [run.name for run in runs]
+    seen = [names[:place].count(name) for place, name in enumerate(names)]
+    places = [folder / f"{name}{f'-{n + 1}' if n else ''}.png" for name, n in zip(names, seen, strict=True)]
+    for place in places:
+        choose_file(str(place), "", force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, own in zip(places, panels, strict=True):
+        figure = draw_bars(own, kind, title=wanted.title, min_share_frac=wanted.min_share_frac, among=among)
+        write_whole(place, picture_bytes(figure, place.suffix))
+        click.echo(place)
+    print_notes([f"gpuledger: wrote {len(places)} pictures to {folder}"])
+
+
+def _default_kind(runs: Sequence[Run]) -> str:
+    from gpuledger.analyze.step.time_logs import is_time_log
+
+    return LAYERS if all(is_time_log(run) for run in runs) else LINES
+
+
+def _draw_lines(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
+    from gpuledger.analyze.samples.series import build_series
+    from gpuledger.report.plots.line_plot import Framing, draw_lines
+
+    series, notes = build_series(runs, wanted.metric, align=wanted.align, baseline=wanted.baseline, per=wanted.per)
+    return draw_lines(series, Framing(wanted.metric, wanted.align, wanted.title)), notes
+
+
+def _draw_bars(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, list[str]]]:
+    def draw(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
+        from gpuledger.report.plots.bar_plot import draw_bars
+
+        panels = [panel for run in runs for panel in bar_panels(run, wanted.asked)]
+        return draw_bars(panels, kind, title=wanted.title, min_share_frac=wanted.min_share_frac), []
+
+    return draw
+
+
+def _draw_times(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, list[str]]]:
+    def draw(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
+        from gpuledger.analyze.step.time_logs import read_time_log
+        from gpuledger.report.plots.time_plot import draw_batches, draw_layers
+
+        if len(runs) > 1:
+            raise UsageError(f"--kind {kind}: one time log a picture", hint="plot them one by one")
+        log = read_time_log(runs[0])
+        return (draw_layers if kind == LAYERS else draw_batches)(log, wanted.title), []
+
+    return draw
+
+
+_KINDS: dict[str, Callable[[Sequence[Run], Wanted], tuple[Any, list[str]]]] = {
+    LINES: _draw_lines,
+    TWO_BAR: _draw_bars(TWO_BAR),
+    CATEGORIES: _draw_bars(CATEGORIES),
+    LAYERS: _draw_times(LAYERS),
+    BATCHES: _draw_times(BATCHES),
+}

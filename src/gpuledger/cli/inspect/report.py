@@ -1,0 +1,77 @@
+"""``gpuledger report``: a run as one HTML file that opens by double click."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import click
+
+from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.files.writing import is_special, is_taken
+from gpuledger.files.writing import output as written_to
+from gpuledger.units import format_bytes
+
+
+@click.command(
+    "report",
+    epilog="""\b
+Examples:
+  gpuledger report train.ledger --open
+  gpuledger report train.ledger --rank 0 -o rank-0.html""",
+)
+@run_argument()
+@click.option("-o", "--output", "output", metavar="FILE", help="Write here. Without it: NAME.html in this directory.")
+@click.option("--open", "open_after", is_flag=True, help="Open it in the browser.")
+@rank_option()
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def report_command(run_path: str, output: str | None, open_after: bool, rank_text: str | None, force: bool) -> None:
+    """Write one offline HTML file: cards, timeline, modules, table, balance, notes and provenance.
+
+    Nothing in it is fetched from a network. The path is printed to stdout.
+    """
+    run = open_run(run_path)
+    ranks = choose_ranks(run, rank_text)
+    place = choose_file(output, f"{run.name}.html", force=force)
+    from gpuledger.report.html.data import gather
+    from gpuledger.report.html.html import render_html
+
+    written = write_text(place, render_html(gather(run, ranks)))
+    echo_path(place)
+    print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
+    if open_after and not webbrowser.open(place.absolute().as_uri()):
+        raise GpuLedgerError(f"{place}: no browser could be started", hint="open the file by hand")
+
+
+def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:
+    """Return the file to write; nothing is created. ``option`` is what the command calls ``force``.
+
+    A device, a pipe or ``/dev/stdout`` may be there already: what is written goes into it.
+
+    Raises:
+        UsageError: it exists and ``force`` is not given, or it is a directory.
+    """
+    place = Path(output or default)
+    if place.is_dir():
+        raise UsageError(f"{place}: is a directory", hint=f"-o {place / default}")
+    if is_taken(place) and not force:
+        raise UsageError(f"{place}: exists, will not overwrite", hint=f"give another -o, or {option}")
+    return place
+
+
+def write_text(place: Path, text: str) -> int:
+    """Return the bytes written; see :func:`write_bytes`."""
+    return write_bytes(place, text.encode("utf-8"))
+
+
+def write_bytes(place: Path, content: bytes) -> int:
+    """Return the bytes written to the file that the user named; see :func:`gpuledger.files.writing.output`."""
+    with written_to(place) as stream:
+        return stream.write(content)
+
+
+def echo_path(place: Path) -> None:
+    """Print where a file was written; a device or a pipe, which may be stdout itself, gets nothing else."""
+    if not is_special(place):
+        click.echo(place)

@@ -1,0 +1,46 @@
+"""``gpuledger trace``: a run as a file for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import click
+
+from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
+from gpuledger.cli.inspect.report import choose_file, echo_path
+from gpuledger.units import format_bytes
+
+
+@click.command(
+    "trace",
+    epilog="""\b
+Examples:
+  gpuledger trace train.ledger
+  gpuledger trace train.ledger --rank 0 -o trace.json""",
+)
+@run_argument()
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    metavar="FILE",
+    help="Write here, in gzip if the name ends in .gz. Without it: NAME.trace.json.gz in this directory.",
+)
+@rank_option()
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def trace_command(run_path: str, output: str | None, rank_text: str | None, force: bool) -> None:
+    """Write a Chrome trace: steps, phases, modules, kernels and operators over time, with bytes and watts.
+
+    Kernels, operators and modules are those of the time pass. The path is printed to stdout.
+    """
+    run = open_run(run_path)
+    ranks = choose_ranks(run, rank_text)
+    place = choose_file(output, f"{run.name}.trace.json.gz", force=force)
+    from gpuledger.files.writing import output as written_to
+    from gpuledger.report.trace.trace import build_trace, write_trace
+
+    trace = build_trace(run, ranks)
+    with written_to(place) as stream:
+        count = write_trace(trace, stream, packed=place.name.endswith(".gz"))
+        size = format_bytes(stream.tell())
+    echo_path(place)
+    print_notes([f"gpuledger: wrote {count:,} events ({size}), open {place.name} at https://ui.perfetto.dev"])
+    print_notes(f"gpuledger: {note}" for note in trace.notes)

@@ -1,0 +1,1 @@
+"""Commands that estimate memory on a given GPU."""

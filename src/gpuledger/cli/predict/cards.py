@@ -1,0 +1,70 @@
+"""``gpuledger cards``: the catalogue an estimate can be made for."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import json_option, print_json, print_lines
+
+if TYPE_CHECKING:
+    from gpuledger.simulate.catalogue import Card, Figure
+
+
+@click.command(
+    "cards",
+    short_help="List the cards an estimate can be made for.",
+    epilog="""\b
+Examples:
+  gpuledger cards
+  gpuledger cards --json""",
+)
+@json_option()
+def cards_command(as_json: bool) -> None:
+    """List the cards an estimate can be made for.
+
+    Every figure says where it comes from: m is measured, d the datasheet; = is what was measured on the H200, for want
+    of the card's own.
+    """
+    from gpuledger.simulate.catalogue import catalogue
+
+    cards = list(catalogue().values())
+    if as_json:
+        print_json([_document(card) for card in cards])
+        return
+    from gpuledger.report.base.terminal import Column, Table, Terminal
+    from gpuledger.units import format_bytes
+
+    def marked(figure: Figure, text: str) -> str:
+        return f"{text} {'=' if not figure.is_own else figure.source[0]}"
+
+    titles = ("card", "memory", "bandwidth", "context", "libraries", "capability")
+    columns = tuple(Column(title, right=0 < number < 5) for number, title in enumerate(titles))
+    rows = tuple(
+        (
+            card.key,
+            marked(card.memory_mib, format_bytes(card.total_bytes)),
+            marked(card.bandwidth_gb_s, f"{card.bandwidth_gb_s.value:,} GB/s"),
+            marked(card.context_bytes, format_bytes(card.context_bytes.value)),
+            marked(card.library_bytes, format_bytes(card.library_bytes.value)),
+            "{}.{}".format(*card.compute_capability),
+        )
+        for card in cards
+    )
+    print_lines(Table(columns, rows).lines(Terminal.of(sys.stdout)))
+
+
+def _document(card: Card) -> dict[str, Any]:
+    figures = {
+        name: {"value": figure.value, "source": figure.source, "where": figure.where, "when": figure.when}
+        for name, figure in card.figures().items()
+    }
+    return {
+        "gpu": card.key,
+        "name": card.name,
+        "compute_capability": "{}.{}".format(*card.compute_capability),
+        "multiprocessors": card.multiprocessors,
+        **figures,
+    }

@@ -1,0 +1,151 @@
+"""``gpuledger estimate``: what a program would hold on a card that is not there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.cli.common import print_json, print_lines, print_notes, quoted
+from gpuledger.errors import BudgetExceededError, UsageError
+
+if TYPE_CHECKING:
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.simulate.estimate.fit import Search
+    from gpuledger.simulate.estimate.run import Estimate, Order
+
+_WITH_VALUE = frozenset(
+    {"--gpu", "--steps", "--precision-of-interval", "--out", "--alloc-conf", "--find-batch", "--what-if"}
+)
+_ACCOUNTS_SHOWN = 10
+
+
+class EstimateCommand(click.Command):
+    """Splits the line where the program's own begins: nothing after that is ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the program's words apart, and let click read ours."""
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "-m":
+            place += 2 if args[place] in _WITH_VALUE else 1
+        ctx.meta["gpuledger.program"] = tuple(args[place:])
+        return super().parse_args(ctx, args[:place])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the usage line's pieces."""
+        return ["[OPTIONS]", "SCRIPT [ARGS]… | -m MODULE [ARGS]…"]
+
+
+@click.command(
+    "estimate",
+    cls=EstimateCommand,
+    short_help="Tell whether a program fits a card that is not here.",
+    epilog="""\b
+Examples:
+  gpuledger estimate --gpu a100-80gb train.py --batch-size 32
+  gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
+)
+@click.option("--gpu", default="h200", show_default=True, metavar="CARD", help="A card of `gpuledger cards`.")
+@click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Steps to follow.")
+@click.option(
+    "--precision-of-interval",
+    "level",
+    type=click.FloatRange(0.5, 0.999),
+    default=0.95,
+    show_default=True,
+    metavar="P",
+    help="Share of truths that lie below the upper end.",
+)
+@click.option("--alloc-conf", default="", metavar="CONF", help="Settings as in PYTORCH_CUDA_ALLOC_CONF.")
+@click.option("--require-fit", is_flag=True, help="End with 5 unless it fits.")
+@click.option("--find-batch", metavar="NAME", help="Find the largest value of the program's argument --NAME that fits.")
+@click.option("--what-if", metavar="RUN", help="Replay a recorded run under other settings of the allocator instead.")
+@click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
+@click.option("--force", is_flag=True, help="Replace a run of that name.")
+@click.option("-q", "--quiet", is_flag=True, help="Drop the program's own output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, never cut.")
+@click.pass_context
+def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
+    """Tell what a program would hold on a card that is not here.
+
+    The program is not changed. Its first steps are followed with tensors that have a shape and no bytes; nothing is
+    computed and no checkpoint is written. Allocator, workspaces, context and libraries are simulated. What it prints
+    goes to stderr. The result is a run like any other.
+    """
+    program = ctx.meta["gpuledger.program"]
+    if flags["what_if"]:
+        _what_if(flags["what_if"], program, as_json=flags["as_json"])
+        return
+    if not program or program == ("-m",):
+        raise UsageError("estimate: nothing to follow", hint="gpuledger estimate train.py")
+    from gpuledger.model.run import choose_directory
+    from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
+    from gpuledger.simulate.catalogue import find_card
+    from gpuledger.simulate.estimate.run import Order, estimate_program
+
+    order = Order(
+        program, find_card(flags["gpu"]), flags["steps"], flags["level"], parse_alloc_conf(flags["alloc_conf"])
+    )
+    output = None if flags["quiet"] else sys.stderr
+    if flags["find_batch"]:
+        _find_batch(order, flags["find_batch"], as_json=flags["as_json"])
+        return
+    stem = Path(program[1] if program[0] == "-m" else program[0]).stem
+    directory = choose_directory(flags["out"], force=flags["force"], stem=f"{stem}-on-{order.card.key}")
+    found = estimate_program(order, directory, output, replace=flags["force"])
+    _tell(found, as_json=flags["as_json"])
+    if flags["require_fit"] and not found.fits:
+        raise BudgetExceededError(f"{found.fit.verdict} on {order.card.key}", hint="gpuledger estimate --find-batch …")
+
+
+def _tell(found: Estimate, *, as_json: bool) -> None:
+    from gpuledger.cli.predict.estimate_text import estimate_document, estimate_lines
+    from gpuledger.report.base.terminal import Terminal
+
+    if as_json:
+        print_json(estimate_document(found))
+        return
+    terminal = Terminal.of(sys.stdout)
+    print_lines(estimate_lines(found, terminal, _ACCOUNTS_SHOWN))
+    print_notes(_closing(found, Terminal.of(sys.stderr)))
+
+
+def _closing(found: Estimate, terminal: Terminal) -> list[str]:
+    path = quoted(found.run.path)
+    lines = [line for note in found.notes for line in terminal.paragraph(note, "note   ", 7)]
+    return ["", *lines, f"next   gpuledger show {path} --by module   gpuledger balance {path}"]
+
+
+def _what_if(run: str, program: tuple[str, ...], *, as_json: bool) -> None:
+    """Rank settings of the allocator by what a recorded run would have reserved under each."""
+    from gpuledger.analyze.memory.instant import find_peak
+    from gpuledger.cli.common import choose_ranks, open_run
+    from gpuledger.cli.predict.estimate_text import what_if_document, what_if_lines
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.simulate.estimate.what_if import rank_settings
+
+    if program:
+        raise UsageError("--what-if: takes no program", hint=f"gpuledger estimate --what-if {run}")
+    rank = choose_ranks(open_run(run), None)[0]
+    outcomes = rank_settings(rank, find_peak(rank).device_idx)
+    if as_json:
+        print_json(what_if_document(outcomes))
+    else:
+        print_lines(what_if_lines(outcomes, Terminal.of(sys.stdout)))
+
+
+def _find_batch(order: Order, name: str, *, as_json: bool) -> None:
+    from gpuledger.cli.predict.estimate_text import search_document, search_lines
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.simulate.estimate.batch import search_argument
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    found: Search = search_argument(order, name, say)
+    if as_json:
+        print_json(search_document(found, order.card, name))
+    else:
+        print_lines(search_lines(found, order.card, name, Terminal.of(sys.stdout)))

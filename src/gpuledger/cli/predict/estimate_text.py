@@ -1,0 +1,136 @@
+"""An estimate in words, as a table and as one document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.report.base.terminal import Column, Table, Terminal
+from gpuledger.simulate.catalogue import Card
+from gpuledger.simulate.estimate.fit import Fit, Search, category_spread
+from gpuledger.simulate.estimate.run import Estimate
+from gpuledger.simulate.estimate.what_if import Outcome
+from gpuledger.units import format_bytes
+
+_GIB = 1 << 30
+
+
+def verdict_line(found: Estimate) -> str:
+    """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``."""
+    card, peaks = found.card, found.peaks
+    spread = (peaks.upper_bytes - peaks.process_bytes) / _GIB
+    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, ±{spread:.1f}"
+    return f"{found.fit.verdict} on {card.key} ({sizes})"
+
+
+def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
+    """Return the answer: the verdict, what was alive at the peak, and every card."""
+    peaks = found.peaks
+    lines = [
+        terminal.styled(terminal.text(verdict_line(found)), "bold"),
+        terminal.text(
+            f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
+            f"context and libraries {format_bytes(found.card.outside_bytes)}   steps followed {found.steps}"
+        ),
+        "",
+    ]
+    for word in ("category", "module"):
+        lines += [*_accounts(found, word, rows).lines(terminal), ""]
+    return [*lines, *_cards(found.others).lines(terminal)]
+
+
+def _accounts(found: Estimate, word: str, rows: int) -> Table:
+    """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
+    rank = found.run.rank(0)
+    books = break_down(rank, find_peak(rank), by=(word,))
+    entries = [(getattr(account, word) or "–", format_bytes(account.bytes)) for account in books.accounts[:rows]]
+    rest = sum(account.bytes for account in books.accounts[rows:])
+    if rest:
+        entries.append((f"{len(books.accounts) - rows} more", format_bytes(rest)))
+    entries.append(("allocated at the peak", format_bytes(books.allocated_bytes)))
+    return Table((Column(word, shrinks=True), Column("bytes", right=True)), tuple(entries))
+
+
+def _cards(fits: tuple[Fit, ...]) -> Table:
+    columns = (Column("card"), Column("memory", right=True), Column("left", right=True), Column("verdict"))
+    return Table(
+        columns,
+        tuple((f.card.key, format_bytes(f.card.total_bytes), format_bytes(f.free_bytes), f.verdict) for f in fits),
+    )
+
+
+def estimate_document(found: Estimate) -> dict[str, Any]:
+    """Return the estimate as one JSON document."""
+    rank = found.run.rank(0)
+    books = break_down(rank, find_peak(rank), by=("category",))
+    peaks = found.peaks
+    return {
+        "gpu": found.card.key,
+        "verdict": found.fit.verdict,
+        "fits": found.fits,
+        "peak_allocated_bytes": peaks.allocated_bytes,
+        "peak_reserved_bytes": peaks.reserved_bytes,
+        "peak_process_bytes": peaks.process_bytes,
+        "upper_bytes": peaks.upper_bytes,
+        "capacity_bytes": found.card.usable_bytes,
+        "level": found.level,
+        "steps": found.steps,
+        "interval_from": peaks.kind,
+        "by_category": {account.category: account.bytes for account in books.accounts},
+        "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
+        "cards": [
+            {
+                "gpu": fit.card.key,
+                "verdict": fit.verdict,
+                "peak_process_bytes": fit.process_bytes,
+                "upper_bytes": fit.upper_bytes,
+                "capacity_bytes": fit.card.usable_bytes,
+            }
+            for fit in found.others
+        ],
+        "notes": list(found.notes),
+        "run": str(found.run.path),
+    }
+
+
+def search_lines(found: Search, card: Card, name: str, terminal: Terminal) -> list[str]:
+    """Return the largest value that fits, and what was tried."""
+    flag = f"--{name.lstrip('-')}"
+    first = f"largest {flag} on {card.key}: {found.largest}" if found.largest else f"no {flag} fits {card.key}"
+    rows = tuple((str(trial.value), format_bytes(trial.process_bytes), trial.verdict) for trial in found.trials)
+    table = Table((Column(flag, right=True), Column("peak", right=True), Column("verdict")), rows)
+    return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
+
+
+def search_document(found: Search, card: Card, name: str) -> dict[str, Any]:
+    """Return a search as one JSON document."""
+    trials = [{"value": t.value, "peak_process_bytes": t.process_bytes, "verdict": t.verdict} for t in found.trials]
+    return {"gpu": card.key, "argument": name, "largest": found.largest, "trials": trials}
+
+
+def what_if_lines(outcomes: tuple[Outcome, ...], terminal: Terminal) -> list[str]:
+    """Return settings by what they would reserve, the least first."""
+    default = next(outcome.peak_reserved_bytes for outcome in outcomes if not outcome.alloc_conf)
+    rows = tuple(
+        (
+            outcome.alloc_conf or "default",
+            format_bytes(outcome.peak_reserved_bytes),
+            format_bytes(outcome.peak_reserved_bytes - default),
+        )
+        for outcome in outcomes
+    )
+    columns = (Column("PYTORCH_CUDA_ALLOC_CONF"), Column("peak reserved", right=True), Column("change", right=True))
+    return Table(columns, rows).lines(terminal)
+
+
+def what_if_document(outcomes: tuple[Outcome, ...]) -> list[dict[str, Any]]:
+    """Return the same as one JSON document."""
+    return [
+        {
+            "alloc_conf": outcome.alloc_conf,
+            "peak_reserved_bytes": outcome.peak_reserved_bytes,
+            "peak_allocated_bytes": outcome.peak_allocated_bytes,
+        }
+        for outcome in outcomes
+    ]

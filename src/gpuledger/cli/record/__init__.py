@@ -1,0 +1,1 @@
+"""Commands that record a program, watch GPUs, or look at this machine."""

@@ -1,0 +1,223 @@
+"""``gpuledger doctor``: what works on this machine, and what to do about what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger._version import __version__
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.cards.probe import Card, Driver
+    from gpuledger.report.base.terminal import Terminal
+
+OK, NONE, FAIL = "ok", "none", "fail"
+"""``none``: this machine lacks it and works without it. ``fail``: something is in the way."""
+LIBRARIES = ("numpy", "pyarrow", "duckdb", "click", "rich", "nvidia-ml-py", "psutil")
+SELFTEST_TIMEOUT_S = 300
+OLDEST_CUDA_TORCH = (2, 11)
+INSTALL_TORCH = "pip install 'gpuledger[torch]', or the build for your card from pytorch.org"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. ``todo`` is "" where there is nothing to do."""
+
+    name: str
+    status: str
+    found: str
+    todo: str = ""
+
+
+@click.command(
+    "doctor",
+    short_help="Tell what works here, and what to do.",
+    epilog="""\b
+Examples:
+  gpuledger doctor
+  gpuledger doctor --json""",
+)
+@json_option()
+def doctor_command(as_json: bool) -> int:
+    """Tell what works here, and what to do.
+
+    It ends with a self-test in a process of its own: small tensors computed on each device, recorded, and every byte
+    found again. Exit status 1 when something is in the way of recording.
+    """
+    from gpuledger.report.base.terminal import Terminal
+
+    terminal = Terminal.of(sys.stdout)
+    checks = []
+    for check in examine():
+        checks.append(check)
+        if not as_json:
+            print_lines(check_lines(check, terminal))
+            sys.stdout.flush()
+    healthy = all(check.status != FAIL for check in checks)
+    if as_json:
+        rows = [asdict(check) for check in checks]
+        print_json({"schema_version": 1, "gpuledger_version": __version__, "ok": healthy, "checks": rows})
+    else:
+        print_notes(["", *terminal.paragraph(verdict(checks))])
+    return 0 if healthy else 1
+
+
+def verdict(checks: list[Check]) -> str:
+    """Return in one sentence what can be recorded here."""
+    works = [check.name.removeprefix("test ") for check in checks if check.name.startswith("test ")]
+    failed = [check.name for check in checks if check.status == FAIL]
+    if failed:
+        return f"in the way: {', '.join(dict.fromkeys(failed))}"
+    return f"ready to record on {', '.join(works)}; next: gpuledger run train.py"
+
+
+def examine() -> Iterator[Check]:
+    """Return every finding, each as soon as it is known."""
+    from gpuledger.cards.probe import probe_driver
+
+    yield Check("gpuledger", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
+    yield libraries()
+    yield directory(Path.cwd())
+    driver = probe_driver()
+    yield from driver_checks(driver, Path("/dev"))
+    yield from (card_check(card) for card in driver.cards)
+    smi = shutil.which("nvidia-smi")
+    yield Check("nvidia-smi", OK if smi else NONE, smi or "not found; not needed, the driver is asked directly")
+    answer = ask_torch()
+    yield from torch_checks(answer, driver)
+    yield from (selftest_check(found) for found in answer.get("devices", ()))
+
+
+def libraries() -> Check:
+    """Return the versions of what gpuledger stands on."""
+    found, missing = [], []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Check("libraries", FAIL, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    return Check("libraries", OK, ", ".join(found))
+
+
+def directory(path: Path) -> Check:
+    """Return whether a recording can be written to ``path``."""
+    free = format_bytes(shutil.disk_usage(path).free)
+    if not os.access(path, os.W_OK):
+        return Check("directory", FAIL, f"{path}: not writable", "change to another directory, or give --out")
+    return Check("directory", OK, f"{path}: writable, {free} free")
+
+
+def driver_checks(driver: Driver, devices: Path) -> Iterator[Check]:
+    """Return the driver's version, or why there is none; and device files this user may not open."""
+    files = sorted(devices.glob("nvidia[0-9]*"))
+    closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
+    if driver.version is not None:
+        found = f"NVIDIA {driver.version}, {len(driver.cards)} card{'' if len(driver.cards) == 1 else 's'}"
+        yield Check("driver", OK, found)
+    elif files:
+        todo = "driver and its library may be of different versions: reboot, or mount the host's libraries"
+        yield Check("driver", FAIL, f"{driver.reason}, although {files[0]} is there", todo)
+    else:
+        yield Check("driver", NONE, f"{driver.reason}: no NVIDIA card here; CPU tensors are recorded instead")
+    if closed:
+        todo = "add this user to the files' group, or start the container with --gpus all"
+        yield Check("permission", FAIL, f"{', '.join(closed)}: not open to this user", todo)
+
+
+def card_check(card: Card) -> Check:
+    """Return one card with what it holds, and what of it may not be read."""
+    name = f"card {card.index}"
+    if card.total_bytes is None:
+        return Check(name, FAIL, f"{card.name}: {'; '.join(card.denied)}", "the balance cannot be closed without it")
+    held = f"{card.name}, {format_bytes(card.total_bytes)}, {format_bytes(card.used_bytes)} in use"
+    reserve = f" + {format_bytes(card.driver_bytes)} kept by the driver" if card.driver_bytes else ""
+    denied = f"; not readable: {'; '.join(card.denied)}" if card.denied else ""
+    return Check(name, OK, held + reserve + denied)
+
+
+def ask_torch() -> dict[str, Any]:
+    """Return what the self-test's process said; ``error`` where it said nothing."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPULEDGER_")}
+    command = [sys.executable, "-P", "-m", "gpuledger.cli.record.selftest"]
+    try:
+        child = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=SELFTEST_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {SELFTEST_TIMEOUT_S} s"}
+    try:
+        answer = json.loads(child.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = child.stderr.strip().splitlines()[-1:] or ["no output"]
+        return {"error": f"ended with status {child.returncode}: {last[0]}"}
+    return answer if isinstance(answer, dict) else {"error": "unreadable answer"}
+
+
+def torch_checks(answer: dict[str, Any], driver: Driver) -> Iterator[Check]:
+    """Return torch's version, whether it sees the cards, and what its private functions allow."""
+    if "error" in answer:
+        yield Check("torch", FAIL, str(answer["error"]), "`python -m gpuledger.cli.record.selftest` shows all of it")
+        return
+    torch_version = answer.get("torch_version")
+    if torch_version is None:
+        yield Check("torch", FAIL, f"not importable: {answer.get('import_error')}", INSTALL_TORCH)
+        return
+    yield _torch_build(torch_version, answer.get("cuda_build"), int(answer["device_count"]), len(driver.cards))
+    if answer.get("no_history"):
+        yield Check("history", NONE, f"{answer['no_history']}: the dispatch-mode recorder is used instead")
+    for name, lost in answer.get("lost", {}).items():
+        yield Check("torch", NONE, f"{name} is missing: {lost}", "use a tested version of torch, see the README")
+
+
+def _torch_build(torch_version: str, build: str | None, seen: int, cards: int) -> Check:
+    if build is None:
+        found = f"{torch_version}, built without CUDA: CPU tensors are recorded"
+        return Check("torch", FAIL if cards else OK, found, INSTALL_TORCH if cards else "")
+    found = f"{torch_version} for CUDA {build}, sees {seen} card{'' if seen == 1 else 's'}"
+    if cards and not seen:
+        todo = "look at CUDA_VISIBLE_DEVICES, and whether the driver is new enough for this build"
+        return Check("torch", FAIL, found, todo)
+    numbers = tuple(int(part) for part in torch_version.split(".")[:2] if part.isdecimal())
+    if seen and numbers < OLDEST_CUDA_TORCH:
+        oldest = ".".join(map(str, OLDEST_CUDA_TORCH))
+        return Check("torch", FAIL, f"{found}; recording CUDA memory needs {oldest}", INSTALL_TORCH)
+    return Check("torch", OK, found)
+
+
+def selftest_check(found: dict[str, Any]) -> Check:
+    """Return the outcome of the self-test on one device."""
+    name = f"test {found['device']}"
+    todo = "please report this with the output of `gpuledger doctor --json`"
+    if found.get("error"):
+        return Check(name, FAIL, str(found["error"]), todo)
+    count, made = found["tensors"], format_bytes(found["made_bytes"])
+    if found["missing"]:
+        left = f"{format_bytes(found['found_bytes'])} of {made} found, not: {', '.join(found['missing'])}"
+        return Check(name, FAIL, left, todo)
+    return Check(name, OK, f"{count} tensors, {made}: every byte found again ({found['recorder']})")
+
+
+def check_lines(check: Check, terminal: Terminal) -> list[str]:
+    """Return one finding as text, and below it what to do."""
+    from gpuledger.report.base.terminal import BOLD, DIM
+
+    style = {OK: DIM, FAIL: BOLD}.get(check.status, "")
+    label = f"{check.status:<4}  {check.name:<11} "
+    lines = terminal.paragraph(check.found, label, len(label))
+    lines[0] = terminal.styled(check.status, style) + lines[0][len(check.status) :]
+    return lines + (terminal.paragraph(check.todo, "      to do: ", 13) if check.todo else [])

@@ -1,0 +1,93 @@
+"""The self-test: small tensors computed on each device, recorded, and every byte found again.
+
+``python -m gpuledger.cli.record.selftest`` prints one JSON document. ``gpuledger doctor`` runs it as a child, so that a
+torch that crashes or hangs is a finding and not the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Run
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was made on one device and what of it the recording holds; ``missing`` names the rest."""
+
+    device: str
+    recorder: str
+    tensors: int
+    made_bytes: int
+    found_bytes: int
+    missing: tuple[str, ...]
+    error: str | None = None
+
+
+def main() -> None:
+    """Print what torch is here, and the self-test of each device."""
+    document: dict[str, Any] = {"torch_version": None, "devices": []}
+    try:
+        from gpuledger.collect.session.self_test_workload import describe_torch
+
+        document |= describe_torch()
+        with tempfile.TemporaryDirectory(prefix="gpuledger-selftest-") as directory:
+            devices = ["cpu", *(f"cuda:{number}" for number in range(document["device_count"]))]
+            document["devices"] = [asdict(_tested(device, Path(directory))) for device in devices]
+    except ImportError as error:
+        document["import_error"] = str(error)
+    json.dump(document, sys.stdout)
+
+
+def _tested(device: str, directory: Path) -> Found:
+    try:
+        return run_selftest(device, directory)
+    except Exception as error:
+        return Found(device, "", 0, 0, 0, (), f"{type(error).__name__}: {error}")
+
+
+def run_selftest(device: str, directory: Path) -> Found:
+    """Return what a recording of one forward and backward on ``device`` holds of the tensors made.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        directory: Where the recording goes.
+    """
+    from gpuledger.collect.session.self_test_workload import compute
+    from gpuledger.services.api import record
+
+    kind = device.partition(":")[0]
+    with record("selftest", out=directory / device.replace(":", "-"), devices=kind) as recording:
+        specimen = compute(device)
+    return compare(device, specimen.storages(), recording.run())
+
+
+def compare(device: str, sizes: dict[str, tuple[int, int]], run: Run) -> Found:
+    """Return which of ``name -> (address, bytes)`` are alive with that size at the end of ``run``."""
+    rank = run.ranks[0]
+    rows = rank.table("blocks", ("device_idx", "address", "requested_bytes", "free_requested_index")).to_pylist()
+    wanted = int(device.partition(":")[2] or -1)
+    alive = {
+        (row["address"], row["requested_bytes"])
+        for row in rows
+        if row["device_idx"] == wanted and row["free_requested_index"] is None
+    }
+    found = {name: size for name, (address, size) in sizes.items() if (address, size) in alive}
+    return Found(
+        device=device,
+        recorder=str(rank.manifest.get("recorder", "")),
+        tensors=len(sizes),
+        made_bytes=sum(size for _, size in sizes.values()),
+        found_bytes=sum(found.values()),
+        missing=tuple(name for name in sizes if name not in found),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""``gpuledger watch --variants``: one command in several variants, each from an idle card, and compared at the end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpuledger.analyze.samples.repeats import REPEAT_OF, SERIES
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.files.writing import write_whole
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Run
+
+VARIANT = "variant"
+PLOTS = "plots"
+INTERRUPTED = 130
+_INTERRUPTED_STATUSES = (-2, INTERRUPTED)
+"""How a command ends after Ctrl-C: by the signal, or as shells tell it."""
+
+Number = TypeVar("Number", int, float)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One command to run: its name, which is its run's, and its words; ``of`` is the name all its repeats share."""
+
+    name: str
+    command: tuple[str, ...]
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A card at one moment, by its number; None is what it does not tell."""
+
+    index: int
+    used_bytes: int | None
+    power_w: float | None
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the runner needs of the world. Tests give their own.
+
+    ``watch`` runs a command, records it into a directory that is not there yet, and returns its status, negative for a
+    signal. ``read_cards`` returns a reading of every card that is watched.
+    """
+
+    watch: Callable[[tuple[str, ...], Path], int]
+    read_cards: Callable[[], Sequence[Reading]]
+    say: Callable[[str], None]
+    clock_s: Callable[[], float] = time.monotonic
+    sleep_s: Callable[[float], None] = time.sleep
+
+
+def watch_variants(
+    command: Sequence[str],
+    variants_text: str | None,
+    vary_texts: Sequence[str],
+    repeat: int,
+    *,
+    out: str | None,
+    force: bool,
+    tools: Tools,
+) -> int:
+    """Return the exit code after running and comparing what ``--variants``, ``--vary`` and ``--repeat`` ask for.
+
+    Raises:
+        UsageError: they do not fit the command, or ``out`` holds such runs; nothing was run.
+    """
+    variants = make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
+    return run_variants(variants, choose_folder(out, variants, force=force), tools)
+
+
+def parse_variants(text: str | None) -> list[tuple[str, str]]:
+    """Return name and value of each variant of ``a=A,b=B``; a name alone is its own value.
+
+    Raises:
+        UsageError: a name is empty, cannot be a file's, or comes twice.
+    """
+    if text is None:
+        return []
+    pairs = [part.partition("=") for part in text.split(",")]
+    found = [(name.strip(), value if sign else name.strip()) for name, sign, value in pairs]
+    _refuse_names([name for name, _ in found], f"--variants {text}", "direct=DIRECT,fft=FFT")
+    return found
+
+
+def parse_vary(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each ``batch=1,2,4``.
+
+    Raises:
+        UsageError: it has no name or no values, or a name comes twice.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        listed = [value.strip() for value in values.split(",")]
+        if not name.isidentifier() or name in (*found, VARIANT) or not all(listed):
+            raise UsageError(f"--vary {text}: not a name and its values", hint="--vary batch=1,2,4,8, one name each")
+        _refuse_names(listed, f"--vary {text}", "batch=1,2,4,8")
+        found[name] = listed
+    return found
+
+
+def _refuse_names(names: Sequence[str], place: str, example: str) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{place}: {name!r} cannot name a run", hint=f"letters, digits and ._+=-, such as {example}"
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"{place}: {name} comes twice")
+
+
+def make_variants(
+    command: Sequence[str], variants: Sequence[tuple[str, str]], vary: Mapping[str, Sequence[str]], repeat: int
+) -> list[Variant]:
+    """Return every combination of ``variants`` and ``vary``, the whole round ``repeat`` times.
+
+    ``{variant}`` in the command becomes a variant's value, ``{batch}`` that of ``--vary batch=…``; other braces stay.
+
+    Raises:
+        UsageError: what is varied is not in the command.
+    """
+    names = [*([VARIANT] if variants else []), *vary]
+    for name in names:
+        if not any(f"{{{name}}}" in word for word in command):
+            raise UsageError(f"{{{name}}} is not in the command", hint=f"put {{{name}}} where its value belongs")
+    axes = [[(name, value, name) for name, value in variants]] if variants else []
+    axes += [[(f"{axis}{value}", value, axis) for value in values] for axis, values in vary.items()]
+    found = []
+    for turn in range(1, repeat + 1):
+        for chosen in product(*axes):
+            values = dict(zip(names, (value for _, value, _ in chosen), strict=True))
+            name = "-".join(part for part, _, _ in chosen)
+            words = tuple(_filled(word, values) for word in command)
+            numbered = f"{name}-r{turn}" if name else f"r{turn}"
+            found.append(Variant(numbered if repeat > 1 else name or "run", words, name or "run"))
+    return found
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), word)
+
+
+def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) -> Path:
+    """Return the folder the runs go to; nothing is created or removed.
+
+    Raises:
+        UsageError: a run or the plots are there and ``force`` is not given.
+    """
+    from gpuledger.model.run import SUFFIX, choose_directory
+
+    number = 1
+    folder = Path(out or "variants")
+    while out is None and folder.exists():
+        number += 1
+        folder = Path(f"variants-{number}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder", hint="give another --out")
+    if (folder / PLOTS).exists() and not force:
+        raise UsageError(f"{folder / PLOTS}: exists, will not overwrite", hint="give another --out, or --force")
+    for variant in variants:
+        choose_directory(str(folder / f"{variant.name}{SUFFIX}"), force=force, stem=variant.name)
+    return folder
+
+
+def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int:
+    """Return the exit code after running all: 0 where all ended with 0, 1 where one did not, 130 after Ctrl-C.
+
+    Each begins when memory and power are back where they were before the first; a card that does not come back in time
+    is named, and noted in the run. One that fails is kept, and the others go on.
+    """
+    from gpuledger.model.new_run import find_run_id
+    from gpuledger.model.run import SUFFIX
+
+    folder.mkdir(parents=True, exist_ok=True)
+    idle = Idle.seen(tools)
+    series = time.time_ns()
+    statuses: dict[str, int] = {}
+    recorded: list[str] = []
+    for number, variant in enumerate(variants, 1):
+        late = idle.wait(tools)
+        tools.say(f"gpuledger: {number} of {len(variants)}: {variant.name}")
+        place = folder / f"{variant.name}{SUFFIX}"
+        replaced = find_run_id(place)
+        status = statuses[variant.name] = tools.watch(variant.command, place)
+        if late:
+            tools.say(f"gpuledger: {variant.name}: {late}")
+        if replaced is None or find_run_id(place) != replaced:
+            recorded.append(variant.name)
+            _keep(place, late, {REPEAT_OF: variant.of or variant.name, SERIES: series})
+        if status in _INTERRUPTED_STATUSES:
+            tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
+            break
+    failed = {name: status for name, status in statuses.items() if status}
+    for name, status in failed.items():
+        tools.say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}, kept")
+    show_comparison(folder, recorded, tools.say)  # not a run of an earlier time, where a command did not start
+    return INTERRUPTED if set(_INTERRUPTED_STATUSES) & set(failed.values()) else 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What the cards were like before the first variant: the lowest readings of a second."""
+
+    cards: tuple[Reading, ...]
+
+    SEEN_S = 1.0
+    EVERY_S = 0.1
+    LONGEST_S = 60.0
+    MORE_BYTES = 16 << 20
+    MORE_POWER_FRAC = 0.10
+    MORE_POWER_W = 3.0
+
+    @classmethod
+    def seen(cls, tools: Tools) -> Idle:
+        """Return the lowest of each card's readings over a second."""
+        until = tools.clock_s() + cls.SEEN_S
+        lowest = list(tools.read_cards())
+        while tools.clock_s() < until:
+            tools.sleep_s(cls.EVERY_S)
+            lowest = [_lower(low, now) for low, now in zip(lowest, tools.read_cards(), strict=True)]
+        return cls(tuple(lowest))
+
+    def wait(self, tools: Tools) -> str:
+        """Return "" once every card is idle again, else what is not after the longest wait."""
+        begun = tools.clock_s()
+        while True:
+            problem = self._problem(tools.read_cards())
+            if not problem or tools.clock_s() - begun >= self.LONGEST_S:
+                return f"begun from a card that was not idle after {self.LONGEST_S:.0f} s: {problem}" if problem else ""
+            tools.sleep_s(self.EVERY_S)
+
+    def _problem(self, cards: Sequence[Reading]) -> str:
+        from gpuledger.units import format_bytes
+
+        for low, now in zip(self.cards, cards, strict=True):
+            if low.used_bytes is not None:
+                if now.used_bytes is None:
+                    return f"GPU {now.index} does not tell its bytes in use any more"
+                more_bytes = now.used_bytes - low.used_bytes
+                if more_bytes > self.MORE_BYTES:
+                    return f"GPU {now.index} has {format_bytes(more_bytes)} more in use than before the first variant"
+            if low.power_w is None or now.power_w is None:
+                continue
+            if now.power_w > low.power_w * (1 + self.MORE_POWER_FRAC) + self.MORE_POWER_W:
+                took = f"took {low.power_w:.0f} W before the first variant"
+                return f"GPU {now.index} takes {now.power_w:.0f} W, and {took}"
+        return ""
+
+
+def _lower(low: Reading, now: Reading) -> Reading:
+    return Reading(low.index, _lowest(low.used_bytes, now.used_bytes), _lowest(low.power_w, now.power_w))
+
+
+def _lowest(*values: Number | None) -> Number | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _keep(place: Path, late: str, facts: Mapping[str, Any]) -> None:
+    """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
+    from gpuledger.model.run import read_json, write_json
+
+    manifest_path = place / "manifest.json"
+    if manifest_path.is_file():
+        manifest = read_json(manifest_path)
+        notes = [*manifest.get("notes", []), *([f"{late[:1].upper()}{late[1:]}."] if late else [])]
+        write_json(manifest_path, {**manifest, **facts, "notes": notes})
+
+
+def show_comparison(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> None:
+    """Write table and pictures of the runs into the folder's plots, and tell the table."""
+    import sys
+
+    from gpuledger.analyze.compare.compare import compare
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.compare_table import comparison_csv, comparison_lines, comparison_markdown
+
+    runs = list(_runs(folder, names, say))
+    try:
+        comparison = compare(runs)
+    except GpuLedgerError as error:
+        say(f"gpuledger: nothing to compare: {error.message}")
+        return
+    plots = folder / PLOTS
+    plots.mkdir(exist_ok=True)
+    write_whole(plots / "compared.md", comparison_markdown(comparison).encode())
+    write_whole(plots / "compared.csv", comparison_csv(comparison).encode())
+    for line in comparison_lines(comparison, Terminal.of(sys.stderr)):
+        say(line)
+    for note in comparison.notes:
+        say(f"gpuledger: {note}")
+    _draw(runs, plots, say)
+
+
+def _runs(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> Iterator[Run]:
+    from gpuledger.model.run import SUFFIX
+    from gpuledger.services.api import load
+
+    for name in names:
+        place = folder / f"{name}{SUFFIX}"
+        try:
+            yield load(place)
+        except GpuLedgerError as error:
+            say(f"gpuledger: {name}: left no run: {error.message}")
+
+
+def _draw(runs: Sequence[Run], plots: Path, say: Callable[[str], None]) -> None:
+    """Draw memory and power, where there are readings and matplotlib; say where there are not."""
+    from gpuledger.analyze.samples.series import build_series
+    from gpuledger.errors import EmptyRunError
+    from gpuledger.report.plots.line_plot import Framing, draw_lines
+    from gpuledger.report.plots.plot_style import own_settings, picture_bytes
+
+    drawn: list[Any] = []
+    for metric in ("memory", "power"):
+        place = plots / f"{metric}.png"
+        try:
+            with own_settings():
+                series, _ = build_series(runs, metric, align="first-use")
+                write_whole(place, picture_bytes(draw_lines(series, Framing(metric, "first-use")), place.suffix))
+        except EmptyRunError:
+            continue
+        except UsageError as error:
+            say(f"gpuledger: {error.message}" + (f"; {error.hint}" if error.hint else ""))
+            break
+        drawn.append(place)
+    for place in drawn:
+        click.echo(place, err=True)

@@ -1,0 +1,191 @@
+"""``gpuledger watch``: what the cards do while any command runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuledger.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuledger.cli.record.variants import Reading
+    from gpuledger.services.watching import WatchSettings
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_IDLE_NS = 100_000_000
+"""How often a card is looked at until it is idle."""
+
+
+@click.command(
+    "watch",
+    short_help="Watch the cards while any command runs.",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  gpuledger watch -- ./mem_prof vgg19.pb CUDNN
+  gpuledger watch --variants fft=FFT,cudnn=CUDNN -- ./mem_prof vgg19.pb {variant}""",
+)
+@click.option("--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two readings.")
+@click.option("--gpu", "gpu_text", metavar="LIST", help="Numbers of the cards, such as 0,1.  [default: all]")
+@click.option("--out", metavar="NAME", help="Name of the run, or folder of the variants.  [default: the command's]")
+@click.option("--force", is_flag=True, help="Replace a run of that name.")
+@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Watch a process that runs already.")
+@click.option(
+    "--variants", "variants_text", metavar="NAME=VALUE,…", help="Run once for each; {variant} in the command."
+)
+@click.option("--vary", "vary_texts", multiple=True, metavar="NAME=A,B,…", help="Vary {NAME} in the command as well.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run all variants N times.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def watch_command(
+    interval: str,
+    gpu_text: str | None,
+    out: str | None,
+    force: bool,
+    pid: int | None,
+    variants_text: str | None,
+    vary_texts: tuple[str, ...],
+    repeat: int,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> int | None:
+    """Watch the cards while COMMAND runs: bytes, watts and joules over time, kept as a run.
+
+    The command is not changed; its output, signals and exit status are its own. Without a command and without --pid
+    the cards are watched until Ctrl-C.
+    """
+    from gpuledger.services.watching import WatchSettings, parse_gpus, parse_interval_ns
+
+    settings = WatchSettings(parse_gpus(gpu_text), parse_interval_ns(interval))
+    say = _silent if quiet else _say
+    if variants_text is not None or vary_texts or repeat > 1:
+        if pid is not None or not command:
+            raise UsageError("watch: variants are those of a command", hint="gpuledger watch --variants … -- COMMAND")
+        return _watch_variants(command, variants_text, vary_texts, repeat, out, force, settings, say)
+    if pid is not None and command:
+        raise UsageError("watch: --pid and a command", hint="one or the other")
+    if pid is None and command:
+        _watch_command(command, out, force, settings, say)
+    _watch_until(out, force, settings, pid, say)
+    return None
+
+
+def _watch_command(
+    command: tuple[str, ...], out: str | None, force: bool, settings: WatchSettings, say: Callable[[str], None]
+) -> None:
+    """Watch one command and end as it ended."""
+    from gpuledger.collect.launch.launch import end_like
+    from gpuledger.model.run import choose_directory
+
+    directory = choose_directory(out, force=force, stem=_stem(command[0]))
+    try:
+        status = _watched(command, directory, settings, say, replace=force)
+    except OSError as error:
+        say(f"gpuledger: error: {command[0]}: {error.strerror or error}")
+        sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
+    end_like(status)
+
+
+def _watched(
+    command: tuple[str, ...], directory: Path, settings: WatchSettings, say: Callable[[str], None], *, replace: bool
+) -> int:
+    """Return the command's status after telling where the run is and what it shows."""
+    from gpuledger.services.watching import watch_command as watch
+
+    say(f"gpuledger: watching into {directory}, every {settings.interval_ns / 1e6:g} ms")
+    status = watch(command, directory, settings, say, replace=replace)
+    _tell(directory, say)
+    return status
+
+
+def _watch_until(
+    out: str | None, force: bool, settings: WatchSettings, pid: int | None, say: Callable[[str], None]
+) -> None:
+    """Watch a process, or the cards, until it ends or somebody interrupts."""
+    from gpuledger.cards.sensors import is_alive
+    from gpuledger.model.run import choose_directory
+    from gpuledger.services.watching import watch_until
+
+    if pid is not None and not is_alive(pid):
+        raise UsageError(f"--pid {pid}: no such process")
+    interrupted: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda told, _: interrupted.append(told))
+    directory = choose_directory(out, force=force, stem="watch" if pid is None else f"pid-{pid}")
+    say(f"gpuledger: watching into {directory}, every {settings.interval_ns / 1e6:g} ms, until Ctrl-C")
+    ended = lambda: bool(interrupted) or (pid is not None and not is_alive(pid))  # noqa: E731
+    watch_until(directory, settings, ended, pid, replace=force)
+    _tell(directory, say)
+
+
+def _watch_variants(
+    command: tuple[str, ...],
+    variants_text: str | None,
+    vary_texts: tuple[str, ...],
+    repeat: int,
+    out: str | None,
+    force: bool,
+    settings: WatchSettings,
+    say: Callable[[str], None],
+) -> int:
+    from gpuledger.cards.card_source import open_source
+    from gpuledger.cli.record.variants import Tools, make_variants, parse_variants, parse_vary, watch_variants
+
+    # What cannot be run is refused before a card is asked for.
+    make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
+    source = open_source(None if settings.gpus is None else list(settings.gpus), _IDLE_NS)
+
+    def read_cards() -> list[Reading]:
+        from gpuledger.cli.record.variants import Reading
+
+        found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in source.cards]
+        return [Reading(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
+
+    def watch(words: tuple[str, ...], directory: Path) -> int:
+        try:
+            return _watched(words, directory, settings, say, replace=force)
+        except OSError as error:
+            say(f"gpuledger: error: {words[0]}: {error.strerror or error}")
+            return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+
+    tools = Tools(watch, read_cards, say)
+    try:
+        return watch_variants(command, variants_text, vary_texts, repeat, out=out, force=force, tools=tools)
+    finally:
+        source.close()
+
+
+def _tell(directory: Path, say: Callable[[str], None]) -> None:
+    """Tell what a finished run shows; it is kept whatever happens here."""
+    from gpuledger.analyze.samples.watched import watched
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.watched_text import watched_lines
+    from gpuledger.services.api import load
+    from gpuledger.services.watching import words_of
+
+    try:
+        run = load(directory)
+        for line in watched_lines(run, watched(run), Terminal.of(sys.stderr)):
+            say(line)
+    except Exception as error:
+        say(f"gpuledger: error: {directory}: {words_of(error)}")
+
+
+def _stem(program: str) -> str:
+    return Path(os.path.abspath(program)).stem or "run"
+
+
+def _say(line: str) -> None:
+    with suppress(OSError, ValueError):
+        click.echo(line, err=True)
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""

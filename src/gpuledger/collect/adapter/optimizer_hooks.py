@@ -1,0 +1,142 @@
+"""Hooks before and after every optimizer's step, that can be taken out at any time.
+
+torch keeps such hooks in one dictionary and goes through it while it calls them. To take an entry out at that moment
+ends the program with "OrderedDict mutated during iteration". So a hook that is removed does nothing from then on, and
+leaves the dictionary when nobody goes through it: at once where no optimizer steps, or at its own call where it is the
+last entry, or from a hook of the other kind in the next step. Where several threads train it stays without effect.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch.optim import optimizer as torch_optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from gpuledger.collect.adapter.instrument import Absorbs, absorbs_nothing
+from gpuledger.collect.adapter.other_threads import undisturbed
+
+_Hooks = dict[int, Any]
+_BEFORE: _Hooks = torch_optimizer._global_optimizer_pre_hooks
+_AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
+_STEP_NAME = "wrapper"
+"""Name of torch's function around an optimizer's step, which calls the hooks."""
+
+_running: dict[int, OptimizerHook] = {}
+"""The hook of ours that a thread is in."""
+
+
+class OptimizerHook:
+    """A hook of ours, from its making until :meth:`remove`.
+
+    Args:
+        called: Called with the optimizer.
+        hooks: torch's dictionary that it goes into.
+        absorbs: Takes what is raised in our code, as :meth:`gpuledger.collect.adapter.guard.Guard.absorbs` does.
+    """
+
+    def __init__(self, called: Callable[[Any], None], hooks: _Hooks, absorbs: Absorbs) -> None:
+        self._called: Callable[[Any], None] | None = called
+        self._absorbs = absorbs
+        self._hooks = hooks
+        register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
+        self._remover: OptimizerHook | None = None
+        with undisturbed():
+            self._handle = register(self._run)
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether torch calls no further hook after this one."""
+        return next(reversed(self._hooks), None) == self._handle.id
+
+    def remove(self) -> None:
+        """Do nothing any more, and leave torch's dictionary if nobody goes through it."""
+        self._called = None
+        self._leave_when_safe()
+
+    def _leave_when_safe(self) -> None:
+        """Leave torch's dictionary, or have a last hook of the other kind, which is called later, take this one out."""
+        if not self._left() and self._remover is None and self._may_ask_another():
+            others = _AFTER if self._hooks is _BEFORE else _BEFORE
+            self._remover = OptimizerHook(self._remove_both, others, self._absorbs)
+
+    def _may_ask_another(self) -> bool:
+        """Return whether it is this dictionary that is gone through, and not that of the other kind."""
+        running = _running.get(threading.get_ident())
+        is_this_one = running is not None and running._hooks is self._hooks
+        return is_this_one and threading.active_count() == 1 and _steps_under_way(sys._getframe()) == 1
+
+    def _remove_both(self, _optimizer: Any) -> None:
+        """Take this hook out, called from the one that was put in for it, and that one as well."""
+        remover, self._remover = self._remover, None
+        if remover is not None:
+            self._left()
+            remover._called = None
+            remover._left()
+
+    def _left(self) -> bool:
+        """Leave torch's dictionary where nobody goes through it; return whether it has been left."""
+        with undisturbed() as alone:
+            if alone and self._may_leave():
+                self._handle.remove()
+        return self._handle.id not in self._hooks
+
+    def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """What torch calls."""
+        try:
+            self._call(optimizer)
+        except RecursionError:  # the program is at its limit: not even the frame of what is called fits
+            return
+        except BaseException as error:
+            if not self._absorbs(error):
+                raise
+
+    def _call(self, optimizer: Any) -> None:
+        called, thread = self._called, threading.get_ident()
+        before = _running.get(thread)
+        _running[thread] = self
+        try:
+            if called is not None:
+                called(optimizer)
+            else:
+                self._leave_when_safe()
+        finally:
+            if before is None:
+                del _running[thread]
+            else:
+                _running[thread] = before
+
+    def _may_leave(self) -> bool:
+        """Return whether no thread goes through the dictionary, or this one has come to its end."""
+        here = threading.get_ident()
+        steps = {thread: _steps_under_way(frame) for thread, frame in sys._current_frames().items()}
+        if any(count for thread, count in steps.items() if thread != here):
+            return False
+        running = _running.get(here)
+        if not steps[here] or running is None:
+            return not steps[here]
+        return steps[here] == 1 and (running._hooks is not self._hooks or (running is self and self.is_last))
+
+
+def _steps_under_way(frame: FrameType | None) -> int:
+    """Return how many optimizers step in the thread that is in this frame: one may step inside another."""
+    count = 0
+    while frame is not None:
+        code = frame.f_code
+        count += code.co_name == _STEP_NAME and code.co_filename == torch_optimizer.__file__
+        frame = frame.f_back
+    return count
+
+
+def before_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:
+    """Call ``called(optimizer)`` before every optimizer's step."""
+    return OptimizerHook(called, _BEFORE, absorbs)
+
+
+def after_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:
+    """Call ``called(optimizer)`` after every optimizer's step that did not raise."""
+    return OptimizerHook(called, _AFTER, absorbs)

@@ -1,0 +1,73 @@
+"""Functions of torch's, and of an event loop's, whose calls are observed; each is looked up once.
+
+They are PyTorch's own functions, whoever has put another in their place: a wrapper of the program's calls them, and so
+is seen through. Seen to work with torch 2.11 and torch 2.13.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.collect.adapter.instrument import CannotInstrumentError
+
+_TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+_MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.Module.__call__)
+_BACKWARD: Callable[..., Any] = torch.autograd.backward
+_GRAD: Callable[..., Any] = torch.autograd.grad
+_RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_history
+
+
+def torchs_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch's, from below the wrappers that somebody has put around it.
+
+    Raises:
+        CannotInstrumentError: there is none below.
+    """
+    found: Callable[..., Any] = inspect.unwrap(function)
+    code = getattr(found, "__code__", None)
+    if code is None or not code.co_filename.startswith(_TORCH_FILES):
+        raise CannotInstrumentError(f"{function!r} is no function of PyTorch's")
+    return found
+
+
+def module_call() -> Callable[..., Any]:
+    """Return what runs whenever a module is called."""
+    return torchs_own(_MODULE_CALL)
+
+
+def backward() -> Callable[..., Any]:
+    """Return ``torch.autograd.backward``; its first parameter is ``tensors``."""
+    return torchs_own(_BACKWARD)
+
+
+def grad() -> Callable[..., Any]:
+    """Return ``torch.autograd.grad``; its first parameter is ``outputs``."""
+    return torchs_own(_GRAD)
+
+
+def record_memory_history() -> Callable[..., Any]:
+    """Return ``torch.cuda.memory._record_memory_history``."""
+    return torchs_own(_RECORD_MEMORY_HISTORY)
+
+
+def take_snapshot() -> Callable[..., Any]:
+    """Return ``torch.cuda.memory._snapshot``."""
+    return torchs_own(torch.cuda.memory._snapshot)
+
+
+def set_memory_tags() -> Callable[..., Any] | None:
+    """Return ``torch.cuda.memory._set_memory_metadata``; None in a torch that has none in Python."""
+    function = getattr(torch.cuda.memory, "_set_memory_metadata", None)
+    return None if function is None else torchs_own(function)
+
+
+def is_tracing() -> bool:
+    """Return whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` looks at what runs now."""
+    return bool(torch.compiler.is_compiling() or torch._C._get_tracing_state())

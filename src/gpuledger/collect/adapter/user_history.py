@@ -1,0 +1,45 @@
+"""The program's own memory history goes before ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.instrument import Absorbs, Observation, Observer
+from gpuledger.collect.adapter.torch_entrances import record_memory_history, set_memory_tags, take_snapshot
+
+
+class UserHistory:
+    """Notices when the program uses what ours uses, and lets us end before it does.
+
+    That is a history of its own, or tags of its own on its allocations. A snapshot that it takes meanwhile holds no
+    event of ours.
+    """
+
+    def __init__(self, give_way: Callable[[], None], absorbs: Absorbs) -> None:
+        def enter(*_: Any) -> None:
+            if not torch_private.history_is_ours():
+                give_way()
+
+        def give_way_to_tags(*_: Any) -> None:
+            give_way()
+
+        snapshot = Observer(lambda *_: True, _without_our_events, absorbs=absorbs)
+        self._observations = [
+            Observation(record_memory_history(), Observer(enter, absorbs=absorbs)),
+            Observation(take_snapshot(), snapshot),
+        ]
+        tags = set_memory_tags()
+        if tags is not None:
+            self._observations.append(Observation(tags, Observer(give_way_to_tags, absorbs=absorbs)))
+
+    def remove(self) -> None:
+        """Stop looking."""
+        while self._observations:
+            self._observations.pop().remove()
+
+
+def _without_our_events(_token: bool, snapshot: Any) -> None:
+    for trace in snapshot.get("device_traces", ()):
+        trace.clear()

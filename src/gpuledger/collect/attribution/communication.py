@@ -1,0 +1,108 @@
+"""Buffers of DistributedDataParallel: allocated inside C++, so only the moment tells what they are for.
+
+Buckets are made when a model is wrapped, and once more at the second forward, in the order the gradients came. Both
+moments pass through Python; while they last, the thread's allocations carry a flag.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from gpuledger.collect.adapter.guard import Guard, forget_own_frames
+from gpuledger.collect.adapter.instrument import Observation, Observer
+from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases
+from gpuledger.model.journal.journal import TagFlag
+
+_REBUILD = "_rebuild_buckets"
+
+
+def collectives_backend() -> str | None:
+    """Return what carries the program's collectives, such as ``nccl``; None where no process group was set up."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return str(distributed.get_backend())
+
+
+class CommunicationMarks:
+    """Flags what is allocated while buckets are made, between :meth:`install` and :meth:`remove`."""
+
+    def __init__(self, phases: Phases, guard: Guard) -> None:
+        self._phases = phases
+        self._guard = guard
+        self._observation: Observation | None = None
+        self._replaced: tuple[Any, Any] | None = None
+
+    def install(self) -> None:
+        """Observe both entrances; does nothing in a torch without ``torch.distributed``.
+
+        Raises:
+            CannotInstrumentError: they are not those of a torch that is known.
+        """
+        if not distributed.is_available():
+            return
+        helper = torchs_own(DistributedDataParallel._ddp_init_helper)
+        self._observation = Observation(
+            helper, Observer(self._enter, self._leave, self._fail, absorbs=self._guard.absorbs)
+        )
+        reducer = distributed.Reducer  # type: ignore[attr-defined]  # it is there wherever torch.distributed is
+        theirs = reducer._rebuild_buckets
+        ours = self._wrapped(theirs)
+        self._replaced = (ours, theirs)
+        setattr(reducer, _REBUILD, ours)  # it is written in C++
+
+    def remove(self) -> None:
+        """Take both out, but for a wrapper that somebody else has wrapped in turn."""
+        if self._observation is not None:
+            self._observation.remove()
+            self._observation = None
+        if self._replaced is not None:
+            ours, theirs = self._replaced
+            reducer = distributed.Reducer  # type: ignore[attr-defined]
+            if reducer._rebuild_buckets is ours:
+                setattr(reducer, _REBUILD, theirs)
+            self._replaced = None
+
+    def _enter(self, *_: Any) -> tuple[str] | None:
+        """Flag this thread's allocations; return the token to go back to."""
+        try:
+            state = self._phases.threads
+            before = state.token
+            self._phases.put(state.stack[-1][0] if state.stack else OUTSIDE, int(TagFlag.COMMUNICATION))
+            return (before,)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+            return None
+
+    def _leave(self, before: tuple[str], _result: Any) -> None:
+        try:
+            self._phases.restore(before[0])
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+    def _fail(self, before: tuple[str]) -> None:
+        self._leave(before, None)
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        marks = self
+
+        @functools.wraps(original)
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            before = marks._enter()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                forget_own_frames(error)
+                raise
+            finally:
+                if before is not None:
+                    marks._leave(before, None)
+
+        return marked

@@ -1,0 +1,288 @@
+"""The roster: a number for every module seen, and the names of its parameters and buffers."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    buffers_of,
+    children_of,
+    entries_of,
+    holds_tensors,
+    modules_below,
+    parameter_groups,
+    parameters_of,
+    version_of,
+    without_overrides,
+)
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.model.journal.journal import Part
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
+"""Classes whose only child is the user's model: its children go by the names they have without the wrapper."""
+_WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
+
+
+SCOPES = -2
+"""Stands for the outermost module in the numbers of scopes' names."""
+
+_SHARED = -1
+"""Stands for the thread of what several threads have run."""
+
+
+class HeldTensor:
+    """Where a parameter or buffer is kept; calling it returns the tensor, or None where there is none any more.
+
+    No weak reference to the tensor itself: ``torch.utils.swap_tensors`` refuses tensors that have one.
+    """
+
+    __slots__ = ("_holder", "_key", "_kind")
+
+    def __init__(self, holder: nn.Module | Optimizer, kind: str, key: Any) -> None:
+        self._holder = weakref.ref(holder)
+        self._kind = kind
+        self._key = key
+
+    def __call__(self) -> Any:
+        """Return the tensor."""
+        holder = self._holder()
+        if holder is None:
+            return None
+        if self._kind != IN_GROUPS:
+            held = attributes_of(holder).get(self._kind)
+            return dict.get(held, self._key) if isinstance(held, dict) else dict(entries_of(held)).get(self._key)
+        group, place = self._key
+        try:
+            return parameter_groups(holder)[group][place]  # type: ignore[arg-type]
+        except IndexError:
+            return None
+
+
+IN_GROUPS = "param_groups"
+"""Kind of a tensor that an optimizer updates and no module owns; its key is the group's number and its place there."""
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference that knows whose it is: it is found by identity, and nothing of the program's is hashed."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class Roster:
+    """Numbers modules by identity, holding none of them alive.
+
+    ``module_ids`` maps ``id(module)`` to its number; an entry goes when its module does, so that a reused address is
+    not taken for the module that was there before. ``parameters`` and ``buffers`` list ``(held tensor,
+    name_id, module_id)``, tied ones once. A name's number belongs to one outermost module: two may hold a
+    ``0.weight`` each.
+
+    A module's end is noted by a function written in C, and seen to later: in one of Python's, a signal handler of the
+    program could run, and what it raises would be lost.
+    """
+
+    def __init__(self) -> None:
+        self.module_ids: dict[int, int] = {}
+        self.parameters: list[tuple[HeldTensor, int, int]] = []
+        self.buffers: list[tuple[HeldTensor, int, int]] = []
+        self.called_roots: set[int] = set()
+        self.gone: deque[_Reference] = deque()
+        """Modules that have ended and are still in ``module_ids``; :meth:`forget_gone` takes them out."""
+        self._refs: dict[int, _Reference] = {}
+        self._threads: dict[int, int] = {}
+        self._known_tensors: dict[int, HeldTensor] = {}
+        self._holders: list[weakref.ref[nn.Module]] = []
+        self._name_ids: dict[tuple[int, str], int] = {}
+        self._new_names: list[str] = []
+        self._new_modules: list[dict[str, Any]] = []
+        self._count = 0
+        self._places: list[tuple[str, int]] = []
+        self._passing: dict[tuple[int, str], int] = {}
+        self._roots_with_tensors: set[int] = set()
+
+    def name_id(self, name: str, root_id: int = -1) -> int:
+        """Return the number of a name below an outermost module, given out on first use."""
+        number = self._name_ids.get((root_id, name))
+        if number is None:
+            number = self._name_ids[root_id, name] = len(self._name_ids)
+            self._new_names.append(name)
+        return number
+
+    def note_called(self, module_id: int) -> None:
+        """Note that a module was called as an outermost one, in this thread."""
+        root_id = self._places[module_id][1]
+        self.called_roots.add(root_id)
+        thread = threading.get_ident()
+        if self._threads.setdefault(root_id, thread) != thread:
+            self._threads[root_id] = _SHARED
+
+    def is_of_this_thread(self, module_id: int) -> bool:
+        """Return whether nobody but the calling thread has run a module: no other writes its gradients meanwhile."""
+        return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
+
+    def holds_tensors(self, module_id: int) -> bool:
+        """Return whether a module's outermost one held parameters or buffers when it was met."""
+        return self._places[module_id][1] in self._roots_with_tensors
+
+    def path_of(self, module_id: int) -> str:
+        """Return a module's path below its outermost one."""
+        return self._places[module_id][0]
+
+    def enroll(self, module: nn.Module, *, inside: int = -1) -> int:
+        """Return a module's number, numbering everything below it that has none yet.
+
+        Args:
+            module: An outermost module, or one met inside another that does not hold it as a child (a loss made anew
+                in each forward): those go by their class below the module they were met in, one number for each class.
+            inside: Number of the module it was met in; -1 for an outermost one.
+        """
+        if self.gone:
+            self.forget_gone()
+        known = self.module_ids.get(id(module))
+        if known is not None:
+            return known
+        bare = not (parameters_of(module) or buffers_of(module) or children_of(module))
+        key = (inside, type(module).__name__)
+        if bare and key in self._passing:
+            return self._point(module, self._passing[key])
+        number = self._add_tree(module, inside)
+        if bare:
+            self._passing[key] = number
+        return number
+
+    def _add_tree(self, top: nn.Module, inside: int) -> int:
+        """Number ``top`` and everything below it, and take in its parameters and buffers."""
+        first = self._count
+        root_id = self._places[inside][1] if inside >= 0 else first
+        prefix = f"{self._places[inside][0]}.{type(top).__name__}".lstrip(".") if inside >= 0 else ""
+        found = list(_named(top))
+        for parent, plain, module in found:
+            if id(module) not in self.module_ids:
+                above = inside if parent is None else self.module_ids[id(parent)]
+                self._add(module, _below(prefix, plain), above, root_id)
+        for _, plain, module in found:
+            self._add_tensors(_below(prefix, plain), module, root_id)
+        if holds_tensors(top):
+            self._roots_with_tensors.add(root_id)
+        return first
+
+    def _add(self, module: nn.Module, path: str, parent: int, root_id: int) -> int:
+        number = self._count
+        self._count += 1
+        self._places.append((path, root_id))
+        self._point(module, number)
+        self._new_modules.append(
+            {
+                "path": path,
+                "class_name": type(module).__name__,
+                "parent": parent,
+                "root": root_id,
+                "parameters": len(parameters_of(module)),
+                "compiled": type(module).__name__ == "OptimizedModule"
+                or attributes_of(module).get("_compiled_call_impl") is not None,
+            }
+        )
+        return number
+
+    def _point(self, module: nn.Module, number: int) -> int:
+        key = id(module)
+        self.module_ids[key] = number
+        reference = self._refs[key] = _Reference(module, self.gone.append)
+        reference.key = key
+        return number
+
+    def forget_gone(self) -> None:
+        """Take out the modules that have ended; a new one may have the address of an old one."""
+        while self.gone:
+            reference = self.gone.popleft()
+            if self._refs.get(reference.key) is reference:
+                del self._refs[reference.key], self.module_ids[reference.key]
+
+    def _add_tensors(self, path: str, module: nn.Module, root_id: int) -> None:
+        owner = self.module_ids[id(module)]
+        own = ((self.parameters, "_parameters", parameters_of), (self.buffers, "_buffers", buffers_of))
+        for kept, kind, held_by in own:
+            for name, tensor in held_by(module):
+                if self.is_known(tensor):
+                    continue
+                held = self._known_tensors[id(tensor)] = HeldTensor(module, kind, name)
+                kept.append((held, self.name_id(_below(path, name), root_id), owner))
+        if parameters_of(module):
+            self._holders.append(weakref.ref(module))
+
+    def add_loose_parameters(self, optimizer: Optimizer) -> None:
+        """Take in the tensors that an optimizer updates and no module owns."""
+        for group_number, group in enumerate(parameter_groups(optimizer)):
+            for place, tensor in enumerate(group):
+                if not self.is_known(tensor):
+                    held = self._known_tensors[id(tensor)] = HeldTensor(optimizer, IN_GROUPS, (group_number, place))
+                    self.parameters.append((held, self.name_id(f"{IN_GROUPS}.{group_number}.{place}"), -1))
+
+    def is_known(self, tensor: Any) -> bool:
+        """Return whether a tensor is a parameter or buffer met before."""
+        known = self._known_tensors.get(id(tensor))
+        return known is not None and known() is tensor
+
+    def enroll_alive(self, living: Living) -> list[Optimizer]:
+        """Enroll every module with parameters or buffers that is alive and was not seen yet (an EMA copy, a teacher).
+
+        Returns:
+            The optimizers that are alive.
+        """
+        modules = living.modules()
+        self.forget_gone()
+        optimizers = [thing for thing in modules if issubclass(type(thing), Optimizer)]
+        found = [
+            thing
+            for thing in modules
+            if issubclass(type(thing), nn.Module)
+            and id(thing) not in self.module_ids
+            and "_parameters" in attributes_of(thing)
+            and not torch_private.is_compilers_own(thing)
+        ]
+        inner = {id(child) for module in found for _, child in children_of(module)}
+        for module in found:
+            if id(module) not in inner and holds_tensors(module):
+                self.enroll(module)
+        return optimizers
+
+    def weights_version(self) -> int:
+        """Return a number that changes with every update of a parameter in place."""
+        with without_overrides():
+            return sum(
+                version_of(weight)
+                for reference in self._holders
+                if (module := reference()) is not None
+                for _, weight in parameters_of(module)
+            )
+
+    def drain(self, part: Part) -> None:
+        """Move what is new since the last drain into ``part``."""
+        part.names += self._new_names
+        part.modules += self._new_modules
+        part.facts["called_roots"] = sorted(self.called_roots)
+        self._new_names, self._new_modules = [], []
+
+
+def _named(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
+    """Yield each module from ``top`` down, after its parent and its path without the pieces that wrappers put in."""
+    plain_paths: dict[int, str] = {}
+    for parent, name, module in modules_below(top):
+        plain = "" if parent is None else plain_paths[id(parent)]
+        if parent is not None and not (type(parent).__name__ in _WRAPPERS and name in _WRAPPED_NAMES):
+            plain = _below(plain, name)
+        plain_paths[id(module)] = plain
+        yield parent, plain, module
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

@@ -1,0 +1,380 @@
+"""Modules: who is at work, in forward and in backward.
+
+``nn.Module.__call__`` is observed once, for all modules (:mod:`..adapter.instrument`). Hooks on each module
+would break ``torch.save``, ``torch.jit.script``, ``deepcopy`` and whole-graph compiles, and cost four times as much.
+
+In backward a hook before a graph node names the module that made the node. Three nodes are enough per module call: its
+output's (claimed by the innermost module that made it), its inputs' where they were made by the parent's own code, and,
+where the parent made nodes that nobody can reach from an input, the first node inside the module, after which the
+parent is at work again. Autograd's sequence numbers tell which case holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.collect.adapter import torch_entrances, torch_private
+from gpuledger.collect.adapter.guard import Guard, do_all
+from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
+from gpuledger.collect.attribution.communication import CommunicationMarks
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
+from gpuledger.collect.attribution.scope_tracker import ScopeTracker
+from gpuledger.collect.attribution.tags import suffix
+from gpuledger.model.accounts import Phase
+
+_Call = tuple[int, int, str, int, bool, bool, int]
+"""A module call under way: modules around it, its own, token before it, sequence number at its start, outermost,
+hidden, stack."""
+
+_Backward = tuple[Phase, str, str, bool]
+"""A backward pass under way: phase, token and scope to go back to, and whether it is a whole one."""
+
+_FIRST_NODE_SEARCH = 64
+"""Nodes looked at for a module's first one; a larger module keeps its own name for what follows it."""
+
+
+RESULT_LEVELS = 2
+"""How deep a module's result is looked into for tensors."""
+
+
+class ModuleTracker:
+    """Observes ``nn.Module.__call__`` and the two entrances to autograd while it is installed.
+
+    Args:
+        phases: Where the program is.
+        roster: Numbers for modules.
+        on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
+        on_outermost_end: Called with ``module_id`` when it is left.
+        on_backward_end: Called after each whole backward pass.
+        guard: Takes what is raised in our code.
+    """
+
+    def __init__(
+        self,
+        phases: Phases,
+        roster: Roster,
+        *,
+        on_outermost: Callable[[int, Any, Any], None],
+        on_outermost_end: Callable[[int], None],
+        on_backward_end: Callable[[], None],
+        guard: Guard,
+    ) -> None:
+        self.phases = phases
+        self.roster = roster
+        self.active = False
+        self.intern_stack: Callable[[Any], int] | None = None
+        self._on_outermost = on_outermost
+        self._on_outermost_end = on_outermost_end
+        self._on_backward_end = on_backward_end
+        self._guard = guard
+        self._sequence = torch_private.sequence_reader()
+        self._set_token = phases.recorder.set_token
+        self._module_ids = roster.module_ids
+        self._gone = roster.gone
+        self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
+        self._suffixes: dict[int, str] = {}
+        self._observations: list[Observation] = []
+        self._scopes = ScopeTracker(phases, roster, guard)
+        self._communication = CommunicationMarks(phases, guard)
+
+    # -- installing ---------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Observe the entrances.
+
+        Raises:
+            CannotInstrumentError: they are not those of a torch that is known.
+        """
+        if self.active:
+            return
+        self.active = True
+        self._scopes.install()
+        self._communication.install()
+        absorbs = self._guard.absorbs
+        backward = Observer(self._enter_backward, self._leave_backward, self._fail_backward, absorbs=absorbs)
+        grad = Observer(self._enter_grad, self._leave_backward, self._fail_backward, absorbs=absorbs)
+        for function, observer in (
+            (torch_entrances.module_call(), Observer(self._enter, self._leave, self._fail, absorbs=absorbs)),
+            (torch_entrances.backward(), backward),
+            (torch_entrances.grad(), grad),
+        ):
+            self._observations.append(Observation(function, observer))
+
+    def remove(self) -> None:
+        """Take the observers out; calls under way end without them."""
+        self.active = False
+        self._hooks.clear()
+        do_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """Note that a module begins; return what :meth:`_leave` needs, None where nothing is noted.
+
+        Everything it needs is at hand: it is the hot path.
+        """
+        if not self.active or torch.compiler._is_compiling_flag:
+            return None
+        stack = self.phases.local.state.stack
+        depth = len(stack)
+        try:
+            return self._entered(module, args, kwargs, depth)
+        except RecursionError:  # the program is at its limit, and goes on without us
+            self._guard.lacked_room = True
+            del stack[depth:]
+            return None
+        except BaseException as error:
+            del stack[depth:]
+            if not self._guard.absorbs(error):
+                raise
+            return None
+
+    def _entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Call:
+        phases = self.phases
+        state = phases.local.state
+        stack = state.stack
+        if self._gone:
+            self.roster.forget_gone()
+        module_id = self._module_ids.get(id(module), -1)
+        if module_id < 0:
+            module_id = self.roster.enroll(module, inside=stack[-1][0] if stack else -1)
+        start = self._sequence()
+        outermost = hidden = False
+        if stack:
+            hidden = self._claim_inputs(state, args, kwargs, start)
+        elif phases.phase != Phase.BACKWARD:
+            outermost = True
+            self._enter_outermost(module_id, args, kwargs)
+        stack_id = -1 if self.intern_stack is None else self._call_stack_id()
+        call = (depth, module_id, state.token, start, outermost, hidden, stack_id)
+        stack.append([module_id, start])
+        if phases.phase == Phase.BACKWARD:
+            phases.put(module_id, phases.flags_now())
+        else:
+            token = phases.prefix + self._suffix_of(module_id)
+            state.token = token
+            self._set_token(token + state.scope)
+        return call
+
+    def _suffix_of(self, module_id: int) -> str:
+        known = self._suffixes.get(module_id)
+        if known is None:
+            known = self._suffixes[module_id] = suffix(module_id)
+        return known
+
+    def _enter_outermost(self, module_id: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.phases.change(Phase.FORWARD if torch.is_grad_enabled() else Phase.EVALUATION)
+        self._on_outermost(module_id, args, kwargs)
+
+    def _fail(self, call: _Call) -> None:
+        """Note that a module has raised."""
+        self._leave(call, None)
+
+    def _leave(self, call: _Call, result: Any) -> None:
+        """Note that a module has ended; ``result`` is None where it raised."""
+        try:
+            depth, module_id, token, start, outermost, _, _ = call
+            state = self.phases.local.state
+            stack = state.stack
+            if len(stack) <= depth:
+                return
+            del stack[depth:]  # more than its own, where there was no room to note that others have ended
+            if not self.active:
+                return
+            if outermost:
+                self.phases.put(OUTSIDE)
+            else:
+                state.token = token
+                self._set_token(token + state.scope)
+            end = self._sequence()
+            if stack:
+                stack[-1][1] = end
+            if end > start and result is not None:
+                self._claim_outputs(state, call, end, result)
+            if outermost:
+                if self.phases.phase == Phase.EVALUATION:
+                    self.phases.change(Phase.BETWEEN)
+                self._on_outermost_end(module_id)
+        except RecursionError:
+            self._guard.lacked_room = True
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+    def _call_stack_id(self) -> int:
+        """Return the number of the stack below the observed function."""
+        return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(3).f_back)
+
+    # -- backward -----------------------------------------------------------------------------------------------
+
+    def _claim_inputs(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> bool:
+        """Claim the nodes of inputs for the parent; return whether it has made a later node that no input leads to."""
+        parent_id, done = state.stack[-1]
+        claimed = state.claimed
+        reached = start <= done
+        with without_overrides():
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                node = grad_fn_of(value) if is_tensor(value) else None
+                if node is None:
+                    continue
+                number = node._sequence_nr()
+                if number == start - 1:
+                    reached = True
+                if number not in claimed:
+                    self._claim(state, node, number, parent_id, -1)
+        return not reached
+
+    def _claim_outputs(self, state: ThreadState, call: _Call, end: int, result: Any) -> None:
+        """Claim the nodes of a module's outputs that nobody inside it has claimed."""
+        _, module_id, _, start, _, hidden, stack_id = call
+        claimed = state.claimed
+        with without_overrides():
+            for tensor in tensors_in(result, RESULT_LEVELS):
+                node = grad_fn_of(tensor)
+                if node is None:
+                    continue
+                number = node._sequence_nr()
+                if number >= start and number not in claimed:
+                    self._claim(state, node, number, module_id, stack_id)
+                if hidden:
+                    hidden = False
+                    self._give_back(node, start, end, state.stack)
+
+    def _claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
+        """Have a node say its module before it runs, and where there are scopes its own: registering takes longest."""
+        state.claimed.add(number)
+        hook = self._hook(module_id, stack_id)
+        if self._scopes.used:
+            state.scope_claimed.add(number)
+            hook = partial(self._say_scope, state, number, hook)
+        node.register_prehook(hook)
+
+    def _say_scope(self, made_in: ThreadState, number: int, say_module: Callable[[Any], None], gradients: Any) -> None:
+        """Put the scope that was found for a node on the thread that runs it, then its module."""
+        try:
+            piece = made_in.scoped_nodes.get(number)
+            if piece is not None:
+                self.phases.local.state.scope = piece
+                made_in.scope_awaited.discard(number)
+            say_module(gradients)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+    def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
+        """After the module's first node has run backward, the parent is at work: it made the node before that one."""
+        first = _first_node(node, start, end)
+        if first is not None and stack:
+            back = self._hook(stack[-1][0], -1)
+            first.register_hook(lambda _inputs, _outputs: back(None))
+
+    def _hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
+        """Return the hook that puts a module's tag on the thread that runs its backward; one for each module."""
+        key = (module_id, stack_id)
+        hook = self._hooks.get(key)
+        if hook is None:
+            hook = self._hooks[key] = self._make_hook(module_id, stack_id)
+        return hook
+
+    def _make_hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
+        phases, set_token, tracker = self.phases, self._set_token, self
+        local, mine = phases.local, suffix(module_id, 0, stack_id)
+
+        def at_work(_gradients: Any) -> None:
+            try:
+                if tracker.active:
+                    state = local.state
+                    token = phases.prefix + mine
+                    state.token = token
+                    set_token(token + state.scope)
+            except BaseException as error:
+                if not tracker._guard.absorbs(error):
+                    raise
+
+        return at_work
+
+    def _enter_backward(self, tensors: Any, *_: Any) -> _Backward | None:
+        """Note that ``torch.autograd.backward`` begins; return what to go back to."""
+        return self._begin_backward(tensors, whole=True)
+
+    def _enter_grad(self, outputs: Any, *_: Any) -> _Backward | None:
+        """Note that ``torch.autograd.grad`` begins; return what to go back to."""
+        return self._begin_backward(outputs, whole=False)
+
+    def _begin_backward(self, roots: Any, *, whole: bool) -> _Backward | None:
+        if not self.active or torch.compiler._is_compiling_flag:
+            return None
+        phases = self.phases
+        state = phases.threads
+        before = (phases.phase, state.token, state.scope, whole)
+        try:
+            if phases.phase != Phase.BACKWARD:
+                phases.change(Phase.BACKWARD)
+                phases.put(OUTSIDE, 0, self._call_stack_id())
+            with without_overrides():
+                nodes = [node for root in tensors_in(roots, RESULT_LEVELS) if (node := grad_fn_of(root)) is not None]
+                for node in nodes:
+                    number = node._sequence_nr()
+                    if number not in state.claimed:
+                        self._claim(state, node, number, OUTSIDE, self._call_stack_id())
+            self._scopes.before_backward(nodes, outermost=before[0] != Phase.BACKWARD)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                phases.phase = before[0]
+                raise
+            return None
+        return before
+
+    def _fail_backward(self, before: _Backward) -> None:
+        """Note that a backward pass has raised."""
+        self._leave_backward(before, None)
+
+    def _leave_backward(self, before: _Backward, _result: Any) -> None:
+        """Note that a backward pass has ended."""
+        phase, token, scope, whole = before
+        try:
+            self.phases.threads.scope = scope
+            if not self.active:
+                return
+            if phase == Phase.BACKWARD:
+                self.phases.restore(token)
+                return
+            self._scopes.after_backward(whole=whole)
+            if whole:
+                self._on_backward_end()
+                self.phases.threads.claimed.clear()
+                self.phases.threads.scope_claimed.clear()
+            self.phases.after_backward(phase, whole=whole)
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+
+def _first_node(node: Any, start: int, end: int) -> Any:
+    """Return the node with the lowest sequence number from ``start`` up to ``end`` that ``node`` leads to.
+
+    None where the search was given up. Gradient accumulators have the highest number there is, so they are passed by.
+    """
+    best, best_number = None, end
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting and len(seen) < _FIRST_NODE_SEARCH:
+        current = waiting.pop()
+        number = current._sequence_nr()
+        if not start <= number < end or number in seen:
+            continue
+        if number == start:
+            return current
+        seen.add(number)
+        if number < best_number:
+            best, best_number = current, number
+        waiting += [following for following, _ in current.next_functions if following is not None]
+    return best if not waiting else None

@@ -1,0 +1,70 @@
+"""Python stacks, each kept once."""
+
+from __future__ import annotations
+
+import os
+from types import CodeType, FrameType
+
+import gpuledger
+from gpuledger.model.journal.journal import Part
+
+MAX_FRAMES = 32
+_OURS = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
+
+Frames = tuple[tuple[str, int, str], ...]
+
+
+class StackBook:
+    """Numbers stacks; frames are ``(file, line, function)``, innermost first, gpuledger's own left out."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Frames, int] = {}
+        self._new: list[Frames] = []
+        self._written = 0
+        self._seen: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
+        """By identity of the code objects and place in them; the objects are kept, so that no identity is reused."""
+
+    def intern(self, frames: Frames) -> int:
+        """Return the number of a stack; -1 for one without frames of the program."""
+        known = self._ids.get(frames)
+        if known is not None:
+            return known
+        kept = tuple(frame for frame in frames if not frame[0].startswith(_OURS))[:MAX_FRAMES]
+        if not kept:
+            return -1
+        number = self._ids.get(kept)
+        if number is None:
+            number = self._ids[kept] = len(self._new) + self._written
+            self._new.append(kept)
+        self._ids[frames] = number
+        return number
+
+    def intern_frame(self, frame: FrameType | None) -> int:
+        """Return the number of the stack that begins at ``frame``."""
+        codes: list[CodeType] = []
+        places: list[int] = []
+        at = frame
+        while at is not None and len(codes) < 2 * MAX_FRAMES:
+            codes.append(at.f_code)
+            places.append(at.f_lasti)
+            at = at.f_back
+        key = (*map(id, codes), *places)
+        known = self._seen.get(key)
+        if known is None:
+            known = self._seen[key] = (self.intern(_frames_from(frame, len(codes))), codes)
+        return known[0]
+
+    def drain(self, part: Part) -> None:
+        """Move the stacks that are new since the last drain into ``part``."""
+        new, self._new = self._new, []
+        self._written += len(new)
+        part.stacks += [list(frames) for frames in new]
+
+
+def _frames_from(frame: FrameType | None, count: int) -> Frames:
+    """Return ``count`` frames from ``frame`` outwards."""
+    frames: list[tuple[str, int, str]] = []
+    while frame is not None and len(frames) < count:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(frames)

@@ -1,0 +1,81 @@
+"""Tags: what was going on when a block was allocated, as short texts that every allocation carries.
+
+A token is put together from short pieces: the visit (one stay in one phase of one step), the module, and the scope
+where there is one. Nothing is looked up or written down for it while the program runs; its number in the journal is
+given when the events are drained.
+"""
+
+from __future__ import annotations
+
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import Part
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SCOPE_MARK = "~"
+_COLUMNS = ("tag_id", "step", "phase", "visit", "module_id", "scope_id", "stack_id", "flags")
+
+
+def base36(number: int) -> str:
+    """Return a number that is not negative in base 36: a token of 15 characters stays inline in the allocator."""
+    digits = ""
+    while True:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+        if not number:
+            return digits
+
+
+def suffix(module_id: int, flags: int = 0, stack_id: int = -1) -> str:
+    """Return the part of a token that does not change from visit to visit. -1 stands for none."""
+    plain = f".{base36(module_id + 1)}"
+    return plain if not flags and stack_id < 0 else f"{plain}.{base36(flags)}.{base36(stack_id + 1)}"
+
+
+def scope_piece(name_id: int) -> str:
+    """Return the last part of a token inside a scope."""
+    return f"{_SCOPE_MARK}{base36(name_id + 1)}"
+
+
+class TagBook:
+    """Knows what each visit was, and gives tokens their numbers when they are drained."""
+
+    def __init__(self) -> None:
+        self._visits: list[tuple[int, int]] = []
+        self._numbers: dict[str, int] = {}
+        self._rows: list[tuple[int, ...]] = []
+        self._next = 0
+
+    def begin_visit(self, step: int, phase: Phase) -> str:
+        """Return the part of a token that stands for a new visit."""
+        self._visits.append((step, int(phase)))
+        return base36(len(self._visits) - 1)
+
+    def number(self, token: str) -> int:
+        """Return a token's number in the journal; -1 for no token, or for a text that is the program's own."""
+        known = self._numbers.get(token)
+        if known is None:
+            known = self._numbers[token] = self._write_down(token)
+        return known
+
+    def _write_down(self, token: str) -> int:
+        plain, mark, scope = token.partition(_SCOPE_MARK)
+        pieces = plain.split(".")
+        known = (*pieces, scope) if mark else pieces
+        if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in known):
+            return -1
+        visit, module_id, flags, stack_id = (int(piece, 36) for piece in (*pieces, "0", "0")[:4])
+        if visit >= len(self._visits):
+            return -1
+        number = self._next
+        self._next += 1
+        self._rows.append(
+            (number, *self._visits[visit], visit, module_id - 1, int(scope or "0", 36) - 1, stack_id - 1, flags)
+        )
+        return number
+
+    def drain(self, part: Part) -> None:
+        """Move the tags numbered since the last drain into ``part``."""
+        rows, self._rows = self._rows, []
+        self._numbers.clear()
+        if rows:
+            part.add("tags", **dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)))

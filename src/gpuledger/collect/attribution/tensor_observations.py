@@ -1,0 +1,160 @@
+"""Whose storage is it: sightings of weights, buffers, gradients, optimizer state and inputs by address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.other_threads import others_run_backward, undisturbed
+from gpuledger.collect.adapter.program_objects import (
+    device_of,
+    grad_of,
+    is_leaf,
+    layout_of,
+    local_part,
+    parameter_groups,
+    state_of,
+    storage_of,
+    tensors_in,
+    without_overrides,
+)
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.model.accounts import Identity
+from gpuledger.model.journal.journal import Part
+
+Place = tuple[int, int]
+
+
+def storage_place(tensor: Any) -> Place | None:
+    """Return ``(device_idx, address)`` of a tensor's storage; None where it has none of its own (sparse, meta)."""
+    local = local_part(tensor)
+    if layout_of(local) is not torch.strided:
+        return None
+    device = device_of(local)
+    if device.type not in ("cuda", "cpu"):
+        return None
+    try:
+        storage = storage_of(local)
+        address = storage.data_ptr() if storage.device.type != "meta" else 0  # a fake one would warn the program
+    except (RuntimeError, NotImplementedError):  # functional and wrapper tensors say no
+        return None
+    return (-1 if device.index is None else device.index, address) if address else None
+
+
+class Sightings:
+    """Collects sightings and stamps each with the allocator's counts, which place it among the events."""
+
+    def __init__(self, roster: Roster, counts: Callable[[], dict[int, tuple[int, int]]]) -> None:
+        self.roster = roster
+        self.place_of: Callable[[Any], Place | None] = storage_place
+        """Tells where a tensor's storage is; a virtual card has its own answer."""
+        self._counts = counts
+        self._rows: list[tuple[int, int, int, int, int, int, int]] = []
+        self._last: dict[tuple[int, int, int], int] = {}
+        self._state_sizes: dict[int, int] = {}
+        self._weights_seen = 0
+        self._updated: dict[int, int] = {}
+
+    def see_weights(self) -> None:
+        """Note where parameters and buffers are; one that has not moved is not noted again."""
+        seen = [
+            (Identity.WEIGHT, number, name_id, module_id, reference())
+            for number, (reference, name_id, module_id) in enumerate(self.roster.parameters)
+        ]
+        seen += [
+            (Identity.BUFFER, number, name_id, module_id, reference())
+            for number, (reference, name_id, module_id) in enumerate(self.roster.buffers)
+        ]
+        self._note(
+            (kind, name_id, module_id, tensor, (kind, number, 0)) for kind, number, name_id, module_id, tensor in seen
+        )
+
+    def see_new_weights(self) -> None:
+        """Note where parameters and buffers are, when some have joined since the last time."""
+        count = len(self.roster.parameters) + len(self.roster.buffers)
+        if count != self._weights_seen:
+            self._weights_seen = count
+            self.see_weights()
+
+    def see_gradients(self, *, of: Any = None) -> None:
+        """Note where the gradients are now: of all parameters, or of those that one optimizer updates.
+
+        While another thread is in a backward pass, only those of modules that this thread alone has called are looked
+        at: autograd puts gradients into place without Python's lock, and to read one at that moment ends the process.
+        An optimizer that steps inside backward is about to read its own.
+        """
+        with undisturbed() as nobody_else:
+            inside_own = of is not None and torch_private.is_in_backward()
+            alone = nobody_else and (inside_own or not others_run_backward())
+            mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
+            self._note(
+                (Identity.GRADIENT, name_id, module_id, grad_of(parameter), None)
+                for reference, name_id, module_id in self.roster.parameters
+                if (alone or self.roster.is_of_this_thread(module_id))
+                and (parameter := reference()) is not None
+                and (mine is None or id(parameter) in mine)
+                and is_leaf(parameter)
+            )
+
+    def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
+        """Note where an optimizer's state is, when it has grown since the last time or ``again`` is asked for."""
+        state = state_of(optimizer)
+        if not again and self._state_sizes.get(id(optimizer)) == len(state):
+            return
+        self._state_sizes[id(optimizer)] = len(state)
+        owners = {id(p): (n, m) for r, n, m in self.roster.parameters if (p := r()) is not None}
+        self._note(
+            (Identity.OPTIMIZER_STATE, *owners.get(id(parameter), (-1, -1)), tensor, None)
+            for parameter, values in state
+            for tensor in tensors_in(values)
+        )
+
+    def knows(self, optimizer: Any) -> bool:
+        """Return whether everything an optimizer updates was met before."""
+        parameters = [parameter for group in parameter_groups(optimizer) for parameter in group]
+        if self._updated.get(id(optimizer)) == len(parameters):
+            return True
+        self._updated[id(optimizer)] = len(parameters)
+        return all(self.roster.is_known(parameter) for parameter in parameters)
+
+    def see_loose_parameters(self, optimizer: Any) -> None:
+        """Take in parameters that no module owns, and note where they and their gradients are."""
+        self.roster.add_loose_parameters(optimizer)
+        self.see_new_weights()
+        self.see_gradients(of=optimizer)
+
+    def see_inputs(self, module_id: int, *arguments: Any) -> None:
+        """Note the tensors an outermost module was called with."""
+        self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in tensors_in(arguments))
+
+    def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
+        with without_overrides(), torch._C._DisableTorchDispatch():
+            self._note_places(seen)
+
+    def _note_places(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
+        counts = self._counts()
+        dense = ((*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor))
+        for kind, name_id, module_id, tensor, key in dense:
+            place = self.place_of(tensor)
+            if place is None or place[0] not in counts:
+                continue
+            if key is not None:
+                if self._last.get(key) == place[1]:
+                    continue
+                self._last[key] = place[1]
+            self._rows.append((*place, int(kind), name_id, module_id, *counts[place[0]]))
+
+    def drain(self, part: Part) -> None:
+        """Move the sightings since the last drain into ``part``."""
+        rows, self._rows = self._rows, []
+        if rows:
+            names = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
+            part.add("identities", **dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+def _dense(tensor: Any) -> tuple[Any, ...]:
+    """Return a tensor, or the two that a sparse one (an embedding's gradient) is made of."""
+    return (tensor._indices(), tensor._values()) if layout_of(tensor) is torch.sparse_coo else (tensor,)

@@ -1,0 +1,5 @@
+"""``python -m gpuledger.collect.launch.bootstrap`` prints the directory to put on PYTHONPATH."""
+
+from gpuledger.collect.launch.bootstrap import bootstrap_directory
+
+print(bootstrap_directory())

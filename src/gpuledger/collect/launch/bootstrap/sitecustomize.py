@@ -1,0 +1,160 @@
+"""Loaded by Python's own start-up in every process below ``gpuledger run``, before the program's first line.
+
+Standard library only, in a syntax that old Pythons parse: any Python can be below a recorded command. It waits for
+the program to import torch, takes itself off ``sys.path`` and makes room for the sitecustomize it stands in front of,
+so that the program finds the interpreter as it would without it.
+
+What Python's options change: ``-S`` loads no site module and ``-I`` and ``-E`` ignore PYTHONPATH, so such a process
+is not recorded. ``usercustomize`` and ``.pth`` files are not touched: the first comes after this file, the
+others before.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _step_aside():
+    """Load the sitecustomize this one stands in front of; without one, end as if there were none.
+
+    Raises:
+        ImportError: there is none. Python's start-up expects this and goes on.
+    """
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    sys.path_importer_cache.pop(_HERE, None)
+    sys.modules.pop("sitecustomize", None)
+    __import__("sitecustomize")
+
+
+def _is_launched_run(place):
+    """Tell whether a run is the one that this process was started for: another may have replaced it since."""
+    run_id, _, launched = os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")
+    if not run_id or launched != place:
+        return True
+    with open(os.path.join(place, "manifest.json")) as stream:
+        return run_id in stream.read()
+
+
+def _leave_note(text):
+    """Tell the run why this process is not in it."""
+    try:
+        if not _is_launched_run(os.environ["GPULEDGER_RUN"]):
+            return
+        directory = os.path.join(os.environ["GPULEDGER_RUN"], "notes")
+        if not os.path.isdir(directory):
+            os.makedirs(directory)
+        with open(os.path.join(directory, "%d.txt" % os.getpid()), "a") as stream:
+            stream.write(text + "\n")
+    except (OSError, KeyError, ValueError):
+        return  # the run's directory is gone or full, or the variable is: the program matters more
+
+
+def _is_hidden():
+    """Tell whether the program has a module of our name: it would be taken for ours, or ours for it."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+    if "gpuledger" in sys.modules:
+        found = getattr(sys.modules["gpuledger"], "__file__", None)
+    else:
+        from importlib.machinery import PathFinder
+
+        found = getattr(PathFinder.find_spec("gpuledger"), "origin", None)
+    return found is not None and os.path.dirname(os.path.abspath(found)) != package
+
+
+def _start():
+    if _is_hidden():
+        _leave_note("%s was left alone: the program has a module called gpuledger" % sys.executable)
+        return
+    try:
+        from gpuledger.collect.session.session import start_from_environment
+    except Exception as error:
+        _leave_note("%s was left alone: %s: %s" % (sys.executable, type(error).__name__, error))
+        return
+    try:
+        start_from_environment()
+        if os.environ.get("GPULEDGER_LISTEN"):
+            from gpuledger.collect.session.on_demand import listen_from_environment
+
+            listen_from_environment()
+    except Exception as error:
+        _leave_note("Recording could not start: %s: %s" % (type(error).__name__, error))
+
+
+def _place_run():
+    """Make the run's place absolute, for processes below that start elsewhere."""
+    place = os.path.abspath(os.environ["GPULEDGER_RUN"])
+    if os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")[2] == place:
+        return  # the launcher's own: it may be where a link leads, under any name
+    os.environ["GPULEDGER_RUN"] = place if place.endswith(".ledger") else place + ".ledger"
+
+
+_EXEC_MODULE = """
+def make_exec_module(watch, loader, execute):
+    def exec_module(module):
+        watch.put_back(loader, execute)
+        execute(module)
+        watch.torch_is_loaded()
+    return exec_module
+"""
+"""Compiled under the name of Python's own import machinery, whose frames Python takes out of the program's tracebacks:
+those of an import that fails look as they would without us."""
+
+
+def _make_exec_module(*arguments):
+    names = {"__name__": __name__}
+    exec(compile(_EXEC_MODULE, "<frozen importlib._bootstrap_external>", "exec"), names)  # noqa: S102 - our own text
+    return names["make_exec_module"](*arguments)  # type: ignore[operator] # put there by what was just run
+
+
+class _TorchWatch(object):
+    """A finder that answers for torch alone, and asks those after it what to answer."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Return torch's own spec, its loader set to call us when torch has been imported."""
+        if name != "torch":
+            self._look_for_torch()
+            return None
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                self._prepare(spec)
+                return spec
+        return None
+
+    def _look_for_torch(self):
+        """Begin where torch was loaded past this finder: by one of the program's that stands before it."""
+        torch = sys.modules.get("torch")
+        loading = getattr(getattr(torch, "__spec__", None), "_initializing", True)
+        if torch is not None and not loading:
+            self.torch_is_loaded()
+
+    def _prepare(self, spec):
+        execute = getattr(spec.loader, "exec_module", None)
+        if execute is None:
+            return
+        try:
+            spec.loader.exec_module = _make_exec_module(self, spec.loader, execute)
+        except AttributeError:
+            _leave_note("torch's loader cannot be watched: nothing was recorded")
+
+    def put_back(self, loader, execute):
+        """Give a loader its own function back."""
+        try:
+            del loader.exec_module
+        except AttributeError:
+            loader.exec_module = execute
+
+    def torch_is_loaded(self):
+        """Begin to record, once."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            _start()
+
+
+if os.environ.get("GPULEDGER_RUN") and sys.version_info >= (3, 5):  # before: other finders, and no torch
+    _place_run()
+    sys.meta_path.insert(0, _TorchWatch())
+_step_aside()

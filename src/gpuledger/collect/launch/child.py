@@ -1,0 +1,77 @@
+"""Starts the program: a child that finds everything as if the user's shell had started it.
+
+``posix_spawn`` cannot ask the kernel to end the child when the launcher dies, so the child is forked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from typing import NoReturn
+
+from gpuledger.processes.parent_death import dying_with
+
+_SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals Python ignores from its start; a child would inherit that."""
+
+
+def start_child(
+    command: Sequence[str], environment: Mapping[str, str], mask: Collection[int], ignored: Collection[int] = ()
+) -> int:
+    """Return the process id of ``command`` once it has been executed. It is killed when the calling thread dies.
+
+    Args:
+        command: The program, looked up in PATH, and its arguments.
+        environment: All of its environment.
+        mask: The signals that it starts with blocked. The caller blocks those that it waits for.
+        ignored: The signals that it starts with ignored, beside those that this process ignores.
+
+    Raises:
+        FileNotFoundError: there is no such command.
+        OSError: the command cannot be executed, or no process can be made.
+    """
+    die_with_parent = dying_with(os.getpid())
+    reading, writing = os.pipe()  # closed by a successful exec: then nothing was told
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                die_with_parent()
+                _reset_signals(mask, ignored)
+                _execute(command, environment, writing)
+            finally:  # nothing of the launcher's may run twice
+                os._exit(127)
+        os.close(writing)
+        writing = -1
+        told = os.read(reading, 16)
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+    if told:
+        os.waitpid(child, 0)
+        raise OSError(int(told), os.strerror(int(told)))
+    return child
+
+
+def _reset_signals(mask: Collection[int], ignored: Collection[int]) -> None:
+    """Have signals do what they did when the launcher was started."""
+    for number in signal.valid_signals():
+        if number in _SET_BY_PYTHON or callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    for unheard in ignored:
+        signal.signal(unheard, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _execute(command: Sequence[str], environment: Mapping[str, str], writing: int) -> NoReturn:
+    """Become the program; where that fails, tell the parent the error's number."""
+    try:
+        os.execvpe(command[0], list(command), environment)  # noqa: S606 - the user's own command
+    except OSError as error:
+        os.write(writing, str(error.errno).encode())
+    except ValueError:  # a null character, or one that the file system's encoding does not have
+        os.write(writing, str(errno.EINVAL).encode())
+    os._exit(127)

@@ -1,0 +1,215 @@
+"""CUDA memory: the caching allocator's own history, tagged, taken in one piece per drain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
+from gpuledger.model.pools import pool_number
+
+MAX_ENTRIES = 4_000_000
+"""Events the allocator may keep between two drains (about 250 bytes each); drains come long before."""
+
+_ACTIONS = {
+    "alloc": Action.ALLOC,
+    "free_requested": Action.FREE_REQUESTED,
+    "free_completed": Action.FREE_COMPLETED,
+    "free": Action.FREE_COMPLETED,
+    "segment_alloc": Action.SEGMENT_ALLOC,
+    "segment_free": Action.SEGMENT_FREE,
+    "segment_map": Action.SEGMENT_MAP,
+    "segment_unmap": Action.SEGMENT_UNMAP,
+    "snapshot": Action.SNAPSHOT,
+    "oom": Action.OOM,
+}
+_STATES = {
+    "inactive": BlockState.INACTIVE,
+    "active_allocated": BlockState.ALLOCATED,
+    "active_pending_free": BlockState.AWAITING_FREE,
+    "active_awaiting_free": BlockState.AWAITING_FREE,
+}
+
+
+class CudaRecorder:
+    """Records every CUDA device of this process through the caching allocator's history.
+
+    Call :meth:`open` only once CUDA is initialised (from ``torch.cuda._lazy_call``): it would initialise it otherwise.
+    """
+
+    kind = "cuda-history"
+
+    def __init__(self, stacks: StackBook, tags: TagBook) -> None:
+        self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()
+        self._stacks = stacks
+        self._tags = tags
+        self._open = False
+        self._snapshots = 0
+        self._with_stacks = False
+        self._blocks_kept = False
+
+    def open(self, part: Part, living: Living) -> None:
+        """Start the history and note what is alive already."""
+        torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
+        self._open = True
+        part.facts["allocator_settings"] = self._note_snapshot(part, torch_private.light_snapshot(), "open")
+
+    def set_stacks(self, on: bool) -> None:
+        """Keep Python stacks from now on, or stop; what was kept stays."""
+        if self._open and on != self._with_stacks:
+            torch_private.start_history(stacks=on, max_entries=MAX_ENTRIES, clear=False)
+            self._with_stacks = on
+
+    def devices(self) -> range:
+        """Return the indices of the devices this process can see."""
+        return range(torch.cuda.device_count())
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees requested)`` since the process started."""
+        found = {}
+        for device_idx in self.devices():
+            counted = torch_private.memory_stats(device_idx).get("allocation", {}).get("all")
+            if counted is not None:
+                found[device_idx] = (counted["allocated"], counted["freed"])
+        return found
+
+    def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
+        """Append the allocator's counters of every device that has allocated anything."""
+        for device_idx in self.devices():
+            stats = torch_private.memory_stats(device_idx)
+            if not stats or (not stats["allocation"]["all"]["allocated"] and reason != "open"):
+                continue
+            part.add(
+                "counters",
+                t_ns=t_ns,
+                device_idx=device_idx,
+                step=step,
+                reason=REASONS.index(reason),
+                alloc_count=stats["allocation"]["all"]["allocated"],
+                free_count=stats["allocation"]["all"]["freed"],
+                allocated_bytes=stats["allocated_bytes"]["all"]["current"],
+                requested_bytes=stats["requested_bytes"]["all"]["current"],
+                active_bytes=stats["active_bytes"]["all"]["current"],
+                reserved_bytes=stats["reserved_bytes"]["all"]["current"],
+                peak_allocated_bytes=stats["allocated_bytes"]["all"]["peak"],
+                peak_reserved_bytes=stats["reserved_bytes"]["all"]["peak"],
+            )
+
+    def drain(self, part: Part, reason: str) -> None:
+        """Move the history into ``part`` and clear it; segments and blocks are kept of the first step's end alone.
+
+        They are many, and would be most of what is written at every step's end.
+        """
+        snapshot = torch_private.full_snapshot()
+        torch_private.start_history(stacks=self._with_stacks, max_entries=MAX_ENTRIES, clear=True)
+        if reason != "step_end" or not self._blocks_kept:
+            self._blocks_kept = True
+            self._note_snapshot(part, snapshot, reason)
+        self._note_events(part, snapshot)
+
+    def close(self, part: Part, reason: str) -> bool:
+        """Take the last of the history, and stop it."""
+        if self._open:
+            try:
+                snapshot = torch_private.full_snapshot()
+            finally:
+                torch_private.stop_history()
+                self._open = False
+            self.set_token("")
+            self._note_snapshot(part, snapshot, reason)
+            self._note_events(part, snapshot)
+        return True
+
+    def abandon(self) -> None:
+        """Stop noting anything, leaving the history to whoever has taken it over."""
+        self._open = False
+
+    # -- snapshots into columns -----------------------------------------------------------------------------------
+
+    def _note_events(self, part: Part, snapshot: dict[str, Any]) -> None:
+        for device_idx, trace in enumerate(snapshot["device_traces"]):
+            if trace:
+                part.add("events", device_idx=device_idx, **self._event_columns(trace))
+
+    def _event_columns(self, trace: list[dict[str, Any]]) -> dict[str, Any]:
+        pick = itemgetter("action", "size", "stream", "time_us")
+        actions, sizes, streams, times = zip(*map(pick, trace), strict=True)
+        return {
+            "action": [_ACTIONS.get(action, Action.OTHER) for action in actions],
+            "address": [entry.get("addr", 0) for entry in trace],
+            "bytes": sizes,
+            "stream": [_signed(stream) for stream in streams],
+            "time_ns": np.array(times, dtype=np.int64) * 1000,
+            "tag_id": [self._tags.number(entry.get("user_metadata", "")) for entry in trace],
+            "stack_id": [self._stack_of(entry) for entry in trace] if self._with_stacks else -1,
+            "operator_id": -1,
+        }
+
+    def _stack_of(self, entry: dict[str, Any]) -> int:
+        frames = entry.get("frames")
+        if not frames:
+            return -1
+        return self._stacks.intern(tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames))
+
+    def _note_snapshot(self, part: Part, snapshot: dict[str, Any], reason: str) -> dict[str, Any]:
+        """Append a snapshot's segments and blocks; return the allocator's settings it carries."""
+        number = self._snapshots
+        self._snapshots += 1
+        segments = snapshot["segments"]
+        devices = sorted({segment["device"] for segment in segments} | set(self.devices()))
+        part.add(
+            "snapshots",
+            snapshot_id=number,
+            reason=REASONS.index(reason),
+            device_idx=devices,
+            event_count=[len(t) for t in (*snapshot["device_traces"], *[()] * len(devices))][: len(devices)],
+            t_ns=time.time_ns(),
+        )
+        if segments:
+            part.add("snapshot_segments", snapshot_id=number, **_segment_columns(segments))
+            part.add("snapshot_blocks", snapshot_id=number, **_block_columns(segments))
+        settings: dict[str, Any] = snapshot.get("allocator_settings") or {}
+        return settings
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _segment_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "device_idx": [segment["device"] for segment in segments],
+        "address": [segment["address"] for segment in segments],
+        "bytes": [segment["total_size"] for segment in segments],
+        "stream": [_signed(segment["stream"]) for segment in segments],
+        "small": [segment["segment_type"] == "small" for segment in segments],
+        "expandable": [bool(segment.get("is_expandable")) for segment in segments],
+        "pool_id": [pool_number(*segment.get("segment_pool_id", (0, 0))) for segment in segments],
+    }
+
+
+def _block_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
+    rows = [
+        (
+            segment["device"],
+            segment["address"],
+            block["address"],
+            block["size"],
+            block["requested_size"],
+            _STATES.get(block["state"], BlockState.ALLOCATED),
+            -1,
+        )
+        for segment in segments
+        for block in segment["blocks"]
+    ]
+    names = ("device_idx", "segment_address", "address", "bytes", "requested_bytes", "state", "stack_id")
+    return dict(zip(names, zip(*rows, strict=True), strict=True))

@@ -1,0 +1,361 @@
+"""Memory through the dispatcher: every new storage an operator makes, and its death.
+
+For CPU tensors, and for CUDA ones where the allocator keeps no history.
+
+Seen: storages made by operators of the thread that opened the recorder (a dispatch mode belongs to its thread; on the
+CPU backward runs in the calling thread). Not seen: what an operator uses inside itself, tensors made without an
+operator (``torch.from_numpy``, a C++ extension) until an operator takes them as input, other threads' tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard, forget_own_frames
+from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
+from gpuledger.collect.adapter.program_objects import (
+    device_of,
+    is_tensor,
+    layout_of,
+    local_part,
+    storage_of,
+    without_overrides,
+)
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
+
+_PSEUDO_ADDRESS = 1 << 56
+"""Where storages without an address of their own (fake, meta) are put, one after another."""
+
+
+OPENING = 0
+"""Number of the opening snapshot."""
+
+UNSEEN_THREADS = "Modules ran in another thread as well, whose tensors the dispatch-mode recorder does not see."
+
+
+class _Token(threading.local):
+    value = ""
+
+
+class _Death(weakref.ref[Any]):
+    """A weak reference to a storage, that knows where the storage was found."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class DispatchRecorder:
+    """Records storages of the given device types.
+
+    Args:
+        stacks: Where Python stacks are numbered.
+        tags: Where tokens are numbered.
+        guard: Takes what is raised in our code.
+        devices: Device types to record.
+
+    A storage's end is noted by a function written in C, and seen to at the next operator or change of token: in one of
+    Python's, a signal handler of the program could run, and what it raises would be lost.
+    """
+
+    kind = "dispatch"
+
+    def __init__(
+        self,
+        stacks: StackBook,
+        tags: TagBook,
+        guard: Guard,
+        devices: Iterable[str] = ("cpu",),
+    ) -> None:
+        self.set_token: Callable[[str], None] = self._set_token
+        self._stacks = stacks
+        self._tags = tags
+        self.guard = guard
+        self._kinds = frozenset(devices)
+        self._token = _Token()
+        self._thread = threading.get_ident()
+        self._unseen = False
+        self._mode: _Mode | None = None
+        self._open = False
+        self._with_stacks = False
+        self._pid = os.getpid()
+        self._live: dict[int, tuple[_Death, int, int, int]] = {}
+        self._ended: deque[_Death] = deque()
+        self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
+        self._operators: dict[Any, int] = {}
+        self._told_operators = 0
+        self._held: dict[int, list[int]] = {}
+        self._next_pseudo = _PSEUDO_ADDRESS
+
+    # -- the protocol -----------------------------------------------------------------------------------------------
+
+    def _set_token(self, token: str) -> None:
+        if self._ended:
+            self._note_ended()
+        self._token.value = token
+        if threading.get_ident() != self._thread and not self._unseen:
+            self._unseen = not torch_private.has_dispatch_mode()  # autograd gives its threads the caller's modes
+
+    def open(self, part: Part, living: Living) -> None:
+        """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
+        self._thread = threading.get_ident()
+        self._write_opening(part, living)
+        self._open = True
+        self._mode = _Mode(self)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def set_stacks(self, on: bool) -> None:
+        """Keep Python stacks from now on, or stop doing so."""
+        self._with_stacks = on
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees)`` since the recorder opened."""
+        return {device_idx: (counted[0], counted[1]) for device_idx, counted in self._counted().items()}
+
+    def _counted(self) -> dict[int, list[int]]:
+        """Return allocations, frees, bytes and peak bytes by device; zeros while nothing was seen."""
+        self._note_ended()
+        return self._held or {-1: [0, 0, 0, 0]}
+
+    def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
+        """Append our own counts: on the CPU nobody else keeps any."""
+        for device_idx, (made, gone, now_bytes, peak_bytes) in self._counted().items():
+            part.add(
+                "counters",
+                t_ns=t_ns,
+                device_idx=device_idx,
+                step=step,
+                reason=REASONS.index(reason),
+                alloc_count=made,
+                free_count=gone,
+                allocated_bytes=now_bytes,
+                requested_bytes=now_bytes,
+                active_bytes=now_bytes,
+                reserved_bytes=now_bytes,
+                peak_allocated_bytes=peak_bytes,
+                peak_reserved_bytes=peak_bytes,
+            )
+
+    def drain(self, part: Part, reason: str) -> None:
+        """Move the events into ``part``."""
+        self._note_ended()
+        events, self._events = self._events, []
+        if self._unseen:
+            part.notes.append(UNSEEN_THREADS)
+        if len(self._operators) != self._told_operators:
+            self._told_operators = len(self._operators)
+            part.facts["operators"] = [str(operator) for operator in self._operators]
+        if not events:
+            return
+        names = ("device_idx", "action", "address", "bytes", "time_ns", "tag_id", "stack_id", "operator_id")
+        columns = dict(zip(names, zip(*events, strict=True), strict=True))
+        tag_ids = [self._tags.number(token) for token in columns.pop("tag_id")]
+        part.add("events", stream=0, tag_id=tag_ids, **columns)
+
+    def close(self, part: Part, reason: str) -> bool:
+        """Take the mode out and move the last events into ``part``; called again, it takes out what could not be.
+
+        Returns:
+            False where the mode is at work, in a backward pass, which puts it back when it ends, or in another thread:
+            only its own one can take it out.
+        """
+        was_open = self._open
+        if self._mode is not None:
+            self._mode.retire()
+            is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
+            may_go = is_at_rest and may_take_out_mode(self.guard.absorbs)
+            if may_go and (torch_private.take_out_dispatch_mode(self._mode) or not was_open):
+                self._mode = None
+        if self._open:
+            self.drain(part, reason)
+            self._open = False
+            self._live.clear()
+        return self._mode is None
+
+    # -- storages ---------------------------------------------------------------------------------------------------
+
+    def see(self, operator: Any, results: Any, arguments: Any) -> None:
+        """Note the storages among an operator's results that are new, and among its arguments that nobody has seen."""
+        try:
+            if os.getpid() != self._pid:
+                return
+            with without_overrides():
+                if self._ended:
+                    self._note_ended()
+                for tensor in _tensors(arguments):
+                    self._note(tensor, None)
+                for tensor in _tensors(results):
+                    self._note(tensor, operator)
+        except RecursionError:
+            self.guard.lacked_room = True
+        except BaseException as error:
+            if not self.guard.absorbs(error):
+                raise
+
+    def _write_opening(self, part: Part, living: Living) -> None:
+        """Write the storages that are alive into ``part``, as the opening snapshot."""
+        for tensor in living.tensors():
+            self._begin(tensor)
+        found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes in self._live.values()]
+        for device_idx in sorted({row[0] for row in found}):
+            address, size_bytes = zip(*[row[1:] for row in found if row[0] == device_idx], strict=True)
+            self._held[device_idx] = [0, 0, sum(size_bytes), sum(size_bytes)]
+            part.add(
+                "snapshots",
+                snapshot_id=OPENING,
+                reason=REASONS.index("open"),
+                device_idx=device_idx,
+                event_count=0,
+                t_ns=time.time_ns(),
+            )
+            part.add(
+                "snapshot_blocks",
+                snapshot_id=OPENING,
+                device_idx=device_idx,
+                segment_address=address,
+                address=address,
+                bytes=size_bytes,
+                requested_bytes=size_bytes,
+                state=BlockState.ALLOCATED,
+                stack_id=-1,
+            )
+
+    def _note(self, tensor: torch.Tensor, operator: Any) -> None:
+        """Note a storage that nobody has seen; ``operator`` is None where it was not made just now."""
+        begun = self._begin(tensor)
+        if begun is None:
+            return
+        device_idx, address, size_bytes = begun
+        stack_id = self._stack_id() if self._with_stacks and operator is not None else -1
+        operator_id = -1 if operator is None else self._operator_id(operator)
+        now_ns, token = time.time_ns(), self._token.value
+        self._count(device_idx, size_bytes)
+        self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, stack_id, operator_id))
+
+    def _begin(self, tensor: torch.Tensor) -> tuple[int, int, int] | None:
+        """Return device, address and bytes of a tensor's storage; None where it has none or it is known already."""
+        device = device_of(tensor)
+        if device.type not in self._kinds or layout_of(tensor) is not torch.strided:
+            return None
+        if self._ended:  # one of them can have had this address
+            self._note_ended()
+        try:
+            storage = storage_of(tensor)
+            size_bytes = storage.nbytes()
+            fake = storage.device.type == "meta"  # asked for its address, it would warn the program
+            address = 0 if fake else storage.data_ptr()
+        except (RuntimeError, NotImplementedError):  # functional and wrapper tensors have none
+            return None
+        key = storage._cdata
+        known = self._live.get(key)
+        if known is not None:
+            if known[3] == size_bytes and address in (0, known[2]):
+                return None
+            self._drop(known[0])  # it has been resized, or moved to shared memory
+        if not size_bytes:
+            return None
+        device_idx = -1 if device.index is None else device.index
+        address = address or self._pseudo_address(size_bytes)
+        reference = _Death(storage, self._ended.append)
+        reference.key = key
+        self._live[key] = (reference, device_idx, address, size_bytes)
+        return device_idx, address, size_bytes
+
+    def _note_ended(self) -> None:
+        """Note the storages that have ended since the last time."""
+        while self._ended:
+            try:
+                ended = self._ended.popleft()
+            except IndexError:  # another thread took it
+                return
+            self._drop(ended)
+
+    def _drop(self, reference: _Death) -> None:
+        """Note that a storage is gone, unless another has been found at its place since."""
+        known = self._live.get(reference.key)
+        if known is None or known[0] is not reference:
+            return
+        del self._live[reference.key]
+        if not self._open or os.getpid() != self._pid:
+            return
+        _, device_idx, address, size_bytes = known
+        self._count(device_idx, -size_bytes)
+        now_ns, tag = time.time_ns(), self._token.value
+        self._events.append((device_idx, Action.FREE_REQUESTED, address, size_bytes, now_ns, tag, -1, -1))
+        self._events.append((device_idx, Action.FREE_COMPLETED, address, size_bytes, now_ns, tag, -1, -1))
+
+    def _count(self, device_idx: int, change_bytes: int) -> None:
+        counted = self._held.setdefault(device_idx, [0, 0, 0, 0])
+        counted[0 if change_bytes > 0 else 1] += 1
+        counted[2] += change_bytes
+        counted[3] = max(counted[3], counted[2])
+
+    def _pseudo_address(self, size_bytes: int) -> int:
+        address = self._next_pseudo
+        self._next_pseudo += -(-size_bytes // 64) * 64
+        return address
+
+    def _operator_id(self, operator: Any) -> int:
+        number = self._operators.get(operator)
+        if number is None:
+            number = self._operators[operator] = len(self._operators)
+        return number
+
+    def _stack_id(self) -> int:
+        return self._stacks.intern_frame(sys._getframe(3).f_back)  # below the mode's own; none in autograd's threads
+
+
+class _Mode(TorchDispatchMode):
+    """Sees every operator. Lets ``torch.compile`` work as if it were not there."""
+
+    def __init__(self, recorder: DispatchRecorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._recorder: DispatchRecorder | None = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch that compiled code needs no fallback because of this mode."""
+        return True
+
+    def retire(self) -> None:
+        """Do nothing any more, be it taken out or not."""
+        self._recorder = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            result = func(*args, **(kwargs or {}))
+            if self._recorder is not None:
+                try:
+                    self._recorder.see(func, result, args)
+                except RecursionError:  # no room for the call itself
+                    self._recorder.guard.lacked_room = True
+        except BaseException as error:
+            forget_own_frames(error)
+            raise
+        return result
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors of an operator's results or arguments: itself, or those in lists and tuples."""
+    if is_tensor(value):
+        yield local_part(value)
+    elif issubclass(type(value), (tuple, list)):
+        for inner in value:
+            yield from _tensors(inner)

@@ -1,0 +1,40 @@
+"""Out of memory: what was asked for and what was free, kept before the program's own error goes its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuledger.collect.adapter import torch_private
+
+
+def watch(
+    guard: Callable[[Callable[..., None]], Callable[..., None]], happened: Callable[[dict[str, Any]], None]
+) -> None:
+    """Call ``happened(facts)`` whenever CUDA memory runs out. Torch cannot take an observer back; the guard ends it."""
+
+    def observe(device_idx: int, tried_bytes: int, total_bytes: int, free_bytes: int) -> None:
+        happened(
+            {
+                "device_idx": int(device_idx),
+                "tried_bytes": int(tried_bytes),
+                "total_bytes": int(total_bytes),
+                "free_bytes": int(free_bytes),
+                "largest_free_bytes": _largest_free_block_bytes(device_idx),
+            }
+        )
+
+    torch_private.watch_out_of_memory(guard(observe))
+
+
+def _largest_free_block_bytes(device_idx: int) -> int:
+    return max(
+        (
+            int(block["size"])
+            for segment in torch_private.light_snapshot()["segments"]
+            if segment["device"] == device_idx
+            for block in segment["blocks"]
+            if block["state"] == "inactive"
+        ),
+        default=0,
+    )

@@ -1,0 +1,292 @@
+"""The memory window: the steps whose allocations are recorded, from opening to closing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.communication import collectives_backend
+from gpuledger.collect.attribution.inputs import InputShapes
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.modules import ModuleTracker
+from gpuledger.collect.attribution.phases import Phases
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.recorder import Recorder
+from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.steps import StepCounter
+from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tensor_observations import Sightings
+from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.memory.device_readings import CardReader
+from gpuledger.model.accounts import Phase
+
+DRAIN_EVENTS = 100_000
+"""Events after which a window that is kept in memory is drained at the next step's end; twice as many end a wait for
+that."""
+
+NOTED_NS = 10_000_000
+"""Time spent in writing steps that is noted as one pause: a row for each would outgrow what is written."""
+
+EVENT_BYTES = 512
+"""Host memory an event takes while it waits: about 250 bytes in the allocator, as much again while it is drained."""
+
+
+class MemoryWindow:
+    """Records allocations between :meth:`open` and :meth:`close`; before and after, nothing of it is installed.
+
+    Every method may be called at any time, and raises what goes wrong: whoever calls it guards the program.
+
+    Args:
+        recorder: What tells of allocations.
+        journal: Where everything is written.
+        steps: The counter of steps; a recorded one must not begin inside a pause.
+        settings: Which steps are recorded, and whether the last of them keeps Python stacks.
+        books: Numbers of tags, modules and stacks.
+        card: Reads the cards beside the allocator's counters; None without a card.
+        begins_late: Whether the program was under way before: then what is alive is looked for at once.
+        guard: Takes what is raised inside a module's call.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        journal: RankJournal,
+        steps: StepCounter,
+        settings: RecordSettings,
+        *,
+        books: tuple[TagBook, Roster, StackBook],
+        card: CardReader | None,
+        begins_late: bool,
+        guard: Guard,
+    ) -> None:
+        tags, self._roster, self._stacks = books
+        self.recorder = recorder
+        self.is_open = False
+        self.was_opened = False
+        self.phases = Phases(recorder, tags)
+        self.sightings = Sightings(self._roster, recorder.counts)
+        self.inputs = InputShapes()
+        journal.sources += [self.sightings, self.inputs]
+        self._tracker = ModuleTracker(
+            self.phases,
+            self._roster,
+            on_outermost=self._on_outermost,
+            on_outermost_end=self.on_outermost_end,
+            on_backward_end=self._on_backward_end,
+            guard=guard,
+        )
+        self._journal = journal
+        self._steps = steps
+        self._settings = settings
+        self._card = card
+        self._begins_late = begins_late
+        self._scanned = False
+        self._phases_before: list[Phase] = []
+        self._drained_events = 0
+        self._most_events = 0
+        self._kept_ns = self._unnoted_ns = 0
+        self._allocations = 0
+        self.step_allocations = 0
+        """The most allocations that a recorded step has made."""
+
+    # -- opening and closing ----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin recording allocations."""
+        if self.is_open:
+            return
+        started_ns = time.time_ns()
+        living = Living()
+        self.recorder.open(self._journal.part, living)
+        self._drained_events += self._waiting_events()
+        self._allocations = self._all_allocations()
+        self.is_open = self.was_opened = True
+        if self._steps.seen:
+            self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
+        self.phases.start()
+        self._tracker.install()
+        self.read_counters("open")
+        if self._steps.seen or self._begins_late:
+            self._look_for_alive(living)
+            self._scanned = bool(self._steps.seen)
+        self._begin_step()
+        self._journal.pause("open", started_ns)
+        self._steps.restart_clock()
+
+    def close(self, reason: str) -> None:
+        """End recording: the last history and a full snapshot; ``reason`` is what ended it."""
+        if not self.is_open:
+            return
+        started_ns = time.time_ns()
+        self.take_out()
+        if self._scanned:
+            self.see_again()
+        else:
+            self._look_for_alive(Living())
+            self.see_again()
+        self.read_counters("close")
+        self._note_recorder_bytes()
+        self._note_keeping()
+        self.close_recorder()
+        self._journal.fact(closed=reason, collectives=collectives_backend())
+        self._journal.pause("close", started_ns)
+        self._journal.write()
+
+    def take_out(self) -> None:
+        """Take out what sees modules; the recorder itself is ended by :meth:`close_recorder`."""
+        self.is_open = False
+        self._tracker.remove()
+
+    def close_recorder(self) -> bool:
+        """End the recorder and keep what it still holds; return False where it has to be called again later."""
+        return self.recorder.close(self._journal.part, "close")
+
+    def is_idle(self) -> bool:
+        """Return whether not one allocation was seen."""
+        return not any(any(pair) for pair in self.recorder.counts().values())
+
+    # -- a recorded step --------------------------------------------------------------------------------------------
+
+    def end_step(self) -> bool:
+        """Close the window after the last recorded step, else drain where it is time; return whether it is closed."""
+        self.read_counters("step_end")
+        if not self._scanned:
+            self.scan()
+        before, self._allocations = self._allocations, self._all_allocations()
+        self.step_allocations = max(self.step_allocations, self._allocations - before)
+        if self._steps.seen >= self._settings.last_step:
+            self.close("last step")
+            return True
+        if self._journal.keeps_steps:
+            self._keep_step()
+        elif self._waiting_events() > DRAIN_EVENTS:
+            self.drain()
+        self._begin_step()
+        self.phases.change(self.phases.phase, step=self._steps.seen + 1)
+        return False
+
+    def _begin_step(self) -> None:
+        """Keep Python stacks in the last step of the window."""
+        if self._settings.stacks and self._steps.seen + 1 >= self._settings.last_step:
+            self.recorder.set_stacks(True)
+            self._tracker.intern_stack = self._stacks.intern_frame
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        """An optimizer begins its step."""
+        self._phases_before.append(self.phases.phase)
+        self._meet(optimizer)
+        if self.phases.phase == Phase.BACKWARD:
+            self.sightings.see_gradients(of=optimizer)
+        self.phases.enter_optimizer()
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """An optimizer has ended its step."""
+        self.sightings.see_optimizer(optimizer)
+        before = self._phases_before.pop() if self._phases_before else Phase.BETWEEN
+        self.phases.leave_optimizer(Phase.BACKWARD if before == Phase.BACKWARD else Phase.BETWEEN)
+
+    def _meet(self, optimizer: Any) -> None:
+        """Find out whose parameters an optimizer updates, where no module that holds them was called yet."""
+        if not self.sightings.knows(optimizer):
+            self.scan()
+            self.sightings.see_loose_parameters(optimizer)
+
+    def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
+        self._roster.note_called(module_id)
+        if self._roster.holds_tensors(module_id):
+            self._steps.call_began(module_id, self.expects_training)
+            self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
+        self.sightings.see_new_weights()
+        self.sightings.see_inputs(module_id, args, kwargs)
+
+    def on_outermost_end(self, module_id: int) -> None:
+        """An outermost module was left."""
+        if self._roster.holds_tensors(module_id):
+            self._steps.call_ended(module_id, self.expects_training)
+
+    def _on_backward_end(self) -> None:
+        self.sightings.see_gradients()
+        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that nobody counts
+            self.drain()
+
+    # -- what is alive ----------------------------------------------------------------------------------------------
+
+    def expects_training(self) -> bool:
+        """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
+        if not self._scanned:
+            self.scan()
+        return bool(self._steps.optimizers)
+
+    def scan(self) -> None:
+        """Look for modules and optimizers that are alive while the program waits."""
+        started_ns = time.time_ns()
+        self._look_for_alive(Living())
+        self._journal.pause("scan", started_ns)
+
+    def _look_for_alive(self, living: Living) -> None:
+        """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
+        self._scanned = True
+        self._steps.optimizers.update(self._roster.enroll_alive(living))
+        if self.is_open:
+            self.see_again()
+
+    def see_again(self) -> None:
+        """Note where all weights, buffers, gradients and optimizer states are now."""
+        self.sightings.see_weights()
+        for optimizer in self._steps.optimizers:
+            if not self.sightings.knows(optimizer):
+                self.sightings.see_loose_parameters(optimizer)
+            self.sightings.see_optimizer(optimizer, again=True)
+        self.sightings.see_gradients()
+
+    # -- reading and writing ----------------------------------------------------------------------------------------
+
+    def read_counters(self, reason: str) -> None:
+        """Write down the allocator's counters, and what the card says at the same moment."""
+        t_ns = time.time_ns()
+        self.recorder.read_counters(self._journal.part, self._steps.seen, reason, t_ns)
+        if self._card is not None:
+            self._card.read(self._journal.part, t_ns)
+
+    def drain(self) -> None:
+        """Move the events that wait into the journal and write it, while the program waits."""
+        started_ns = time.time_ns()
+        waiting = self._note_recorder_bytes()
+        self.recorder.drain(self._journal.part, "drain")
+        self._drained_events += waiting
+        self._journal.pause("drain", started_ns)
+        self._journal.write()
+
+    def _keep_step(self) -> None:
+        """Write what the step left, for a process that is killed in the next one, which begins when this is done."""
+        started_ns = time.time_ns()
+        waiting = self._note_recorder_bytes()
+        self.recorder.drain(self._journal.part, "step_end")
+        self._drained_events += waiting
+        if self._unnoted_ns > NOTED_NS:
+            self._note_keeping()
+        self._journal.append()
+        self._kept_ns = started_ns
+        self._unnoted_ns += time.time_ns() - started_ns
+        self._steps.restart_clock()
+
+    def _note_keeping(self) -> None:
+        """Note how long the program was kept waiting between steps: once for many, which are short."""
+        unnoted_ns, self._unnoted_ns = self._unnoted_ns, 0
+        if unnoted_ns:
+            self._journal.pause("drain", self._kept_ns, unnoted_ns)
+
+    def _waiting_events(self) -> int:
+        return sum(sum(pair) for pair in self.recorder.counts().values()) - self._drained_events
+
+    def _all_allocations(self) -> int:
+        return sum(made for made, _ in self.recorder.counts().values())
+
+    def _note_recorder_bytes(self) -> int:
+        """Keep the most memory our records have taken; return the events that wait."""
+        waiting = self._waiting_events()
+        self._most_events = max(self._most_events, waiting)
+        self._journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)
+        return waiting

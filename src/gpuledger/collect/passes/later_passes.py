@@ -1,0 +1,244 @@
+"""What follows the memory window: undisturbed steps, for energy and step time, and then the time pass.
+
+Passes that somebody named are begun, and a note says what became of them. Those of the default are begun where nothing
+is against it, and where something is, that is kept apart from the notes: it is no fault.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard, calling, do_all
+from gpuledger.collect.adapter.user_profiler import UserProfiler
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.steps import StepCounter
+from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.energy_pass import STEPS as UNDISTURBED_STEPS
+from gpuledger.collect.passes.energy_pass import EnergyPass
+from gpuledger.collect.passes.time_pass import CALLS, TimePass
+from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
+
+TIME_STEPS = 2
+"""Steps of the time pass where nobody asks for a number."""
+
+TIME_TRIES = 2
+"""How often the time pass is begun at the most, where forks end it, or steps of very many calls."""
+
+
+class LaterPasses:
+    """Told of every step after the window; says when there is nothing more to record.
+
+    Args:
+        settings: Which passes are wanted, and where the window ends.
+        journal: Where everything is written.
+        steps: The counter of steps.
+        roster: Numbers for modules.
+        guard: Wraps what is called from the program.
+        give_up: Ends the recording.
+        see_calls: Has a watch on outermost calls above all that is in (True), or takes it out (False); without it
+            steps that are calls are not counted.
+    """
+
+    def __init__(
+        self,
+        settings: RecordSettings,
+        journal: RankJournal,
+        steps: StepCounter,
+        roster: Roster,
+        *,
+        guard: Guard,
+        give_up: Callable[[], None],
+        see_calls: Callable[[bool], None],
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._steps = steps
+        self._give_up = give_up
+        self._see_calls = see_calls
+        self._last_step = 0
+        self._step_allocations = 0
+        self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
+        self._tries_left = TIME_TRIES
+        self._others_step = False
+        """Whether steps of the time pass have ended in other threads than the one it is of."""
+        self._left_out: list[str] = []
+        self._pid = os.getpid()
+        self._wanted = [name for name in ("energy", "time") if name in settings.passes]
+        self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
+        self._drop_times = guard.for_good(self._drop)
+        self._time_pass = TimePass(journal, roster, guard, self._drop_times)
+        self._user_profiler: UserProfiler | None = None
+        if "time" in self._wanted:
+            self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
+        self._guard = guard
+
+    def install(self) -> None:
+        """Begin to look for profilers of the program's own, and for forks."""
+        if self._user_profiler is not None:
+            self._user_profiler.install()
+            os.register_at_fork(before=calling(self._guard, self._before_any_fork))
+
+    @property
+    def is_timing(self) -> bool:
+        """Return whether the time pass is at work."""
+        return self._time_pass.is_open
+
+    def begin(self, step_allocations: int) -> None:
+        """The memory window has closed after the step that has just ended; its steps made so many allocations."""
+        self._step_allocations = step_allocations
+        if "energy" not in self._wanted:
+            return
+        self._wanted.remove("energy")
+        if self._settings.passes_asked or self._has_metered_card():
+            self._energy_pass.begin()
+        else:
+            self._say("No joules: the program uses no card whose energy could be read.")
+
+    def end_step(self) -> bool:
+        """A step after the window has ended; return whether it was the last that is of interest."""
+        if self._time_pass.is_open:
+            if not self._time_pass.is_of_this_thread:
+                self._others_step = True
+                return False
+            if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
+                self._leave_out_operators()
+                return False
+            if self._others_step:
+                self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
+            self.finish()
+            self._journal.write()  # whatever becomes of the program from here on
+            return True
+        if self._energy_pass.is_open:
+            if not self._energy_pass.end_step():
+                return False
+        elif self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
+            return False
+        return not (energy_cards.is_capturing() or self._begin_time_pass())
+
+    def close_profiler(self) -> bool:
+        """End a profiler that had to stay when the time pass ended; return False where it still has to."""
+        return self._time_pass.is_open or self._time_pass.end(keep=False)
+
+    def before_optimizer(self) -> None:
+        """An optimizer begins its step."""
+        if self._time_pass.is_open:
+            self._time_pass.enter_optimizer()
+
+    def after_optimizer(self) -> None:
+        """An optimizer has ended its step."""
+        if self._time_pass.is_open:
+            self._time_pass.leave_optimizer()
+
+    def finish(self) -> None:
+        """The program ends, or the last step has ended: keep what the passes saw, and say which were not reached."""
+        self._energy_pass.finish()
+        if self._time_pass.is_open:
+            self._see_calls(False)
+            self._time_pass.end()
+            if self._steps.seen < self._last_step:
+                self._say("The time pass ended early: the program ended inside it.")
+        wanted, self._wanted = self._wanted, []
+        if wanted and self._steps.seen:
+            passes = " and no ".join(f"{name} pass" for name in wanted)
+            self._say(f"No {passes}: the program ended after step {self._steps.seen}, before it could begin.")
+
+    def take_out(self) -> None:
+        """Leave nothing behind; what the passes saw so far is not kept."""
+        self._wanted = []
+        watch = [] if self._user_profiler is None else [self._user_profiler.remove]
+        do_all([self._energy_pass.take_out, self._take_out_times, *watch])
+
+    def _take_out_times(self) -> None:
+        if os.getpid() != self._pid:
+            self._time_pass.leave()
+        else:
+            do_all([lambda: self._see_calls(False), lambda: self._time_pass.end(keep=False)])
+
+    def _begin_time_pass(self) -> bool:
+        """Begin the last pass; return False where it is not wanted, or where a profiler of the program's goes first."""
+        watch = self._user_profiler
+        if watch is None:
+            return False
+        self._wanted.clear()
+        why_not = self._why_no_time_pass(watch)
+        if why_not is not None:
+            self._say(f"No time pass: {why_not}.")
+            return False
+        self._tries_left -= 1
+        self._last_step = self._steps.seen + self._time_steps
+        started_ns = time.time_ns()
+        self._journal.fact(time_pass_open=True)
+        self._journal.write()  # a program that is killed inside leaves this
+        self._journal.pause("time", started_ns)
+        self._see_calls(False)  # or it would stay below the time pass's ranges
+        watch.ours_begins()
+        self._time_pass.begin()
+        watch.ours_ends()
+        if self._guard.ended:  # by an error of ours in what looks for profilers
+            self.take_out()
+            return False
+        self._see_calls(True)
+        self._journal.fact(time_steps=[self._steps.seen + 1, self._last_step])
+        self._steps.restart_clock()
+        return True
+
+    def _leave_out_operators(self) -> None:
+        """The first step of the time pass has ended: the others are recorded for their kernels alone."""
+        is_first = self._steps.seen == self._last_step - self._time_steps + 1
+        if is_first and not energy_cards.is_capturing():
+            self._see_calls(False)  # what is put back may lie below it
+            self._time_pass.leave_out_operators(self._steps.seen + 1)
+            self._see_calls(True)
+            self._steps.restart_clock()
+
+    def _why_no_time_pass(self, watch: UserProfiler) -> str | None:
+        if torch_private.is_in_backward():
+            return "its steps end inside a backward pass, which takes a profiler's beginning back"
+        if not self.close_profiler() or watch.seen or torch_private.is_profiling():
+            return "the program uses a profiler of its own, which goes first"
+        if not self._tries_left:
+            return f"a fork, or a step of more than {CALLS:,} module calls, ended it {TIME_TRIES} times"
+        return None if self._settings.passes_asked else why_no_time_pass(self._step_allocations)
+
+    def _has_metered_card(self) -> bool:
+        metered = energy_cards.metered_cards(self._settings.run_directory)
+        return any(uuid in metered for _, uuid in energy_cards.cards_in_use())
+
+    def _say(self, sentence: str) -> None:
+        """Keep what became of a pass: as a note where it was asked for."""
+        if self._settings.passes_asked:
+            self._journal.note(sentence)
+            return
+        self._left_out.append(sentence)
+        self._journal.fact(left_out=self._left_out)
+
+    def _before_any_fork(self) -> None:
+        if self._time_pass.is_open and self._time_pass.is_of_this_thread:
+            self._drop_times()
+
+    def _drop(self) -> None:
+        """End the time pass and begin anew after this step.
+
+        A child is about to be forked, which must not inherit a profiler at work, or the step goes on for long.
+        """
+        self._see_calls(False)
+        self._time_pass.end(keep=False)
+        self._see_calls(True)
+        self._wanted.append("time")
+        self._journal.fact(time_steps=None)
+
+    def _give_way(self) -> None:
+        """The program makes a profiler while ours is at work: ours ends here, and what it saw is not kept."""
+        if self._energy_pass.is_open:
+            self._journal.note("The program made a profiler of its own in the energy pass; its cost is in the joules.")
+        if self._time_pass.is_open:
+            self._see_calls(False)
+            self._time_pass.end(keep=False)
+            self._journal.fact(time_steps=None)
+            self._say("No time pass: the program made a profiler of its own, which goes first.")
+            self._give_up()

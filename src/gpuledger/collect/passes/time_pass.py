@@ -1,0 +1,289 @@
+"""The time pass: a few steps under Kineto, with a range around every module call, backward pass and optimizer step.
+
+Every change of scope leaves a mark. In the journal are Kineto's own events; whose time each of them is, is found out
+afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.collect.adapter import kineto, torch_entrances, torch_private
+from gpuledger.collect.adapter.guard import Guard, do_all
+from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.scope_marks import ScopeMarks
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
+from gpuledger.operator_key import SPEAKERS
+
+CALLS = 20_000
+"""Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
+for long: an evaluation lies in one where steps are the optimizer's."""
+
+
+ALL_TIMES = 1 << 62
+"""Unix ns after everything."""
+
+
+def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
+    """Return what joins an event with its launch; a number below 0 where that was the launch of a CUDA graph."""
+    if graph is not None and (on_device or event is graph):
+        return -int(graph.correlation_id())
+    return int(event.linked_correlation_id() if on_device else event.correlation_id())
+
+
+class _Inputs:
+    """Numbers the distinct inputs of the operators that launched something, and of those that speak for these.
+
+    ``distinct`` are the inputs by number. No other's are asked for: reading them takes the program's time.
+    """
+
+    def __init__(self, events: list[Any]) -> None:
+        self.distinct: list[Any] = []
+        self._numbers: dict[str, int] = {}
+        self._launched = {event.linked_correlation_id() for event in events} - {0}
+
+    def number_of(self, event: Any) -> int:
+        """Return the number of an operator's inputs; -1 where they are not wanted, or not told."""
+        if not (self._launched and (event.correlation_id() in self._launched or event.name() in SPEAKERS)):
+            return -1
+        found = torch_private.inputs_of(event)
+        if found is None:
+            return -1
+        text = json.dumps(found)
+        if text not in self._numbers:
+            self._numbers[text] = len(self.distinct)
+            self.distinct.append(found)
+        return self._numbers[text]
+
+
+class TimePass:
+    """Records kernels and operators between :meth:`begin` and :meth:`end`.
+
+    Args:
+        journal: Where the events go.
+        roster: Numbers for modules.
+        guard: Takes what is raised in our code.
+        overflow: Called when a pass has more than CALLS module calls, and is to end; must not raise.
+    """
+
+    def __init__(self, journal: RankJournal, roster: Roster, guard: Guard, overflow: Callable[[], None]) -> None:
+        self.is_open = False
+        self._overflow = overflow
+        self._calls_left = CALLS
+        self._journal = journal
+        self._roster = roster
+        self._profiler: kineto.Profiler | None = None
+        self._guard = guard
+        self._observations: list[Observation] = []
+        self._optimizer_ranges: list[Any] = []
+        self._ranges: list[tuple[int, list[Any]]] = []
+        """Thread and range of every call, in their order; the list with the range is empty when the call has ended."""
+        self._scopes = ScopeMarks(roster, guard)
+        self._texts: dict[int, str] = {}
+        self._thread = 0
+        self._alone: dict[str, int] | None = None
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        """Return whether the calling thread has begun it: no other can end it."""
+        return threading.get_ident() == self._thread
+
+    def begin(self) -> None:
+        """Start the profiler and put the ranges in; the program waits."""
+        started_ns = time.time_ns()
+        self._thread = threading.get_ident()
+        self._calls_left = CALLS
+        self._alone = None
+        self._profiler = kineto.Profiler()
+        self.is_open = True
+        absorbs = self._guard.absorbs
+        backward = Observer(self._enter_backward, self._leave_range, self._fail_range, absorbs=absorbs)
+        call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=absorbs)
+        for function, observer in (
+            (torch_entrances.module_call(), call),
+            (torch_entrances.backward(), backward),
+            (torch_entrances.grad(), backward),
+        ):
+            self._observations.append(Observation(function, observer))
+        self._scopes.install()
+        self._journal.pause("time", started_ns)
+
+    def leave_out_operators(self, next_step: int) -> None:
+        """Record kernels alone from the next step on, where that can be; what they belong to is known by then.
+
+        The records of operators take the host longer than all else, and the ranges are of no use without them.
+        """
+        if self._profiler is None or not self.is_of_this_thread:
+            return
+        started_ns = time.time_ns()
+        if self._profiler.leave_out_operators():
+            self._take_out_ranges()
+            self._alone = {"from_step": next_step, "from_ns": time.time_ns()}
+            self._journal.pause("time", started_ns)
+
+    def end(self, *, keep: bool = True) -> bool:
+        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits.
+
+        Called again, it goes on with what is still in.
+
+        Returns:
+            False inside a backward pass: autograd would put the profiler back at the end of it. It stays for now, its
+            events are lost, and this is to be called again.
+        """
+        if self._profiler is None:
+            return True
+        started_ns = time.time_ns()
+        while self._optimizer_ranges:
+            self.leave_optimizer()
+        self.is_open = False
+        self._journal.fact(time_pass_open=False)
+        self._take_out_ranges()
+        if torch_private.is_in_backward():
+            return False
+        is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
+        if not is_alone:
+            energy_cards.wait_for(energy_cards.cards_in_use())
+        events = self._profiler.stop(wait=is_alone) if self.is_of_this_thread else []
+        self._profiler = None
+        if keep:
+            self._journal.fact(kernels_alone=self._alone)
+            self._write(events)
+        self._journal.pause("time", started_ns)
+        return True
+
+    def leave(self) -> None:
+        """Take out all but the profiler itself: what is left to do in a process forked while it was at work."""
+        self.is_open = False
+        self._profiler = None
+        self._take_out_ranges()
+
+    def _take_out_ranges(self) -> None:
+        self._optimizer_ranges.clear()
+        self._end_ranges()
+        do_all([lambda: remove_all(self._observations), self._scopes.remove])
+
+    def _opened(self, name: str) -> list[Any]:
+        """Return a range that has just begun, to be taken out of its list when it ends."""
+        opened = torch_private.open_range(name)
+        opened.__enter__()
+        held = [opened]
+        self._ranges.append((threading.get_ident(), held))
+        return held
+
+    def _end_ranges(self) -> None:
+        """End the ranges of calls under way in this thread: Kineto warns on stderr of those that have no end."""
+        thread = threading.get_ident()
+        while self._ranges:
+            made_in, held = self._ranges.pop()
+            if made_in == thread:
+                self._leave_range(held, None)
+
+    def enter_optimizer(self) -> None:
+        """An optimizer begins its step."""
+        if self._alone is not None:
+            return
+        opened = torch_private.open_range(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")
+        opened.__enter__()
+        self._optimizer_ranges.append(opened)
+
+    def leave_optimizer(self) -> None:
+        """An optimizer has ended its step."""
+        if self._optimizer_ranges:
+            self._optimizer_ranges.pop().__exit__(None, None, None)
+
+    def _enter_call(self, module: nn.Module, _args: Any, _kwargs: Any) -> list[Any] | None:
+        """Open a range with the module's number."""
+        if not self.is_open or torch.compiler._is_compiling_flag:
+            return None
+        try:
+            self._calls_left -= 1
+            if self._calls_left < 0 and self.is_of_this_thread:
+                self._overflow()
+                return None
+            if self._roster.gone:
+                self._roster.forget_gone()
+            number = self._roster.module_ids.get(id(module), -1)
+            if number not in self._texts:
+                number = self._roster.enroll(module)
+                self._texts[number] = f"{MODULE_RANGE}{number}"
+            text = self._texts[number]
+            return self._opened(text if torch.is_grad_enabled() else text + NO_GRAD)
+        except RecursionError:
+            return None
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+            return None
+
+    def _enter_backward(self, *_: Any) -> list[Any] | None:
+        """Open a range for a backward pass."""
+        if not self.is_open or torch.compiler._is_compiling_flag:
+            return None
+        return self._opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
+
+    def _leave_range(self, opened: list[Any], _result: Any) -> None:
+        """Close a range, once."""
+        if opened:
+            opened.pop().__exit__(None, None, None)
+
+    def _fail_range(self, opened: list[Any]) -> None:
+        self._leave_range(opened, None)
+
+    def _write(self, events: list[Any]) -> None:
+        numbers: dict[str, int] = {}
+        rows = []
+        until_ns = ALL_TIMES if self._alone is None else self._alone["from_ns"]
+        graphs = torch_private.graph_launches(events, until_ns)
+        inputs = _Inputs(events)
+        for event in events:
+            launch = graphs.get(event.correlation_id())
+            kind = torch_private.kind_of_event(event)
+            if event is launch:
+                kind = ActivityKind.HOST
+            if kind is None:
+                continue
+            name = event.name()
+            on_device = kind != ActivityKind.HOST
+            rows.append(
+                (
+                    int(kind),
+                    event.device_index() if on_device else -1,
+                    event.device_resource_id() if on_device else event.start_thread_id(),
+                    numbers.setdefault(name, len(numbers)),
+                    event.start_ns(),
+                    event.duration_ns(),
+                    _launch_id(event, launch, on_device=on_device),
+                    event.sequence_nr(),
+                    event.fwd_thread_id(),
+                    -1 if on_device else inputs.number_of(event),
+                )
+            )
+        on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
+        if on_card and all(row[0] == ActivityKind.HOST for row in rows):
+            self._journal.note("The time pass was told of no kernels: its times are of operators on the host.")
+        self._journal.fact(activity_names=list(numbers), operator_inputs=inputs.distinct)
+        if rows:
+            columns = (
+                "kind",
+                "device_idx",
+                "lane",
+                "name_id",
+                "start_ns",
+                "duration_ns",
+                "launch_id",
+                "sequence",
+                "forward_lane",
+                "inputs_id",
+            )
+            self._journal.part.add("activities", **dict(zip(columns, zip(*rows, strict=True), strict=True)))

@@ -1,0 +1,53 @@
+"""Whether a time pass that nobody asked for by name may begin: it must not take what the program needs."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import torch
+
+from gpuledger.collect.adapter import kineto, torch_private
+from gpuledger.collect.passes import energy_cards
+from gpuledger.units import format_bytes
+
+CARD_BYTES = 1 << 30
+"""Free bytes that each card in use must have. CUPTI keeps its records in buffers on the card until they are fetched.
+Assumed, not measured: with so much left, neither CUPTI nor a program that grows runs out."""
+
+STEP_ALLOCATIONS = 50_000
+"""Allocations in one step, at the most. Kineto holds 9.4 KB of host memory per operator that allocates when it is ended
+(measured: ``ones(4) + 1``, torch 2.13 on the CPU): two such steps are 0.9 GiB."""
+
+OUTER_PROFILERS = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NV_NSIGHT_INJECTION_PORT_BASE")
+"""Variables below a profiler of CUDA's own, such as Nsight Systems: CUPTI serves one at a time."""
+
+
+def why_no_time_pass(step_allocations: int) -> str | None:
+    """Return why a time pass is better not begun now, as a clause; None where nothing is against it.
+
+    Args:
+        step_allocations: The most allocations that a recorded step has made.
+
+    Source: the card's free bytes by CUDA; the allocator's pools; the environment.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return "its steps end in other threads than the main one, and torch's profiler complains there"
+    if threading.get_ident() != kineto.REGISTERED_THREAD:
+        return "torch was imported in another thread than its steps end in, and torch's profiler complains there"
+    if not kineto.can_end_thread():
+        return "torch's profiler would leave a thread behind, for which forked children wait when they exit"
+    if any(os.environ.get(name) for name in OUTER_PROFILERS):
+        return "the program runs below another profiler, which goes first"
+    if step_allocations > STEP_ALLOCATIONS:
+        return f"a step makes {step_allocations:,} allocations, whose trace would take much memory"
+    for device_idx in (one for one, _ in energy_cards.cards_in_use() if one >= 0):
+        free_bytes, _ = torch.cuda.mem_get_info(device_idx)
+        if free_bytes < CARD_BYTES:
+            return f"cuda:{device_idx} has {format_bytes(free_bytes)} left, and CUPTI needs room there"
+    has_cuda = torch.version.cuda is not None and torch.cuda.is_initialized()
+    if has_cuda and torch_private.keeps_cuda_history() is not None:
+        return "its allocator does not tell of CUDA graphs, which are not safe from CUPTI's coming and going"
+    if torch_private.holds_graphs():
+        return "the program holds CUDA graphs, which are not safe from CUPTI's coming and going"
+    return None

@@ -1,0 +1,287 @@
+"""What the CUDA context and the libraries take on a card beside the caching allocator, measured apart and kept.
+
+The allocator does not know these bytes and the driver does not itemize them, so a child process runs the work of a
+training step piece by piece and reads after each piece what the card says it holds: process bytes minus what the
+allocator reserved. The context is what stands there after the first kernel; everything after it is libraries. cuBLAS
+keeps a handle per thread, so the backward pass, which runs in a thread of its own, brings a second one.
+
+A profile holds for one card model, driver, torch and CUDA version, and is kept in
+``$XDG_CACHE_HOME/gpuledger/calibration.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import GpuLedgerError, InputError, NoDeviceError
+from gpuledger.files.reading import read_json_file
+from gpuledger.model.run import write_json
+
+PROFILE_VERSION = 1
+MEASURE_TIMEOUT_S = 180.0
+_NOT_FOR_THE_CHILD = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+"""Settings that change the allocator: the measurement takes the allocator's bytes off and needs the usual one."""
+
+
+@dataclass(frozen=True)
+class CardKey:
+    """What a profile holds for. No serial number: cards of one model are alike."""
+
+    card: str
+    driver_version: str
+    torch_version: str
+    cuda_version: str
+    module_loading: str
+
+    def __str__(self) -> str:
+        """Return the key as one line, the name a profile is kept under."""
+        lazily = "" if self.module_loading == "LAZY" else f", modules loaded {self.module_loading}"
+        return (
+            f"{self.card}, driver {self.driver_version}, torch {self.torch_version}, CUDA {self.cuda_version}{lazily}"
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """``bytes`` the process holds outside the allocator after ``name`` was done for the first time (cumulative)."""
+
+    name: str
+    backward: bool
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one card's context and libraries take.
+
+    ``readings`` are in the order in which the pieces ran, the forward ones first; see :data:`Reading.bytes`.
+    """
+
+    key: CardKey
+    measured_on: str
+    readings: tuple[Reading, ...]
+
+    @property
+    def context_bytes(self) -> int:
+        """Return the bytes of the context and of torch's own first kernels."""
+        return self.readings[0].bytes
+
+    def library_bytes(self, *, trained: bool) -> int:
+        """Return the bytes libraries add to the context, in a program that trains or in one that only infers."""
+        held = [reading.bytes for reading in self.readings if trained or not reading.backward]
+        return held[-1] - self.context_bytes
+
+    def increments(self) -> list[tuple[str, int]]:
+        """Return ``(name, bytes)`` that each piece added to what was there before it."""
+        before = 0
+        added = []
+        for reading in self.readings:
+            added.append((reading.name, reading.bytes - before))
+            before = reading.bytes
+        return added
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile as plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Any) -> Profile:
+        """Return the profile in ``value``.
+
+        Raises:
+            InputError: it is not one.
+        """
+        try:
+            readings = tuple(Reading(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"])
+            profile = Profile(CardKey(**value["key"]), str(value["measured_on"]), readings)
+        except (TypeError, KeyError, ValueError) as error:
+            raise InputError(f"calibration: not a profile: {type(error).__name__}: {error}") from error
+        if not readings or readings[0].backward:
+            raise InputError("calibration: not a profile: it does not begin with the context")
+        return profile
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A profile for the card asked for, or None; ``notes`` say what stood in the way."""
+
+    profile: Profile | None
+    notes: tuple[str, ...] = ()
+
+
+def cache_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the file profiles are kept in."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "gpuledger" / "calibration.json"
+
+
+def read_profiles(path: Path) -> tuple[dict[str, Any], str | None]:
+    """Return the profiles kept in ``path`` as plain values, and a note where the file could not be read."""
+    try:
+        value = read_json_file(path)
+    except FileNotFoundError:
+        return {}, None
+    except (OSError, InputError) as error:
+        return {}, f"{path}: kept calibration ignored, it will be measured again: {error}"
+    if not isinstance(value, dict) or value.get("profile_version") != PROFILE_VERSION:
+        return {}, f"{path}: kept calibration ignored, it will be measured again: not of version {PROFILE_VERSION}"
+    profiles = value.get("profiles")
+    return (profiles, None) if isinstance(profiles, dict) else ({}, f"{path}: kept calibration ignored: no profiles")
+
+
+def load_profile(key: CardKey, path: Path) -> Calibration:
+    """Return the kept profile for ``key``, if there is one."""
+    profiles, note = read_profiles(path)
+    notes = (note,) if note else ()
+    if str(key) not in profiles:
+        return Calibration(None, notes)
+    try:
+        return Calibration(Profile.from_json(profiles[str(key)]), notes)
+    except InputError as error:
+        return Calibration(None, (*notes, f"{path}: kept calibration ignored, it will be measured again: {error}"))
+
+
+def store_profile(profile: Profile, path: Path) -> None:
+    """Keep ``profile`` beside the others; a reader sees the file as it was or as it is, never half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    profiles, _ = read_profiles(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {**profiles, str(profile.key): profile.to_json()}
+    write_json(path, {"profile_version": PROFILE_VERSION, "profiles": kept})
+
+
+def lookup_or_measure(
+    key: CardKey, uuid: str, *, path: Path | None = None, measure_card: Callable[[str], Profile] | None = None
+) -> Calibration:
+    """Return the profile for ``key``: the kept one, else measured now in a child process (about ten seconds) and kept.
+
+    Nothing is raised: without a card, or with another torch in this environment than the one recorded, there is no
+    profile and a note says so.
+    """
+    place = path or cache_path()
+    kept = load_profile(key, place)
+    if kept.profile is not None:
+        return kept
+    try:
+        profile = (measure_card or measure)(uuid)
+    except GpuLedgerError as error:
+        return Calibration(None, (*kept.notes, f"Context and libraries were not measured: {error.message}"))
+    notes = kept.notes
+    try:
+        store_profile(profile, place)
+    except OSError as error:
+        notes = (*notes, f"{place}: calibration not kept: {error}")
+    if profile.key != key:
+        other = f"Context and libraries were not measured: the run used {key}; this environment has {profile.key}"
+        return Calibration(None, (*notes, other))
+    return Calibration(profile, notes)
+
+
+def libraries_for(
+    manifest: Mapping[str, Any], *, trained: bool, lookup: Callable[[CardKey, str], Calibration] = lookup_or_measure
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """Return the ``libraries`` entry of a rank's manifest, and notes; None where there is no card or no profile.
+
+    Args:
+        manifest: A rank's manifest, or its journal's facts: ``devices``, ``torch_version``, ``cuda_version``.
+        trained: Whether the rank ran a backward pass.
+        lookup: Where profiles come from.
+    """
+    cards = [device for device in manifest.get("devices", ()) if device["device_idx"] >= 0]
+    if not cards:
+        return None, ()
+    key = CardKey(
+        card=str(cards[0]["name"]),
+        driver_version=str(cards[0].get("driver_version")),
+        torch_version=str(manifest.get("torch_version")),
+        cuda_version=str(manifest.get("cuda_version")),
+        module_loading=_module_loading(),
+    )
+    found = lookup(key, str(cards[0].get("uuid") or ""))
+    if found.profile is None:
+        return None, found.notes
+    work = "forward, backward and optimizer" if trained else "forward only"
+    libraries = {
+        "context_bytes": found.profile.context_bytes,
+        "library_bytes": found.profile.library_bytes(trained=trained),
+        "source": f"measured apart ({work}) on {found.profile.measured_on}: {key}",
+    }
+    return libraries, found.notes
+
+
+def _module_loading() -> str:
+    return os.environ.get("CUDA_MODULE_LOADING", "").upper() or "LAZY"
+
+
+def measure(uuid: str = "") -> Profile:
+    """Return the profile of one card (the first one without ``uuid``), measured now in a child process.
+
+    Raises:
+        NoDeviceError: no card, no driver, or its processes cannot be read.
+        GpuLedgerError: the child failed or took too long.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GPULEDGER_") and name not in _NOT_FOR_THE_CHILD
+    }
+    if uuid:
+        environment["CUDA_VISIBLE_DEVICES"] = uuid
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuledger.collect.sampling.calibrate"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=MEASURE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise GpuLedgerError(f"calibration: took longer than {MEASURE_TIMEOUT_S:.0f} s") from error
+    if done.returncode:
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
+        kind = NoDeviceError if done.returncode == NoDeviceError.exit_code else GpuLedgerError
+        raise kind(last.strip())
+    return _parse_output(done.stdout)
+
+
+def _parse_output(text: str) -> Profile:
+    lines = text.splitlines()
+    try:
+        return Profile.from_json(json.loads(lines[-1]))
+    except (IndexError, ValueError, InputError) as error:
+        raise GpuLedgerError("calibration: the child's answer cannot be read") from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the first card this process sees, print the profile as one line of JSON, return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m gpuledger.collect.sampling.calibrate", description=main.__doc__)
+    parser.parse_args(arguments)
+    from gpuledger.collect.sampling.calibrate_card import read_card
+
+    try:
+        key, readings = read_card()
+    except GpuLedgerError as error:
+        print(error.message, file=sys.stderr)
+        return error.exit_code
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    profile = Profile(CardKey(*key, _module_loading()), today, tuple(Reading(*reading) for reading in readings))
+    print(json.dumps(profile.to_json()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

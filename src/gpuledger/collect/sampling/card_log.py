@@ -1,0 +1,83 @@
+"""What was read of the cards since the last part was written, as rows of the journal: the one writer of such tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuledger.cards.nvml import MemoryReading
+    from gpuledger.cards.sensors import SensorReading
+    from gpuledger.model.energy_window import Tick, WindowEnergy
+    from gpuledger.model.journal.journal import Part
+
+_NOTHING = float("nan")
+
+
+class CardLog:
+    """Rows of every table; what was not read is -1 or NaN in them, as the journal has it."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[tuple[Any, ...]]] = {}
+        self._readings: list[tuple[int, int, MemoryReading]] = []
+        self._sensors: list[tuple[int, int, SensorReading]] = []
+
+    def __len__(self) -> int:
+        """Return the number of rows in the longest table."""
+        return max(len(self._readings), len(self._sensors), *map(len, self._rows.values()), 0)
+
+    def add_memory(self, t_ns: int, index: int, memory: MemoryReading) -> None:
+        """Append one reading of a card's bytes."""
+        self._readings.append((t_ns, index, memory))
+
+    def add_sensors(self, t_ns: int, index: int, found: SensorReading) -> None:
+        """Append one reading of the slower sensors."""
+        self._sensors.append((t_ns, index, found))
+
+    def add_processes(self, t_ns: int, index: int, processes: Sequence[tuple[int, int | None]]) -> None:
+        """Append the bytes of each process on a card."""
+        if processes:
+            rows = self._rows.setdefault("process_samples", [])
+            rows += [(t_ns, index, pid, _known(held_bytes)) for pid, held_bytes in processes]
+
+    def add_tick(self, index: int, tick: Tick) -> None:
+        """Append a tick of a card's energy counter."""
+        row = (tick.t_ns, index, tick.energy_mj, tick.reading_ns, _known(tick.throttled_ns))
+        self._rows.setdefault("ticks", []).append(row)
+
+    def add_window(self, name_id: int, index: int, window: WindowEnergy) -> None:
+        """Append the energy of a window on a card; ``name_id`` is -1 for that of the whole command."""
+        times = (index, name_id, window.start_ns, window.end_ns)
+        energy = (_float_of(window.energy_j), _float_of(window.uncertainty_j))
+        self._rows.setdefault("windows", []).append((*times, *energy, window.ticks, _known(window.throttled_ns)))
+
+    def take(self, part: Part) -> None:
+        """Move all rows into ``part``."""
+        from gpuledger.model.journal.journal import COLUMNS
+
+        rows, self._rows = self._rows, {}
+        readings, self._readings = self._readings, []
+        if readings:
+            rows["samples"] = [
+                (t_ns, index, memory.used_bytes, _known(memory.driver_bytes), memory.total_bytes)
+                for t_ns, index, memory in readings
+            ]
+        sensors, self._sensors = self._sensors, []
+        if sensors:
+            rows["sensors"] = [(t_ns, index, *_sensor_cells(found)) for t_ns, index, found in sensors]
+        for table, lines in rows.items():
+            part.add(table, **dict(zip(COLUMNS[table], zip(*lines, strict=True), strict=True)))
+
+
+def _sensor_cells(found: SensorReading) -> tuple[Any, ...]:
+    floats = (found.power_average_w, found.power_instant_w, None, found.utilization_frac)
+    whole = (found.sm_clock_mhz, found.temperature_c, found.throttle)
+    return (*map(_float_of, floats), *map(_known, whole))
+
+
+def _known(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _float_of(value: float | None) -> float:
+    return _NOTHING if value is None else value

@@ -1,0 +1,304 @@
+"""Reads the cards' energy counters and sensors while an energy pass is open, from outside the program's own thread.
+
+The program says that its pass is open by a small file in its rank's directory, which names its cards. What is read goes
+into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from gpuledger.cards.edges import EdgeFinder
+from gpuledger.cards.nvml import MemoryReading
+from gpuledger.cards.sensors import SensorReading, children_of
+from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.collect.sampling.card_log import CardLog
+from gpuledger.errors import GpuLedgerError, NoDeviceError
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
+
+if TYPE_CHECKING:
+    from gpuledger.model.new_run import NewRun
+
+LOOK_S = 0.04
+"""How often is looked for an open pass."""
+
+SENSOR_NS = 50_000_000
+"""How often the sensors are read; they move every 100 ms."""
+
+STANDS_STILL_NS = 1_000_000_000
+"""How long a counter that does not move, or is not there, is left alone."""
+
+LINGER_NS = 250_000_000
+"""How long a counter is followed after its pass has closed: a tick lies in it."""
+
+
+class MeteredCard(Protocol):
+    """What is asked of one card."""
+
+    uuid: str
+    index: int
+    ticks: TickPhase
+
+    def read_memory(self) -> MemoryReading | None:
+        """Return the card's bytes."""
+
+    def read_sensors(self) -> SensorReading:
+        """Return watts, clock, temperature."""
+
+    def read_energy_mj(self) -> int | None:
+        """Return the energy counter."""
+
+    def read_throttled_ns(self) -> int | None:
+        """Return how long the power cap has held the clock down."""
+
+    def read_processes(self) -> list[tuple[int, int | None]]:
+        """Return ``(pid, bytes)`` of every process on the card."""
+
+
+class CardMeter:
+    """Reads one card in a thread of its own, until it is told to end.
+
+    Args:
+        card: The card.
+        index: Its number in the journal.
+        clock_ns: Unix time.
+    """
+
+    def __init__(self, card: MeteredCard, index: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self.log = CardLog()
+        self.counts = True
+        """Whether its energy counter is to be followed."""
+        self.failure: str | None = None
+        self._card = card
+        self._index = index
+        self._clock = clock_ns
+        self._finder = EdgeFinder(card, clock_ns)
+        self._counter_due_ns = self._sensors_due_ns = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"gpuledger-meter-{index}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop reading."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def due_ns(self) -> int:
+        """Return when :meth:`read` is to be called next."""
+        return min(self._sensors_due_ns, self._counter_due_ns) if self.counts else self._sensors_due_ns
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self.read()
+                self._ended.wait(max(self.due_ns - self._clock(), 0) / 1e9)
+        except Exception as error:
+            self.failure = f"The energy readings stopped: {type(error).__name__}: {error}"
+
+    def read(self) -> None:
+        """Read what is due."""
+        now_ns = self._clock()
+        if now_ns >= self._sensors_due_ns:
+            self._sensors_due_ns = now_ns + SENSOR_NS
+            self._read_sensors(now_ns)
+        now_ns = self._clock()
+        if self.counts and now_ns >= self._counter_due_ns:
+            if self._finder.due_ns is None:
+                self._finder.want(now_ns, self._keep)
+            else:
+                self._finder.read()
+            self._counter_due_ns = self._finder.due_ns or max(self._counter_due_ns, self._clock())
+
+    def _keep(self, edge: Edge | None) -> None:
+        """Keep the tick of an edge; every edge is followed by the next."""
+        if edge is None:
+            self._counter_due_ns = self._clock() + STANDS_STILL_NS
+        else:
+            self.log.add_tick(self._index, Tick(edge.tick_ns, edge.energy_mj, edge.reading_ns, edge.throttled_ns))
+
+    def _read_sensors(self, t_ns: int) -> None:
+        memory, found = self._card.read_memory(), self._card.read_sensors()
+        if memory is None:
+            return
+        self.log.add_memory(t_ns, self._index, memory)
+        self.log.add_sensors(t_ns, self._index, found)
+        self.log.add_processes(t_ns, self._index, self._card.read_processes())
+
+
+class EnergyMeter:
+    """Looks for open energy passes of a run, and reads their cards; a context that ends by writing what was read.
+
+    Args:
+        run_directory: The run.
+        cards: Its cards.
+        until_end: Whether the sensors of a card go on being read once its pass has closed.
+        pid: Returns the recorded program, whose process tree tells its own processes from others'; None before it runs.
+        check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
+    """
+
+    def __init__(
+        self,
+        run_directory: Path,
+        cards: list[MeteredCard],
+        *,
+        until_end: bool,
+        pid: Callable[[], int | None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run_directory = run_directory
+        self._cards = {card.uuid: card for card in cards}
+        self._uuids = list(self._cards)
+        self._until_end = until_end
+        self._pid = pid
+        self._check = check
+        self._meters: dict[str, CardMeter] = {}
+        self._closed_ns: dict[str, int] = {}
+        self._own_pids: set[int] = set()
+        self._idle_w = {card.uuid: _power_w(card) for card in cards}
+        self._pids_before = {card.uuid: sorted(pid for pid, _ in card.read_processes()) for card in cards}
+        self._failure: str | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpuledger-energy", daemon=True)
+
+    def __enter__(self) -> EnergyMeter:
+        """Return the meter, not started yet."""
+        return self
+
+    def start(self) -> None:
+        """Begin to look for passes, in a thread that holds back the signals which the calling one holds back."""
+        readable = [uuid for uuid, card in self._cards.items() if _can_be_read(card, self._idle_w[uuid])]
+        with suppress(OSError):  # the disk is full: the program takes it that no card can be read
+            (self._run_directory / METERED_CARDS).write_text(json.dumps(readable), encoding="utf-8")
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End and write what was read."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for meter in self._meters.values():
+            meter.end()
+        with suppress(OSError, GpuLedgerError):
+            self._check()
+            (self._run_directory / METERED_CARDS).unlink(missing_ok=True)
+        try:
+            self.write()
+        except GpuLedgerError as failure:
+            self._failure = f"The energy readings are lost: {failure.message}."
+        except OSError as failure:
+            self._failure = f"The energy readings are lost: {failure.strerror or failure}."
+
+    @property
+    def failures(self) -> list[str]:
+        """Return why readings ended early."""
+        failures = [self._failure, *(meter.failure for meter in self._meters.values())]
+        return [failure for failure in failures if failure]
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            self.look()
+
+    def look(self, now_ns: int | None = None) -> None:
+        """Begin reading the cards of passes that have opened, end those that have closed."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        wanted = self._wanted()
+        for uuid in wanted - set(self._meters):
+            pid = self._pid()
+            if pid is not None:
+                self._own_pids |= children_of(pid)
+            meter = self._meters[uuid] = CardMeter(self._cards[uuid], self._uuids.index(uuid))
+            meter.start()
+        for uuid, meter in self._meters.items():
+            if uuid in wanted:
+                self._closed_ns.pop(uuid, None)
+            elif now_ns > self._closed_ns.setdefault(uuid, now_ns) + LINGER_NS:
+                meter.counts = False
+                if not self._until_end:
+                    meter.end()
+
+    def _wanted(self) -> set[str]:
+        """Return the cards whose pass is open."""
+        found: set[str] = set()
+        for _, directory in rank_directories(self._run_directory):
+            try:
+                marker = json.loads((directory / ENERGY_MARKER).read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # not open, or closed just now
+                continue
+            found |= set(marker["cards"])
+        return found & set(self._cards)
+
+    def write(self) -> None:
+        """Write what was read as one part; nothing where no pass was open.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        from gpuledger.model.journal.journal import JournalWriter, Part, write_plain
+
+        if not self._meters:
+            return
+        meters = list(self._meters.values())
+        pid = self._pid()
+        if pid is not None:
+            self._own_pids |= children_of(pid)
+        part = Part(
+            facts={
+                "card_uuids": self._uuids,
+                "idle_w": self._idle_w,
+                "pids_before": self._pids_before,
+                "own_pids": sorted(self._own_pids),
+            }
+        )
+        for meter in meters:
+            meter.log.take(part)
+        directory = self._run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL
+        JournalWriter(directory, write_plain, self._check).write(part)
+
+
+def _can_be_read(card: MeteredCard, idle_w: float | None) -> bool:
+    """Return whether a card has an energy counter, or at least tells its power."""
+    return idle_w is not None or card.read_energy_mj() is not None
+
+
+def _power_w(card: MeteredCard) -> float | None:
+    found = card.read_sensors()
+    return found.power_average_w if found.power_instant_w is None else found.power_instant_w
+
+
+def open_meter(
+    run_directory: Path, *, until_end: bool, pid: Callable[[], int | None], check: Callable[[], None] = lambda: None
+) -> EnergyMeter | None:
+    """Return a meter of every card of this machine; None where there is none that can be read."""
+    from gpuledger.cards.sensors import open_cards
+
+    try:
+        cards, _ = open_cards()
+    except NoDeviceError:
+        return None
+    return EnergyMeter(run_directory, list(cards), until_end=until_end, pid=pid, check=check)
+
+
+def begin_meter(run: NewRun) -> EnergyMeter | None:
+    """Return what reads the cards' energy from now on for a run of this process; None where no card can be read."""
+    from gpuledger.cards.nvml import open_nvml
+
+    meter = None if open_nvml() is None else open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
+    if meter is not None:
+        meter.start()
+    return meter

@@ -1,0 +1,136 @@
+"""Reads the cards while the program runs, from the parent: the program itself is not disturbed.
+
+Rows go into journals below ``NAME.ledger/samples/journal/``, one for each hour, a part a minute, so that memory and
+what a crash can cost stay bounded. ``device_idx`` is the position in ``card_uuids`` there, since torch's numbering is
+known to the program alone; :mod:`gpuledger.analyze.posting.card_samples` finds it by the card's UUID.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from gpuledger.cards.nvml import MemoryReading
+from gpuledger.cards.sensors import Processes
+from gpuledger.collect.sampling.card_log import CardLog
+
+PERIOD_S = 0.05
+PARTS_IN_JOURNAL = 60
+READINGS_IN_PART = 1200
+
+
+class Cards(Protocol):
+    """What is asked of NVML."""
+
+    def card_uuids(self) -> list[str]:
+        """Return the UUID of every card."""
+
+    def read_memory(self, uuid: str) -> MemoryReading | None:
+        """Return the card's bytes; None where they cannot be read."""
+
+    def read_processes(self, uuid: str) -> Processes | None:
+        """Return ``(pid, bytes)`` of every process on the card; None where they cannot be read."""
+
+
+class CardSampler:
+    """Reads used bytes and processes of every card that the program has changed, until it is stopped.
+
+    A card is read from the moment its used bytes or its processes differ from what they were before the program: in a
+    container the driver's process ids need not be ours, so they cannot tell whose a card is.
+
+    Args:
+        cards: An open NVML.
+        directory: Where the journals go.
+        clock: Returns Unix time in ns.
+        check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
+    """
+
+    def __init__(
+        self,
+        cards: Cards,
+        directory: Path,
+        clock: Callable[[], int] = time.time_ns,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.failure: str | None = None
+        self._cards = cards
+        self._directory = directory
+        self._clock = clock
+        self._check = check
+        self._uuids = cards.card_uuids()
+        self._before = {uuid: self._state(uuid) for uuid in self._uuids}
+        self._log = CardLog()
+        self._ticks = self._parts = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpuledger-sampler", daemon=True)
+
+    def __enter__(self) -> CardSampler:
+        """Return the sampler, not started yet."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop reading and write the rest."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def start(self) -> None:
+        """Begin to read, in a thread of this process."""
+        self._thread.start()
+
+    def _state(self, uuid: str) -> tuple[int | None, frozenset[int]]:
+        memory, processes = self._cards.read_memory(uuid), self._cards.read_processes(uuid)
+        return None if memory is None else memory.used_bytes, frozenset(pid for pid, _ in processes or ())
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(PERIOD_S):
+                self.read()
+            self.write()
+        except Exception as error:
+            self.failure = f"The readings of the cards stopped: {type(error).__name__}: {error}"
+
+    def read(self) -> None:
+        """Take one reading of every card the program has changed."""
+        for index, uuid in enumerate(self._uuids):
+            if uuid in self._before:
+                if self._state(uuid) == self._before[uuid]:
+                    continue
+                del self._before[uuid]
+            self._read_card(index, uuid)
+        self._ticks += 1
+        if self._ticks >= READINGS_IN_PART:
+            self.write()
+
+    def _read_card(self, index: int, uuid: str) -> None:
+        t_ns, memory = self._clock(), self._cards.read_memory(uuid)
+        if memory is None:
+            return
+        self._log.add_memory(t_ns, index, memory)
+        self._log.add_processes(t_ns, index, self._cards.read_processes(uuid) or ())
+
+    def write(self) -> None:
+        """Write what is waiting as one part.
+
+        Raises:
+            OSError: it cannot be written; what was waiting is lost.
+        """
+        from gpuledger.model.journal.journal import JournalWriter, Part, write_compressed
+
+        self._ticks = 0
+        if not len(self._log):
+            return
+        part = Part(facts={"card_uuids": self._uuids})
+        self._log.take(part)
+        hour, number = divmod(self._parts, PARTS_IN_JOURNAL)
+        writer = JournalWriter(self._directory / f"{hour:05d}", write_compressed, self._check)
+        writer.next_part = number
+        writer.write(part)
+        self._parts += 1

@@ -1,0 +1,340 @@
+"""The sampler: a process of its own that reads the cards on an absolute schedule until it is told to stop.
+
+It is started by :mod:`.watcher` and talks to it in lines of JSON. When the line from its parent ends,
+because the parent was killed, it writes what it has and ends too. One thread reads, counts and writes; another one only
+hands on what the parent says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuledger.cards.card_source import WatchedCard, open_source
+from gpuledger.cards.energy_windows import EnergyWindows
+from gpuledger.cards.sensors import Processes
+from gpuledger.collect.sampling.card_log import CardLog
+from gpuledger.collect.sampling.process_tree import Family
+from gpuledger.errors import GpuLedgerError
+from gpuledger.model.energy_window import WindowEnergy
+from gpuledger.model.journal.journal import JournalWriter, Part, write_compressed
+
+SENSOR_NS = 50_000_000
+"""How often the sensors that move every 100 ms are read."""
+
+PROCESSES_NS = 200_000_000
+"""How often a card's processes are asked for while its bytes stay the same: the list takes as long as all sensors."""
+
+LOOK_NS = 5_000_000_000
+"""How often the command's process tree is looked at, and whether the parent lives."""
+
+PART_NS = 60_000_000_000
+"""How often what was read is written: what a crash can cost, and what memory has to hold."""
+
+PART_ROWS = 50_000
+"""How many rows of one table are kept at most: short intervals write more often."""
+
+NAP_NS = 10_000_000
+"""How long an order may wait: a plain sleep takes less of a processor than one that an order ends."""
+
+WHOLE = ""
+"""Name of the window of the whole command."""
+
+Order = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """What the sampler needs beside the cards. Tests give their own.
+
+    ``wait_ns`` returns the parent's next order, or None where none came in these nanoseconds; ``{"do": "gone"}`` stands
+    for a parent that was killed.
+    """
+
+    steady_ns: Callable[[], int]
+    unix_ns: Callable[[], int]
+    wait_ns: Callable[[int], Order | None]
+    cpu_s: Callable[[], float] = time.process_time
+    parent: Callable[[], int] = os.getppid
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A card's processes, while its bytes stay the same and until they are asked for again."""
+
+    used_bytes: int
+    due_ns: int
+    processes: Processes
+
+
+class Sampler:
+    """Reads the cards and keeps what was read.
+
+    Args:
+        cards: The cards.
+        writer: Where the parts go.
+        interval_ns: Time between two readings of the bytes.
+        world: Clocks and orders.
+    """
+
+    def __init__(self, cards: Sequence[WatchedCard], writer: JournalWriter, interval_ns: int, world: World) -> None:
+        self.on_time = self.readings = self.missed = 0
+        self.family = Family()
+        self.failure: str | None = None
+        self._cards = list(cards)
+        self._writer = writer
+        self._interval_ns = interval_ns
+        self._world = world
+        self._log = CardLog()
+        self._windows = EnergyWindows(cards, self._keep_window, world.unix_ns)
+        self._names: list[str] = []
+        self._named = 0
+        self._notes: list[str] = []
+        self._facts: dict[str, Any] = {}
+        self._failed: dict[int, int] = {}
+        self._processes: dict[int, _Asked] = {}
+        self._cpu_before_s = world.cpu_s()
+        self._parent = world.parent()
+        self._stopping = False
+        self._due_ns = self._sensors_due_ns = self._look_due_ns = self._part_due_ns = 0
+
+    def prepare(self, notes: Sequence[str] = (), **facts: Any) -> None:
+        """Take the first reading, the baseline, and write it with what is to be kept."""
+        self._notes += notes
+        self._facts.update(facts)
+        self._read(self._world.steady_ns())
+        self.write()
+
+    def run(self) -> None:
+        """Read until the parent says stop; a reading that would come too late is left out and counted."""
+        self._cpu_before_s = self._world.cpu_s()
+        self._due_ns = now_ns = self._world.steady_ns()
+        self._look_due_ns, self._part_due_ns = now_ns + LOOK_NS, now_ns + PART_NS
+        wait_ns, steady_ns = self._world.wait_ns, self._world.steady_ns
+        while not (self._stopping and self._windows.due_ns is None):
+            order = wait_ns(self._idle_ns(now_ns))
+            if order is not None:
+                self._follow(order)
+            now_ns = steady_ns()
+            if now_ns >= self._due_ns:
+                self._take_reading(now_ns)
+                now_ns = self._plan()
+            if self._windows.due_ns is not None:
+                now_ns = self._look_for_edges(now_ns)
+        self._note_the_end()
+        self._facts["closed"] = "end"
+        self.write()
+
+    def _idle_ns(self, now_ns: int) -> int:
+        """Return the time until something is due."""
+        idle_ns = self._due_ns - now_ns
+        if self._windows.due_ns is not None and self._has_room(now_ns):
+            idle_ns = min(idle_ns, self._windows.due_ns - self._world.unix_ns())
+        return max(idle_ns, 0)
+
+    def _has_room(self, now_ns: int) -> bool:
+        """Return whether what is asked of a card for an edge ends before the next reading is due, or never would."""
+        return self._due_ns - now_ns >= min(self._windows.read_ns, self._interval_ns * 4 // 5)
+
+    def _look_for_edges(self, now_ns: int) -> int:
+        """Ask a card what it is due to be asked, right after a reading: the next one would be held up. Return now."""
+        due_ns = self._windows.due_ns
+        if due_ns is None or due_ns > self._world.unix_ns() or not self._has_room(now_ns):
+            return now_ns
+        self._windows.read()
+        return self._plan()
+
+    def _take_reading(self, now_ns: int) -> None:
+        self.readings += 1
+        if now_ns - self._due_ns <= self._interval_ns // 2:
+            self.on_time += 1
+        if self._read(now_ns):
+            self._keep_house(now_ns)
+        self._due_ns += self._interval_ns
+
+    def _keep_house(self, now_ns: int) -> None:
+        """Look at the processes and write a part, where it is time."""
+        if now_ns >= self._look_due_ns:
+            self._look_due_ns = now_ns + LOOK_NS
+            self._look()
+        if now_ns >= self._part_due_ns or len(self._log) >= PART_ROWS:
+            self._part_due_ns = now_ns + PART_NS
+            self.write()
+
+    def _plan(self) -> int:
+        """Leave out and count readings whose time has passed; return the time."""
+        now_ns = self._world.steady_ns()
+        if now_ns - self._due_ns >= self._interval_ns:
+            late = (now_ns - self._due_ns) // self._interval_ns
+            self.missed += late
+            self._due_ns += late * self._interval_ns
+        return now_ns
+
+    def _read(self, now_ns: int) -> bool:
+        """Take one reading of every card that still answers; return whether the slower sensors were due, and read."""
+        with_sensors = now_ns >= self._sensors_due_ns
+        if with_sensors:
+            self._sensors_due_ns = now_ns + SENSOR_NS - self._interval_ns // 2
+        for card in self._cards:
+            t_ns = self._world.unix_ns()
+            memory = card.read_memory()
+            if memory is None:
+                self._miss(card)
+                continue
+            self._log.add_memory(t_ns, card.index, memory)
+            if with_sensors:
+                self._log.add_sensors(t_ns, card.index, card.read_sensors())
+                processes = self._processes_of(card, memory.used_bytes, now_ns)
+                self._log.add_processes(t_ns, card.index, processes)
+                self.family.see(pid for pid, _ in processes)
+        return with_sensors
+
+    def _processes_of(self, card: WatchedCard, used_bytes: int, now_ns: int) -> Processes:
+        """Return the card's processes, asked for where its bytes have changed, and five times a second."""
+        known = self._processes.get(card.index)
+        if known is None or known.used_bytes != used_bytes or now_ns >= known.due_ns:
+            known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes())
+            self._processes[card.index] = known
+        return known.processes
+
+    def _miss(self, card: WatchedCard) -> None:
+        if card.is_lost():
+            self._cards = [other for other in self._cards if other is not card]
+            self._notes.append(f"GPU {card.index} was lost; its samples end there.")
+        else:
+            self._failed[card.index] = self._failed.get(card.index, 0) + 1
+
+    def _look(self) -> None:
+        self.family.look()
+        if self._world.parent() != self._parent:  # its end was not heard: a child that it forked holds the line
+            self._follow({"do": "gone"})
+
+    def _follow(self, order: Order) -> None:
+        """Do what the parent says."""
+        match order["do"]:
+            case "pid":
+                self.family.follow(order["pid"])
+            case "begin":
+                self._windows.begin(order["window"], order["name"], order["at_ns"])
+            case "end":
+                self.family.look()
+                self._windows.end(order["window"], order["at_ns"])
+            case "gone" if not self._stopping:
+                self._notes.append("gpuledger was killed; the samples end there.")
+                self._windows.end_all(self._world.unix_ns())
+                self._stopping = True
+            case "stop":
+                self._stopping = True
+
+    def _keep_window(self, name: str, index: int, window: WindowEnergy) -> None:
+        name_id = -1
+        if name != WHOLE:
+            name_id = self._named
+            self._named += 1
+            self._names.append(name)
+        self._log.add_window(name_id, index, window)
+
+    def _note_the_end(self) -> None:
+        if self.family.is_elsewhere:
+            self._facts["processes_known"] = False
+            self._notes.append(
+                "The driver's process ids are not those of this machine (a container): a process's bytes are not "
+                "known, the card's above its first reading stand for them."
+            )
+        self._notes += [f"GPU {index} gave no bytes at {count:,} readings." for index, count in self._failed.items()]
+
+    def write(self) -> None:
+        """Write what is waiting as one part; after a failure nothing more is kept, and the command goes on."""
+        part = Part(names=self._names, notes=self._notes, facts={**self._facts, **self._counts()})
+        self._log.take(part)
+        self._names, self._notes, self._facts = [], [], {}
+        if self.failure is not None:
+            return
+        try:
+            self._writer.write(part)
+        except OSError as error:
+            self.failure = f"The samples end early: {error.strerror or error}."
+
+    def _counts(self) -> dict[str, Any]:
+        return {
+            "pids": sorted(self.family.on_card),
+            "sampler": {
+                "interval_ns": self._interval_ns,
+                "readings": self.readings,
+                "on_time": self.on_time,
+                "missed": self.missed,
+                "cpu_s": self._world.cpu_s() - self._cpu_before_s,
+            },
+        }
+
+
+def listen(lines: Iterable[str]) -> Callable[[int], Order | None]:
+    """Return what waits so many ns for the next order; a thread reads them from ``lines``."""
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+
+    def hear() -> None:
+        for line in lines:
+            if line.endswith("\n"):  # half a line: the parent was killed while it wrote
+                orders.put(json.loads(line))
+        orders.put({"do": "gone"})
+
+    def wait_ns(patience_ns: int) -> Order | None:
+        if patience_ns > NAP_NS:
+            try:
+                return orders.get(timeout=patience_ns / 1e9)
+            except queue.Empty:
+                return None
+        if patience_ns:
+            time.sleep(patience_ns / 1e9)
+        return None if orders.empty() else orders.get_nowait()
+
+    threading.Thread(target=hear, name="gpuledger-ears", daemon=True).start()
+    return wait_ns
+
+
+def main() -> None:
+    """Sample until the parent says stop. Its order is the first line it sends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends us, after the command
+    line = sys.stdin.readline()
+    if not line.endswith("\n"):
+        return
+    order = json.loads(line)
+    try:
+        source = open_source(order["gpus"], order["interval_ns"])
+    except GpuLedgerError as error:
+        _say(error=error.message, hint=error.hint)
+        return
+    world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
+    os.chdir(order["run_directory"])  # which is found again where it has got another name since
+    writer = JournalWriter(Path("rank-0", "journal"), write_compressed)
+    sampler = Sampler(source.cards, writer, source.interval_ns, world)
+    if order["pid"] is not None:
+        sampler.family.follow(order["pid"])
+    devices = source.devices()
+    sampler.prepare(source.notes, recorder="watch", pid=order["pid"], devices=devices)
+    _say(ready=True, failure=sampler.failure)
+    sampler.run()
+    source.close()
+    _say(ended=True, failure=sampler.failure)
+
+
+def _say(**words: Any) -> None:
+    """Tell the parent; where it is gone, nobody listens."""
+    try:
+        print(json.dumps(words), flush=True)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - nothing more will be said
+
+
+if __name__ == "__main__":
+    main()

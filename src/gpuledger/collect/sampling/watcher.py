@@ -1,0 +1,162 @@
+"""Starts the sampler's process and tells it what to do."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import GpuLedgerError, NoDeviceError
+
+START_S = 120.0
+"""How long a driver may take to wake its cards."""
+
+PATIENCE_S = 20.0
+"""How long the sampler may take to write what it has; a driver whose card is gone can keep it for ever."""
+
+LONGEST_NAME = 300
+"""Characters of a window's name that are kept: a line is written as a whole or not at all (PIPE_BUF is 4,096 bytes)."""
+
+
+class Watcher:
+    """A sampler at work, from construction to :meth:`stop`. But for these two, nothing is ever waited for.
+
+    Args:
+        directory: The run's directory; the journal goes to its ``rank-0``.
+        gpus: Numbers of the cards; None takes all.
+        interval_ns: Time between two readings.
+        pid: The process whose bytes are told apart, where it runs already.
+
+    Raises:
+        NoDeviceError: no driver, no card, no permission, or no such card.
+        GpuLedgerError: the sampler does not start.
+    """
+
+    def __init__(self, directory: Path, gpus: Sequence[int] | None, interval_ns: int, pid: int | None = None) -> None:
+        self.notes: list[str] = []
+        self._numbers = itertools.count()
+        self._heard = b""
+        self._unheard = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gpuledger.collect.sampling.watch_process"],  # -P: not the user's queue.py
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        order = {
+            "run_directory": str(directory.absolute()),
+            "gpus": None if gpus is None else list(gpus),
+            "interval_ns": interval_ns,
+            "pid": pid,
+        }
+        try:
+            os.set_blocking(self._stdin, False)
+            self._tell(order)
+            answer = self._hear(START_S)
+            if answer is None or "error" in answer:
+                raise _error_of(answer)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            self._close_pipes()
+            raise
+        self._note_failure(answer)
+
+    def follow(self, pid: int) -> None:
+        """Tell apart the bytes of this process and those below it."""
+        self._tell({"do": "pid", "pid": pid})
+
+    def begin(self, name: str = "") -> int:
+        """Begin a window of energy, now; return its number."""
+        number = next(self._numbers)
+        self._tell({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": time.time_ns()})
+        return number
+
+    def end(self, window: int) -> None:
+        """End a window, now."""
+        self._tell({"do": "end", "window": window, "at_ns": time.time_ns()})
+
+    def stop(self) -> None:
+        """End the sampler and take in its notes; one that was killed, or does not answer, is noted."""
+        self._tell({"do": "stop"})
+        if self._unheard:
+            self.notes.append(f"The sampler was too busy for {self._unheard:,} beginnings or ends of windows.")
+        limit_s = time.monotonic() + PATIENCE_S
+        answer = self._hear(PATIENCE_S)
+        if answer is not None:
+            self._note_failure(answer)
+        self._close_pipes()
+        try:
+            status = self._process.wait(max(limit_s - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            self.notes.append(f"The sampler did not answer for {PATIENCE_S:.0f} s: its last samples are missing.")
+            return
+        if status < 0:
+            self.notes.append(f"The sampler was killed by signal {-status}: the samples end before the command did.")
+        elif status:
+            self.notes.append(f"The sampler ended with status {status}: the samples end before the command did.")
+
+    @property
+    def _stdin(self) -> int:
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def _note_failure(self, answer: dict[str, Any]) -> None:
+        if answer.get("failure"):
+            self.notes.append(answer["failure"])
+
+    def _tell(self, words: dict[str, Any]) -> None:
+        """Send a line; a sampler that is gone, or takes in nothing more, is noticed at the end."""
+        line = json.dumps(words).encode() + b"\n"
+        # A program may have asked to be ended by SIGPIPE: that of our line is not its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+        try:
+            os.write(self._stdin, line)
+        except BlockingIOError:
+            self._unheard += 1
+        except BrokenPipeError:
+            signal.sigtimedwait({signal.SIGPIPE}, 0)
+        except (OSError, ValueError):
+            pass  # noted by stop(): it has ended
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _hear(self, patience_s: float) -> dict[str, Any] | None:
+        """Return the sampler's next line; None where it ends without one, or takes longer."""
+        assert self._process.stdout is not None
+        place = self._process.stdout.fileno()
+        line = select.poll()  # unlike select it takes the descriptors of a process that has many
+        line.register(place, select.POLLIN)
+        limit_s = time.monotonic() + patience_s
+        while b"\n" not in self._heard:
+            ready = line.poll(max(limit_s - time.monotonic(), 0) * 1e3)
+            words = os.read(place, 1 << 16) if ready else b""
+            if not words:
+                return None
+            self._heard += words
+        words, _, self._heard = self._heard.partition(b"\n")
+        found: dict[str, Any] = json.loads(words)
+        return found
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+def _error_of(answer: dict[str, Any] | None) -> GpuLedgerError:
+    if answer is None:
+        return GpuLedgerError("watch: the sampler did not start", hint="gpuledger doctor")
+    return NoDeviceError(str(answer["error"]), hint=answer.get("hint"))

@@ -1,0 +1,351 @@
+"""One iteration of a training at a time: recorded between two calls, kept in memory, nothing installed in between."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.calls import OutermostCalls
+from gpuledger.collect.adapter.guard import Guard, describe, do_all
+from gpuledger.collect.adapter.program_objects import (
+    WeakIdentitySet,
+    grad_of,
+    is_leaf,
+    is_on_card,
+    layout_of,
+    local_part,
+    modules_below,
+    named_parameters,
+    parameter_groups,
+    without_overrides,
+)
+from gpuledger.collect.adapter.uncompiled import keep_uncompiled
+from gpuledger.collect.adapter.user_history import UserHistory
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.recorder import Recorder
+from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.steps import StepCounter
+from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.memory.cuda_history import CudaRecorder
+from gpuledger.collect.memory.device_readings import CardReader
+from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.collect.session.outer_run import find_outer_run
+from gpuledger.collect.session.session import current
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import STEP_KINDS, Journal, Part, journal_of
+
+_ALL_STEPS = RecordSettings(Path(), first_step=0, last_step=1 << 40, stacks=False)
+"""A window that no step closes, and that is drained only when it is long."""
+
+
+class IterationRecorder:
+    """Records iterations of one model when it is told to. Whoever drops it calls :meth:`cancel` first.
+
+    Attributes:
+        problem: Why the last iteration could not be recorded; "" where it could.
+        gradient_bytes: Highest bytes of each parameter's gradient in the iteration, by the parameter's name.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        keep_uncompiled()
+        self.problem = ""
+        self.gradient_bytes: dict[str, int] = {}
+        self._model = weakref.ref(model)  # ours goes in a cycle: it must not keep the program's memory
+        self._roster = _ScannedOnce()
+        self._known = Part()
+        self._card: CardReader | None = None
+        self._watch: OutermostCalls | None = None
+        self._under_way: _UnderWay | None = None
+        self._trains = False
+        os.register_at_fork(after_in_child=_leaving(weakref.ref(self)))
+
+    @property
+    def is_recording(self) -> bool:
+        """Return whether an iteration is being recorded."""
+        return self._under_way is not None
+
+    def begin_at_call(self) -> None:
+        """Begin when the next outermost module is called; with gradients, where an earlier iteration had them."""
+        self.cancel()
+        self.problem = _why_not_beside_another()
+        if self.problem:
+            return  # nothing is put around calls beside the recording that is under way
+        absorbs = Guard(self._fail).absorbs
+        self._watch = OutermostCalls(lambda module, _args, _kwargs: self._called(module), lambda _module: None, absorbs)
+        self._watch.install()
+
+    def begin(self) -> None:
+        """Begin to record, or say in ``problem`` why that cannot be."""
+        self.cancel()
+        self.gradient_bytes = {}
+        self.problem = _why_not()
+        if self.problem:
+            return
+        try:
+            self._under_way = self._start()
+        except Exception as error:  # the one guard: ours must never reach the program
+            self._fail(error)
+
+    def end(self) -> Journal | None:
+        """Return what was recorded since it began; None where nothing was."""
+        under_way = self._under_way
+        if under_way is None:
+            return None
+        try:
+            self._note_gradients()
+            under_way.window.close("end of iteration")
+            self._roster.optimizers.update(under_way.steps.optimizers)
+            return journal_of([self._known, *under_way.journal.parts])
+        except Exception as error:  # the one guard
+            self._fail(error)
+            return None
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Leave nothing installed; what was recorded is dropped."""
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.take_out()
+
+    def module_ids(self) -> frozenset[int]:
+        """Return the numbers of the model's modules."""
+        model = self._model()
+        modules = () if model is None else modules_below(model)
+        numbers = (self._roster.module_ids.get(id(module)) for _, _, module in modules)
+        return frozenset(number for number in numbers if number is not None)
+
+    def _called(self, _module: nn.Module) -> None:
+        with_gradients = torch.is_grad_enabled()
+        if with_gradients or not self._trains:
+            self._trains = with_gradients
+            self.begin()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> _UnderWay:
+        guard, tags, stacks = Guard(self._fail), TagBook(), StackBook()
+        journal = _KeptJournal([tags, self._roster, stacks], self._known)
+        recorder, history = self._recorder(journal, tags, stacks, guard)
+        steps = StepCounter(
+            guard,
+            before_optimizer=lambda optimizer: window.before_optimizer(optimizer),
+            after_optimizer=lambda optimizer: window.after_optimizer(optimizer),
+            ended=lambda kind, start_ns, end_ns: _end_step(window, journal, steps, (kind, start_ns, end_ns)),
+        )
+        steps.seen = 1  # the program is under way: the window begins between two steps
+        window = _Window(
+            recorder,
+            journal,
+            steps,
+            _ALL_STEPS,
+            books=(tags, self._roster, stacks),
+            card=self._card if isinstance(recorder, CudaRecorder) else None,
+            begins_late=True,
+            guard=guard,
+        )
+        window.note_gradients = self._note_gradients
+        under_way = _UnderWay(window, journal, steps, guard, history)
+        model = self._model()
+        if model is not None:
+            self._roster.enroll(model)
+        self._note_gradients()
+        try:
+            steps.install()
+            window.open()
+        except BaseException:
+            under_way.take_out()
+            raise
+        return under_way
+
+    def _recorder(
+        self, journal: RankJournal, tags: TagBook, stacks: StackBook, guard: Guard
+    ) -> tuple[Recorder, UserHistory | None]:
+        """Return a recorder for the device the model is on, and what notices a history of the program's own."""
+        journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
+        model = self._model()
+        with without_overrides():
+            on_card = model is not None and any(is_on_card(parameter) for _, parameter in named_parameters(model))
+        why_not = torch_private.keeps_cuda_history() if on_card else None
+        if not on_card or why_not is not None:
+            journal.fact(
+                recorder=DispatchRecorder.kind,
+                devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}],
+            )
+            kinds = ("cuda", "cpu") if on_card else ("cpu",)
+            return DispatchRecorder(stacks, tags, guard, devices=kinds), None
+        recorder = CudaRecorder(stacks, tags)
+        self._card = self._card or CardReader()
+        journal.fact(
+            recorder=CudaRecorder.kind,
+            devices=self._card.describe(list(recorder.devices())),
+            workspace_bytes=torch_private.workspace_bytes(torch.cuda.current_device()),
+        )
+        return recorder, UserHistory(guard(self._give_way), guard.absorbs)
+
+    def _note_gradients(self, parameters: Iterable[Any] | None = None) -> None:
+        """Keep the highest bytes of each gradient, of all or of some parameters."""
+        some = None if parameters is None else {id(parameter) for parameter in parameters}
+        model = self._model()
+        with without_overrides():
+            for name, parameter in () if model is None else named_parameters(model):
+                wanted = is_leaf(parameter) and (some is None or id(parameter) in some)
+                gradient = grad_of(parameter) if wanted else None
+                if gradient is not None:
+                    size = own_bytes(gradient)
+                    self.gradient_bytes[name] = max(self.gradient_bytes.get(name, 0), size)
+
+    def _give_way(self) -> None:
+        """The program starts a memory history of its own, which goes first."""
+        self.cancel()
+        self.problem = "the program started a memory history of its own"
+
+    def _fail(self, error: BaseException) -> None:
+        """An error of ours: take everything out and let the program go on."""
+        if os.environ.get("GPULEDGER_DEBUG"):
+            raise error
+        self.problem = f"an error of gpuledger's own: {describe(error)}"
+        try:
+            self.cancel()
+        except Exception as another:
+            self.problem += f"; and on the way out: {describe(another)}"
+
+
+def own_bytes(tensor: Any) -> int:
+    """Return the bytes of a tensor's own elements, whatever else its storage holds; of a shard, on a DTensor."""
+    local = local_part(tensor)
+    if layout_of(local) is torch.sparse_coo:
+        return own_bytes(local._indices()) + own_bytes(local._values())
+    return int(local.numel() * local.element_size())
+
+
+class _KeptJournal(RankJournal):
+    """A journal that is kept in memory; ``known`` keeps names and modules, which are told only once, for good."""
+
+    keeps_steps = False
+
+    def __init__(self, sources: list[Any], known: Part) -> None:
+        super().__init__(Path, sources)
+        self.parts: list[Part] = []
+        self._known = known
+
+    def write(self) -> None:
+        """Keep what is waiting as one part."""
+        self._write(self._keep)
+
+    def _keep(self, part: Part) -> None:
+        self._known.names += part.names
+        self._known.modules += part.modules
+        part.names, part.modules = [], []
+        self.parts.append(part)
+
+
+class _ScannedOnce(Roster):
+    """Looks through the whole process for modules and optimizers once; later ones are met when they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizers = WeakIdentitySet()
+        self._scanned = False
+
+    def enroll_alive(self, living: Living) -> list[Any]:
+        """Return the optimizers known to be alive."""
+        if not self._scanned:
+            self._scanned = True
+            self.optimizers.update(super().enroll_alive(living))
+        return list(self.optimizers)
+
+
+class _Window(MemoryWindow):
+    """A window that also looks at gradients whenever they are there."""
+
+    note_gradients: Callable[..., None]
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        """An optimizer begins its step, perhaps inside backward, and perhaps drops its gradients after it."""
+        inside = self.phases.phase == Phase.BACKWARD
+        self.note_gradients(_parameters(optimizer) if inside else None)
+        super().before_optimizer(optimizer)
+
+    def _on_backward_end(self) -> None:
+        self.note_gradients()
+        super()._on_backward_end()
+
+
+class _UnderWay:
+    """What is installed while an iteration is recorded."""
+
+    def __init__(
+        self, window: _Window, journal: _KeptJournal, steps: StepCounter, guard: Guard, history: UserHistory | None
+    ) -> None:
+        self.window = window
+        self.journal = journal
+        self.steps = steps
+        self._guard = guard
+        self._history = history
+
+    def take_out(self) -> None:
+        """Take everything out; called again, it does nothing."""
+        self._guard.ended = True
+        history = [] if self._history is None else [self._history.remove]
+        do_all([self.steps.remove, *history, self.window.take_out, self.window.close_recorder])
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in parameter_groups(optimizer) for parameter in group]
+
+
+def _end_step(window: MemoryWindow, journal: RankJournal, steps: StepCounter, step: tuple[str, int, int]) -> None:
+    kind, start_ns, end_ns = step
+    journal.part.add(
+        "steps",
+        step=steps.seen,
+        kind=STEP_KINDS.index(kind),
+        recorded=True,
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
+    window.end_step()
+
+
+def _why_not() -> str:
+    """Return why nothing can be recorded now; "" where it can."""
+    problem = _why_not_beside_another()
+    if problem:
+        return problem
+    if torch_private.history_enabled():
+        return "the program keeps a memory history of its own"
+    return ""
+
+
+def _why_not_beside_another() -> str:
+    """Return which recording is under way in this process; "" where there is none."""
+    outer = find_outer_run()
+    if outer is not None:
+        return f"`gpuledger run` records this process into {outer.name}"
+    return "" if current() is None else "another recording is under way in this process"
+
+
+def _leaving(recorder: weakref.ref[IterationRecorder]) -> Callable[[], None]:
+    """Return what a forked child does first; the recording is its parent's."""
+
+    def leave() -> None:
+        left = recorder()
+        if left is not None:
+            left.cancel()
+
+    return leave

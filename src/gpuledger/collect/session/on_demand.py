@@ -1,0 +1,127 @@
+"""A memory pass that somebody asks for while the program runs: `d` in the live view.
+
+The recording of a program ends after a few steps, and with it all that could hear. Where the program was started with
+``run --live`` one hook stays: before each step of an optimizer it looks whether a file is there. What is then recorded
+is a run of its own, ``NAME-asked-1.ledger``, because a run has one window.
+
+torch goes through its hooks as it calls them, so none may come or go inside one but after the last. That is why a
+recording begins only where ours is the last hook, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.collect.adapter.guard import Guard, describe, do_all
+from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, before_steps
+from gpuledger.collect.launch.ranks import check_launched_run, leave_note
+from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
+from gpuledger.model.run import ASKED, LISTENING, SUFFIX, write_json
+
+if TYPE_CHECKING:
+    from gpuledger.collect.launch.settings import RecordSettings
+    from gpuledger.collect.session.session import Session
+
+STEPS = 3
+"""Steps of a pass that was asked for; the first begins with the optimizer's."""
+
+NOTE = "Asked for while the program ran: steps are counted from there, and the first holds the optimizer's part alone."
+
+
+class Listener:
+    """Hears what is asked of this process, at the cost of one look at the file system a step."""
+
+    def __init__(self, settings: RecordSettings) -> None:
+        self._settings = settings
+        self._request = settings.run_directory / ASKED
+        self._session: Session | None = None
+        self._path: Path | None = None
+        self._guarded = Guard(self._fail)
+        check_launched_run(settings.run_directory)
+        self._hook: OptimizerHook | None = None
+        (settings.run_directory / LISTENING).touch()
+        self.stop = self._guarded.for_good(self._stop)
+        """End what is being recorded, and hear nothing any more."""
+        atexit.register(self.stop)
+        self._hook = before_steps(self._guarded(self._before_step), self._guarded.absorbs)
+
+    def _stop(self) -> None:
+        self._guarded.ended = True
+        atexit.unregister(self.stop)
+        do_all([self._remove_hook, self._finish])
+
+    def _remove_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _before_step(self, *_: Any) -> None:
+        if self._session is not None:
+            if self._session.ended:
+                self._finish()
+        elif os.path.exists(self._request) and self._hook is not None and self._hook.is_last:
+            self._begin()
+
+    def _begin(self) -> None:
+        from gpuledger.collect.session import session as sessions
+        from gpuledger.errors import UsageError
+
+        try:
+            sessions.refuse_second()
+        except UsageError:
+            return  # the recording that the run began with is under way: asked again at the next step
+        try:
+            self._request.unlink()
+        except FileNotFoundError:
+            return  # another rank has taken it
+        self._path = _new_directory(self._settings.run_directory)
+        write_json(self._path / "manifest.json", new_manifest(self._path.name, sys.orig_argv, {}))
+        settings = replace(
+            self._settings, run_directory=self._path, first_step=1, last_step=STEPS, passes={"memory": 0}
+        )
+        self._session = sessions.start_recording(settings, self._path / "rank-0")
+        self._session.from_outside = True
+
+    def _finish(self) -> None:
+        from gpuledger.collect.session import session as sessions
+
+        session, self._session = self._session, None
+        if session is not None and self._path is not None:
+            sessions.stop_recording(session, "last step")
+            close_manifest(self._path, (NOTE,))
+
+    def _fail(self, error: BaseException) -> None:
+        """Hear nothing any more, and tell the run why; the program goes on."""
+        self._guarded.ended = True
+        with suppress(OSError):  # the run's directory is gone or full
+            leave_note(self._settings.run_directory, f"Requests are not heard any more: {describe(error)}")
+        self._remove_hook()
+        if os.environ.get("GPULEDGER_DEBUG"):
+            raise error
+
+
+def listen_from_environment() -> Listener | None:
+    """Return what hears requests in this process; None where the program was not started with ``run --live``."""
+    from gpuledger.collect.launch.settings import settings_from
+
+    settings = settings_from() if os.environ.get("GPULEDGER_LISTEN") else None
+    return None if settings is None else Listener(settings)
+
+
+def _new_directory(run_directory: Path) -> Path:
+    """Return a directory beside the run's, made now."""
+    stem = run_directory.name.removesuffix(SUFFIX)
+    for number in count(1):
+        path = run_directory.with_name(f"{stem}-asked-{number}{SUFFIX}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("unreachable")

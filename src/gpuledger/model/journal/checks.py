@@ -1,0 +1,97 @@
+"""What the values of a journal must be so that they can be posted: a journal may be damaged, or made to do harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuledger.files.shapes import Fields, ListOf, check_shape
+from gpuledger.model.accounts import Identity, Phase
+from gpuledger.model.bounds import check_bounds
+from gpuledger.model.journal.journal import (
+    COLUMNS,
+    REASONS,
+    STEP_KINDS,
+    Action,
+    ActivityKind,
+    BlockState,
+    Journal,
+    PartContent,
+    joined,
+    read_parts,
+)
+from gpuledger.model.manifest_shape import check_facts
+
+_MODULE = Fields(
+    {"path": str, "class_name": str, "parent": int, "root": int, "parameters": int, "compiled": object},
+    ("path", "class_name", "parent", "root", "parameters", "compiled"),
+)
+_CODES = {
+    "events.action": len(Action),
+    "tags.phase": len(Phase),
+    "snapshots.reason": len(REASONS),
+    "snapshot_blocks.state": len(BlockState),
+    "identities.kind": len(Identity),
+    "counters.reason": len(REASONS),
+    "steps.kind": len(STEP_KINDS),
+    "activities.kind": len(ActivityKind),
+    "pauses.reason": len(REASONS),
+}
+"""Columns that hold positions in a list, and its length."""
+
+
+def read_checked(directory: Path) -> Journal:
+    """Return a journal as :func:`read_journal` does, fit to be posted.
+
+    A part with a value that cannot be ends the reading, as a damaged one does. Numbers of names, modules and stacks
+    that are not there are left out. ``damaged`` names both.
+    """
+    return _with_known_numbers(joined(*read_parts(directory, _check_part)))
+
+
+def _check_part(content: PartContent) -> None:
+    arrays, texts = content
+    check_facts(texts["facts"])
+    check_shape(texts["modules"], ListOf(_MODULE), "modules")
+    for table, columns in COLUMNS.items():
+        for name in columns:
+            values = arrays.get(f"{table}.{name}")
+            if values is None or not values.size:
+                continue
+            check_bounds(values, f"{table}.{name}")
+            count = _CODES.get(f"{table}.{name}")
+            if count is not None and not 0 <= int(values.min()) <= int(values.max()) < count:
+                raise ValueError(f"{table}.{name}: not a number from 0 to {count - 1}")
+
+
+def _with_known_numbers(journal: Journal) -> Journal:
+    """Return a journal without numbers of names, modules and stacks that it does not hold."""
+    activities = len(journal.facts.get("activity_names") or [])
+    inputs = len(journal.facts.get("operator_inputs") or [])
+    counts = {"name_id": len(journal.names), "module_id": len(journal.modules), "stack_id": len(journal.stacks)}
+    tables, found = {}, []
+    for table, columns in journal.tables.items():
+        known = counts if table != "activities" else {"name_id": activities, "inputs_id": inputs}
+        tables[table] = dict(columns)
+        for name, count in known.items():
+            values = columns.get(name)
+            if values is not None and values.size and (int(values.max()) >= count or int(values.min()) < -1):
+                found.append(f"{table}.{name}: numbers that stand for nothing were left out")
+                tables[table][name] = np.where((values >= 0) & (values < count), values, -1).astype(values.dtype)
+    if tables["activities"]["name_id"].size and int(tables["activities"]["name_id"].min()) < 0:
+        found.append("activities: some have no name, so the time pass was left out")
+        tables["activities"] = {name: values[:0] for name, values in tables["activities"].items()}
+    modules = [_known_module(number, one, journal.modules) for number, one in enumerate(journal.modules)]
+    if modules != journal.modules:
+        found.append("modules: numbers that stand for no module were left out")
+    return replace(journal, tables=tables, modules=modules, damaged=[*journal.damaged, *found])
+
+
+def _known_module(number: int, module: dict[str, Any], modules: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a module whose parent and outermost module are there; it is outermost itself where they are not."""
+    root, parent = module["root"], module["parent"]
+    root = root if 0 <= root < len(modules) and modules[root]["root"] == root else number
+    return {**module, "root": root, "parent": parent if -1 <= parent < len(modules) and parent != number else -1}

@@ -1,0 +1,413 @@
+"""The journal: what the recorded process writes down while it runs, before anything is posted to accounts.
+
+A journal is a directory of numbered parts. Each part is one ``.npz`` (arrays only, never a pickle) that is written
+beside its place and renamed, or a file that grows with each step (:mod:`.log`), so a killed process leaves all
+behind but the step it was in. Writing needs numpy alone: the recorded
+program is not made to load a Parquet library. :mod:`gpuledger.analyze.posting` turns a journal into the run's tables.
+
+Arrays are named ``table.column``; all rows of one table in one part have the same length. Small things without a
+fixed width (names, modules, stacks, notes) travel as one JSON text per part.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.errors import InputError
+from gpuledger.files.reading import parse_json, reading
+from gpuledger.files.shapes import Either, Fields, ListOf, Shape, check_shape
+from gpuledger.files.writing import replaced
+from gpuledger.model.journal import log
+from gpuledger.model.journal.columns import COLUMNS as COLUMNS
+from gpuledger.model.journal.log import LARGEST_BYTES, JournalLog, journal_files, pack_entry, read_log
+
+if TYPE_CHECKING:
+    from gpuledger.files.npz import Unpacked
+
+JOURNAL_VERSION = 1
+
+TEXTS = ("names", "modules", "stacks", "notes", "facts")
+"""What travels as text in each part."""
+
+
+class Action(IntEnum):
+    """What the allocator did. Numbers are kept in the journal."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    SNAPSHOT = 7
+    OOM = 8
+    OTHER = 9
+
+
+class BlockState(IntEnum):
+    """State of a block in a snapshot."""
+
+    INACTIVE = 0
+    ALLOCATED = 1
+    AWAITING_FREE = 2
+
+
+class TagFlag(IntEnum):
+    """Bits of a tag."""
+
+    RECOMPUTED = 1
+    COMMUNICATION = 2
+
+
+class ActivityKind(IntEnum):
+    """What an event of the time pass is."""
+
+    HOST = 0
+    KERNEL = 1
+    COPY = 2
+
+
+MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
+"""Beginnings of the names of our own ranges in the time pass; a module's number or a phase's follows."""
+
+NO_GRAD = "#"
+"""End of the name of a module's range where gradients were off when it was called."""
+
+SCOPE_RANGE = "gpuledger.scope."
+"""Beginning of the name of a mark in the time pass: from here on its thread works for another scope.
+
+The number of that scope's path follows, -1 for none; where a scope was entered, a dot and the number of the name that
+was appended to the path, -1 for a name that stands alone.
+"""
+
+_TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
+"""Types of columns in the words of ``array``."""
+
+REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy")
+"""Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
+
+OWN_ERROR = "an error of gpuledger's own"
+"""The fact ``closed`` of a recording that could not go on."""
+
+STEP_KINDS = ("optimizer", "call", "marked")
+"""What ended a step; the number kept is the position."""
+
+
+@dataclass
+class Part:
+    """Rows collected since the last part was written.
+
+    ``text`` holds what has no fixed width: ``names`` and ``modules`` and ``stacks`` (new ones only, in id order),
+    ``notes`` (sentences), ``facts`` (one value per key, later parts overwrite earlier ones).
+    """
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    modules: list[dict[str, Any]] = field(default_factory=list)
+    stacks: list[list[tuple[str, int, str]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, table: str, **columns: Any) -> None:
+        """Append rows to ``table``; every column of :data:`COLUMNS` must be given, as a scalar or a sequence.
+
+        Nothing is converted here: this is called while the program waits.
+        """
+        self.rows.setdefault(table, []).append(columns)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return every table's columns as ``table.column`` arrays.
+
+        Raises:
+            ValueError: a column is missing or unknown.
+        """
+        joined = {}
+        for table, batches in self.rows.items():
+            pieces = [_columns_of(table, batch) for batch in batches]
+            for name in COLUMNS[table]:
+                joined[f"{table}.{name}"] = np.concatenate([piece[name] for piece in pieces])
+        return joined
+
+    def packed(self) -> tuple[dict[str, int], list[bytes]]:
+        """Return the rows of every table, and its columns' values in their order in :data:`COLUMNS`.
+
+        Raises:
+            ValueError: a column is missing or unknown.
+        """
+        rows: dict[str, int] = {}
+        values: list[bytes] = []
+        for table, batches in self.rows.items():
+            packed = [_pack_columns(table, batch) for batch in batches]
+            rows[table] = sum(length for length, _ in packed)
+            for pieces in zip(*(columns for _, columns in packed), strict=True):
+                values += pieces
+        return rows, values
+
+
+def _pack_columns(table: str, given: dict[str, Any]) -> tuple[int, list[bytes]]:
+    """Return the number of rows of a batch, and each column's values as bytes. For few rows ``array`` beats numpy."""
+    expected = COLUMNS[table]
+    if given.keys() != expected.keys():
+        raise ValueError(f"{table}: columns {sorted(set(given) ^ set(expected))} missing or unknown")
+    columns = []
+    length = 1
+    for name, kind in expected.items():
+        value = given[name]
+        if isinstance(value, (list, tuple)):
+            column = array.array(_TYPE_CODES[kind], value).tobytes()
+        elif isinstance(value, (int, float)):
+            column = array.array(_TYPE_CODES[kind], (value,)).tobytes()
+        else:
+            column = np.asarray(value, dtype=kind).tobytes()
+        columns.append(column)
+        length = max(length, len(column) // int(kind[1:]))
+    sizes = (length * int(kind[1:]) for kind in expected.values())
+    return length, [
+        column if len(column) == size else column * length for column, size in zip(columns, sizes, strict=True)
+    ]
+
+
+def _columns_of(table: str, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return one batch of rows as arrays of one length."""
+    expected = COLUMNS[table]
+    if set(given) != set(expected):
+        raise ValueError(f"{table}: columns {sorted(set(given) ^ set(expected))} missing or unknown")
+    arrays = {name: np.atleast_1d(np.asarray(given[name], dtype=dtype)) for name, dtype in expected.items()}
+    length = max(array.size for array in arrays.values())
+    return {
+        name: array if array.size == length else np.broadcast_to(array, (length,)) for name, array in arrays.items()
+    }
+
+
+Save = Callable[..., None]
+
+
+def write_plain(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
+    """Write arrays as they are: nobody waits for a compressor while a program is recorded."""
+    np.savez(stream, allow_pickle=False, **arrays)
+
+
+def write_compressed(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
+    """Write arrays compressed, for readings that go on for days."""
+    np.savez_compressed(stream, allow_pickle=False, **arrays)
+
+
+class JournalWriter:
+    """Writes parts into ``directory``, one after another.
+
+    Args:
+        directory: Where they go; it is made with the first.
+        save: :func:`write_plain` or :func:`write_compressed`.
+        check: Called before each part; raises RunReplacedError where another run has taken the place of this one.
+    """
+
+    def __init__(self, directory: Path, save: Save = write_plain, check: Callable[[], None] = lambda: None) -> None:
+        self.directory = directory
+        self.next_part = 0
+        self._save = save
+        self._log: JournalLog | None = None
+        self.check = check
+
+    def write(self, part: Part) -> None:
+        """Write one part: beside its place first, then renamed.
+
+        Raises:
+            RunReplacedError: another run has taken the place of this one.
+            OSError: the disk is full or the directory cannot be written; nothing half-written stays.
+        """
+        blob = np.frombuffer(json.dumps(_text_of(part)).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+        arrays = part.arrays()
+        place = self._next_place(".npz")
+        with replaced(place) as stream:
+            self._save(stream, text=blob, **arrays)
+        self._begin_next()
+
+    def append(self, part: Part) -> None:
+        """Write one part as an entry of a file that grows: it takes a small fraction of what :meth:`write` takes.
+
+        Raises:
+            RunReplacedError: another run has taken the place of this one.
+            OSError: the disk is full or the directory cannot be written; the entries before stay.
+        """
+        rows, values = part.packed()
+        entry = pack_entry(_text_of(part), rows, values)
+        if self._log is not None and self._log.size_bytes > LARGEST_BYTES:
+            self._begin_next()
+        if self._log is None:
+            self._log = JournalLog(self._next_place(log.SUFFIX))
+        self._log.append(entry)
+
+    def _next_place(self, suffix: str) -> Path:
+        self.check()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self._log is not None:
+            self._begin_next()
+        return self.directory / f"{self.next_part:05d}{suffix}"
+
+    def _begin_next(self) -> None:
+        self._log = None
+        self.next_part += 1
+
+
+def _text_of(part: Part) -> dict[str, Any]:
+    return {**{key: getattr(part, key) for key in TEXTS}, "journal_version": JOURNAL_VERSION}
+
+
+@dataclass(frozen=True)
+class Journal:
+    """All parts of one rank's journal, joined.
+
+    ``tables[name][column]`` are numpy arrays with the types of :data:`COLUMNS`; a table nobody wrote has length 0.
+    ``damaged`` lists parts that could not be read, with the reason.
+    """
+
+    tables: dict[str, dict[str, NDArray[Any]]]
+    names: list[str]
+    modules: list[dict[str, Any]]
+    stacks: list[list[tuple[str, int, str]]]
+    notes: list[str]
+    facts: dict[str, Any]
+    damaged: list[str]
+
+    def rows(self, table: str) -> int:
+        """Return the number of rows of ``table``."""
+        return int(next(iter(self.tables[table].values())).size)
+
+
+PartContent = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+"""What one part holds: its arrays by ``table.column``, and its texts by :data:`TEXTS`."""
+
+_TEXT_SHAPES: dict[str, Shape] = {
+    "names": ListOf(str),
+    "modules": ListOf(Fields({})),
+    "stacks": ListOf(ListOf(ListOf(Either((str, int)), 3, 3))),
+    "notes": ListOf(str),
+    "facts": Fields({}),
+}
+
+
+def read_journal(directory: Path) -> Journal:
+    """Return every readable part of ``directory`` joined, in order, as it was written.
+
+    A damaged part ends the reading, since what follows it cannot be placed; it is named in ``damaged``.
+    """
+    return joined(*read_parts(directory, lambda _content: None))
+
+
+def read_parts(directory: Path, check: Callable[[PartContent], None]) -> tuple[list[PartContent], list[str]]:
+    """Return the parts of a journal up to the first damaged one, and what is damaged.
+
+    Args:
+        directory: The journal.
+        check: Raises where a part holds what its reader cannot take; the part counts as damaged then.
+    """
+    from gpuledger.files.npz import Unpacked
+
+    parts: list[PartContent] = []
+    unpacked = Unpacked()
+    for path in journal_files(directory):
+        problem = None
+        try:
+            if path.suffix == log.SUFFIX:
+                content, problem = read_log(path, COLUMNS, TEXTS)
+                with reading(path.name, "damaged journal part"):
+                    _check_content(*content)
+            else:
+                content = _read_part(path, unpacked)
+            with reading(path.name, "damaged journal part"):
+                check(content)
+        except InputError as error:
+            return parts, [error.message]
+        parts.append(content)
+        if problem is not None:
+            return parts, [problem]
+    return parts, []
+
+
+def _read_part(path: Path, unpacked: Unpacked | None = None) -> PartContent:
+    with reading(path.name, "damaged journal part"):
+        return _content_of(path, unpacked)
+
+
+def _content_of(path: Path, unpacked: Unpacked | None) -> PartContent:
+    from gpuledger.files.npz import read_arrays
+
+    arrays = read_arrays(path, unpacked)
+    text = parse_json(arrays.pop("text").tobytes(), path.name, escape_surrogates=False)
+    version = text.get("journal_version") if isinstance(text, dict) else None
+    if version != JOURNAL_VERSION:
+        raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
+    texts = {key: text[key] for key in TEXTS}
+    _check_content(arrays, texts)
+    return arrays, texts
+
+
+def _check_content(arrays: dict[str, NDArray[Any]], texts: dict[str, Any]) -> None:
+    """Check the texts' shapes and the tables' columns of a part.
+
+    Raises:
+        ValueError: one is not what it should be.
+    """
+    for key, shape in _TEXT_SHAPES.items():
+        check_shape(texts[key], shape, key)
+    for table in COLUMNS:
+        _check_columns(table, arrays)
+
+
+def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
+    """Check that a table has all of its columns or none, as numbers of its types and of one length.
+
+    Raises:
+        ValueError: it has not; the message says which column.
+    """
+    given = {name: arrays[f"{table}.{name}"] for name in COLUMNS[table] if f"{table}.{name}" in arrays}
+    if not given:
+        return
+    lacking = [name for name in COLUMNS[table] if name not in given]
+    if lacking and any(values.size for values in given.values()):  # older parts lack columns that are newer
+        raise ValueError(f"{table}: column {lacking[0]} is missing")
+    if {values.ndim for values in given.values()} != {1} or len({values.size for values in given.values()}) > 1:
+        raise ValueError(f"{table}: its columns differ in length")
+    for name, values in given.items():
+        dtype = np.dtype(COLUMNS[table][name])
+        kept = values.astype(dtype)
+        if values.dtype != dtype and (values.dtype.kind not in "biu" or not np.array_equal(kept, values)):
+            raise ValueError(f"{table}.{name}: values of type {values.dtype}, expected {dtype}")
+        arrays[f"{table}.{name}"] = kept
+
+
+def journal_of(parts: Iterable[Part]) -> Journal:
+    """Return parts that were never written, joined."""
+    return joined([(part.arrays(), {key: getattr(part, key) for key in TEXTS}) for part in parts], [])
+
+
+def joined(parts: list[PartContent], damaged: list[str]) -> Journal:
+    """Return the arrays and texts of parts as one journal."""
+    gathered: dict[str, list[NDArray[Any]]] = {}
+    journal = Journal(tables={}, names=[], modules=[], stacks=[], notes=[], facts={}, damaged=damaged)
+    for columns, text in parts:
+        for key, values in columns.items():
+            gathered.setdefault(key, []).append(values)
+        journal.names.extend(text["names"])
+        journal.modules.extend(text["modules"])
+        journal.stacks.extend([(str(f), int(n), str(q)) for f, n, q in stack] for stack in text["stacks"])
+        journal.notes.extend(text["notes"])
+        journal.facts.update(text["facts"])
+    for table, columns_of in COLUMNS.items():
+        journal.tables[table] = {
+            column: np.concatenate([a.astype(dtype, copy=False) for a in gathered[f"{table}.{column}"]])
+            if f"{table}.{column}" in gathered
+            else np.zeros(0, dtype)
+            for column, dtype in columns_of.items()
+        }
+    return journal

@@ -1,0 +1,115 @@
+"""A SQLite file that may be an operator database: told from others, and read, without a byte changed.
+
+Even to read a file in WAL mode SQLite makes two files beside it. It does not where it is told that nobody writes, which
+is so while there is no ``-wal`` file: the last writer removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from gpuledger.errors import InputError
+from gpuledger.ops.database.schema import METADATA, VERSIONS
+
+_MAGIC = b"SQLite format 3\0"
+_HEAD_BYTES = 20
+_WAL = 2
+"""Bytes 18 and 19 of a file in WAL mode."""
+BUSY_MS = 60_000
+"""How long SQLite waits for another writer."""
+NOT_ONE = "not an operator database"
+
+
+@dataclass(frozen=True)
+class ReadOnlyFile:
+    """How a file is opened to be read.
+
+    Attributes:
+        path: The file.
+        uri: What SQLite opens.
+        state: What changes when somebody writes; None where SQLite itself keeps writers away.
+    """
+
+    path: Path
+    uri: str
+    state: tuple[int, ...] | None
+
+    def refuse_changed(self) -> None:
+        """Do nothing where nobody wrote since the file was opened.
+
+        Raises:
+            InputError: somebody did; what was read may be half of it.
+        """
+        if self.state is not None and _state(self.path) != self.state:
+            raise InputError(f"{self.path}: was written while it was read", hint="run the command again")
+
+
+def open_to_read(path: Path) -> ReadOnlyFile:
+    """Return how to read an operator database.
+
+    Raises:
+        InputError: there is none, or the file is something else.
+    """
+    found = _how_to_read(path)
+    if not _tables(found):
+        raise InputError(f"{path}: {NOT_ONE}: it is empty", hint="gpuledger ops measure makes one")
+    return found
+
+
+def refuse_foreign(path: Path) -> None:
+    """Do nothing where a file is an operator database, is empty, or is not there; it is not changed.
+
+    Raises:
+        InputError: it is something else, into which nothing may be written.
+    """
+    if path.exists() and path.stat().st_size:
+        _tables(_how_to_read(path))
+
+
+def _how_to_read(path: Path) -> ReadOnlyFile:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    if head and not head.startswith(_MAGIC):
+        raise InputError(f"{path}: {NOT_ONE}: not a database of SQLite", hint="--book names another")
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    nobody_writes = _WAL in head[18:20] and not _beside(path, "-wal").exists()
+    return ReadOnlyFile(path, f"{uri}&immutable=1", _state(path)) if nobody_writes else ReadOnlyFile(path, uri, None)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return (found.st_ino, found.st_size, found.st_mtime_ns, _beside(path, "-wal").exists())
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _tables(file: ReadOnlyFile) -> set[str]:
+    """Return the names of the tables in an operator database, none where the file is an empty database.
+
+    A view or a virtual table of one of our names could compute for ever, so it does not count.
+
+    Raises:
+        InputError: it holds something else, or cannot be read.
+    """
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+    try:
+        with closing(sqlite3.connect(file.uri, uri=True, timeout=BUSY_MS / 1000)) as connection:
+            anything = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            names = {name for (name,) in connection.execute(query)}
+    except sqlite3.Error as error:
+        hint = "copy it to a folder that you may write to" if not os.access(file.path.parent, os.W_OK) else None
+        raise InputError(f"{file.path}: {NOT_ONE}, or damaged: {error}", hint=hint) from error
+    if anything and not names.issuperset(METADATA.tables):
+        missing = next(name for name in (VERSIONS.name, *METADATA.tables) if name not in names)
+        raise InputError(f"{file.path}: {NOT_ONE}: it has no table {missing}", hint="--book names another")
+    return names

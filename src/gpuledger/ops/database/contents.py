@@ -1,0 +1,249 @@
+"""All that a book holds, as values and as Arrow tables; and Parquet, the form in which books are exchanged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.errors import InputError
+from gpuledger.files.reading import parse_json, reading, reason_of
+from gpuledger.files.writing import output
+from gpuledger.model.parquet_parts import check_unpacked
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.records import Environment, Record, environment_from, record_from
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gpuledger.ops.database.book import Book
+
+VERSION = 1
+VERSION_KEY = b"gpuledger_book"
+PARQUET = ".parquet"
+AS_JSON = ("method", "blocks", "kernels")
+"""A record's values that are kept as JSON text in tables."""
+
+MEASURED = """CREATE VIEW measured AS
+    SELECT keys.operator, keys.inputs, keys.flags, environments.card, environments.driver, environments.torch,
+        environments.cuda, records.*
+    FROM records JOIN keys ON keys.digest = records.key_digest
+    JOIN environments ON environments.digest = records.environment_digest"""
+"""Every record with its operator and its environment."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a book holds. ``keys`` and ``environments`` by digest."""
+
+    keys: Mapping[str, OperatorKey]
+    environments: Mapping[str, Environment]
+    records: tuple[Record, ...]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield each record in the units people read, newest first."""
+        for one in sorted(self.records, key=lambda one: -one.measured_ns):
+            environment = self.environments[one.environment_digest]
+            time_ns, ends = one.time_median_ns, (one.time_low_ns, one.time_high_ns)
+            known = time_ns and ends[0] is not None and ends[1] is not None
+            yield {
+                "operator": self.keys[one.key_digest].text,
+                "card": environment.card,
+                "torch": environment.torch,
+                "mode": str(one.method.get("mode", "")),
+                "time_us": None if time_ns is None else time_ns / 1e3,
+                "half_width_percent": 50 * (ends[1] - ends[0]) / time_ns if known else None,  # type: ignore[operator]
+                "energy_mj": None if one.energy_median_j is None else one.energy_median_j * 1e3,
+                "status": one.status if one.status == "ok" else f"{one.status}: {one.reason}",
+            }
+
+
+def contents_of(text: str) -> Contents:
+    """Return what a book, or a Parquet file exported from one, holds.
+
+    Raises:
+        InputError: there is none, or it is damaged or of a newer version.
+    """
+    if text.endswith(PARQUET) and "://" not in text:
+        return read_parquet(Path(text))
+    from gpuledger.ops.database.book import open_existing
+
+    with open_existing(text) as book:
+        contents = Contents(book.keys(), book.environments(), tuple(book.records()))
+        _check_references(contents, book.url)
+        return contents
+
+
+def _check_references(contents: Contents, place: str) -> None:
+    """Check that the keys and environments of all records are there.
+
+    Raises:
+        InputError: one is not.
+    """
+    for one in contents.records:
+        if one.key_digest not in contents.keys or one.environment_digest not in contents.environments:
+            raise InputError(f"{place}: damaged book: a record's key or environment is not in it")
+
+
+def merge(book: Book, other: Contents) -> int:
+    """Return how many records a book did not have, after adding all that another holds."""
+    before = len(book.records())
+    book.put_keys(other.keys.values())
+    for environment in other.environments.values():
+        book.put_environment(environment)
+    book.put_records(other.records)
+    return len(book.records()) - before
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tables_of(contents: Contents) -> dict[str, pa.Table]:
+    """Return the tables ``keys``, ``environments`` and ``records``; nested values are JSON text."""
+    import pyarrow as pa
+
+    keys = [
+        {"digest": digest, "operator": key.operator, "inputs": _text(key.inputs), "flags": _text(key.flags)}
+        for digest, key in contents.keys.items()
+    ]
+    environments = [
+        {"digest": digest, **one.to_json(), "flags": _text(one.flags)} for digest, one in contents.environments.items()
+    ]
+    return {
+        "keys": pa.Table.from_pylist(keys, schema=_texts("digest", "operator", "inputs", "flags")),
+        "environments": pa.Table.from_pylist(
+            environments, schema=_texts("digest", "card", "driver", "torch", "cuda", "flags")
+        ),
+        "records": pa.Table.from_pylist([_row(one) for one in contents.records], schema=_record_schema()),
+    }
+
+
+def exchange_table(contents: Contents) -> pa.Table:
+    """Return one table of everything: a row for each record, and one for each key that has none."""
+    import pyarrow as pa
+
+    measured = {one.key_digest for one in contents.records}
+    rows = [
+        {
+            **_row(one),
+            **_key_row(contents.keys[one.key_digest]),
+            **_environment_row(contents.environments[one.environment_digest]),
+        }
+        for one in contents.records
+    ]
+    rows += [_key_row(key) for digest, key in contents.keys.items() if digest not in measured]
+    names = ("operator", "inputs", "flags", "card", "driver", "torch", "cuda", "environment_flags")
+    columns = [one for one in _record_schema() if not one.name.endswith("_digest")]
+    schema = pa.schema([*_texts(*names), *columns], metadata={VERSION_KEY: str(VERSION)})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def write_parquet(contents: Contents, path: Path) -> None:
+    """Write everything as one Parquet file."""
+    import pyarrow.parquet as pq
+
+    with output(path) as stream:
+        pq.write_table(exchange_table(contents), stream, compression="zstd", compression_level=19)
+
+
+def write_csv(contents: Contents, path: Path) -> None:
+    """Write everything as one CSV file."""
+    import pyarrow.csv as csv
+
+    with output(path) as stream:
+        csv.write_csv(exchange_table(contents), stream)
+
+
+def read_parquet(path: Path) -> Contents:
+    """Return what :func:`write_parquet` wrote.
+
+    Raises:
+        InputError: it is no such file, damaged, or of a newer version.
+    """
+    import pyarrow.parquet as pq
+
+    hint = "gpuledger ops export --to parquet writes one"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file", hint=hint)
+    check_unpacked([path], str)
+    with reading(path, hint=hint):
+        table = pq.read_table(path)
+        stated = (table.schema.metadata or {}).get(VERSION_KEY)
+        version = None if stated is None else int(stated)
+    if version is None:
+        raise InputError(f"{path}: not exported from an operator book", hint=hint)
+    if version > VERSION:
+        raise InputError(
+            f"{path}: book export version {version}, this gpuledger reads up to {VERSION}",
+            hint="pip install --upgrade gpuledger",
+        )
+    with reading(path):
+        return _from_rows(table.to_pylist())
+
+
+def _from_rows(rows: list[dict[str, Any]]) -> Contents:
+    keys: dict[str, OperatorKey] = {}
+    environments: dict[str, Environment] = {}
+    records = []
+    for number, row in enumerate(rows, 1):
+        try:
+            key = OperatorKey.from_json(
+                {"operator": row["operator"], "inputs": _value(row["inputs"]), "flags": _value(row["flags"])}
+            )
+            keys[key.digest] = key
+            if row["card"] is None:
+                continue
+            names = ("card", "driver", "torch", "cuda")
+            named = {name: row[name] for name in names}
+            environment = environment_from({**named, "flags": _value(row["environment_flags"])})
+            environments[environment.digest] = environment
+            records.append(_record(row, key.digest, environment.digest))
+        except (InputError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"row {number:,}: {reason_of(error)}") from error
+    return Contents(keys, environments, tuple(records))
+
+
+def _value(text: str | None) -> Any:
+    return parse_json((text or "").encode(), "a cell")
+
+
+def _record(row: dict[str, Any], key_digest: str, environment_digest: str) -> Record:
+    values = {field.name: row[field.name] for field in fields(Record) if not field.name.endswith("_digest")}
+    values |= {name: _value(values[name]) for name in AS_JSON}
+    return record_from({"key_digest": key_digest, "environment_digest": environment_digest, **values})
+
+
+def _row(record: Record) -> dict[str, Any]:
+    values = {field.name: getattr(record, field.name) for field in fields(Record)}
+    return values | {name: _text(values[name]) for name in AS_JSON}
+
+
+def _key_row(key: OperatorKey) -> dict[str, Any]:
+    return {"operator": key.operator, "inputs": _text(key.inputs), "flags": _text(key.flags)}
+
+
+def _environment_row(environment: Environment) -> dict[str, Any]:
+    values = environment.to_json()
+    flags = values.pop("flags")
+    return {**values, "environment_flags": _text(flags)}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value if not isinstance(value, Mapping) else dict(value), allow_nan=False, separators=(",", ":"))
+
+
+def _texts(*names: str) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.string()) for name in names])
+
+
+def _record_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"measured_ns": pa.int64(), "flops": pa.int64(), "bytes": pa.int64()}
+    texts = ("key_digest", "environment_digest", "status", "reason", *AS_JSON)
+    kinds |= {name: pa.string() for name in texts}
+    return pa.schema([(field.name, kinds.get(field.name, pa.float64())) for field in fields(Record)])

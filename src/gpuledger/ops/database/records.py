@@ -1,0 +1,147 @@
+"""What the book holds: environments and records of measurements. Pure values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape, maybe
+
+Status = Literal["ok", "failed"]
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of a value's canonical JSON text, as hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The card and the software a measurement was made with; ``flags`` are settings that no key holds."""
+
+    card: str
+    driver: str | None
+    torch: str
+    cuda: str | None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash, the same for equal environments."""
+        return digest_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the environment as a JSON value."""
+        return {
+            "card": self.card,
+            "driver": self.driver,
+            "torch": self.torch,
+            "cuda": self.cuda,
+            "flags": dict(self.flags),
+        }
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement of one operator.
+
+    Attributes:
+        method: How: ``mode`` (``hot`` or ``rotating``), ``time`` or ``energy``, ``graph`` or ``eager``, …
+        time_median_ns: One call. None where it failed.
+        energy_median_j: One call. None where only time was measured.
+        base_w: The card's power while it is ready and idle.
+        blocks: The repetitions the medians come from.
+        kernels: Names of the kernels that ran.
+        reason: Why it failed, in one line; empty where it did not.
+        measured_ns: When, since 1970.
+    """
+
+    key_digest: str
+    environment_digest: str
+    method: Mapping[str, Any]
+    time_median_ns: float | None = None
+    time_low_ns: float | None = None
+    time_high_ns: float | None = None
+    energy_median_j: float | None = None
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    base_w: float | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    kernels: tuple[str, ...] = ()
+    status: Status = "ok"
+    reason: str = ""
+    measured_ns: int = 0
+    flops: int | None = None
+    bytes: int | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Return what makes the record the same one when it is written twice: operator, environment, method, moment."""
+        return digest_of([self.key_digest, self.environment_digest, dict(self.method), self.measured_ns])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a JSON value."""
+        return asdict(self)
+
+
+_REAL, _TEXT = maybe(float), maybe(str)
+_ENVIRONMENT = Fields(
+    {
+        "card": str,
+        "driver": _TEXT,
+        "torch": str,
+        "cuda": _TEXT,
+        "flags": Fields({"cache_bytes": maybe(int), "power_limit_w": _REAL}),
+    },
+    ("card", "driver", "torch", "cuda", "flags"),
+)
+_BLOCK = Fields(
+    {
+        "kind": _TEXT,
+        **dict.fromkeys(("call_ns", "call_j", "host_ns", "burst_clock_mhz", "sm_clock_mhz", "workspace_bytes"), _REAL),
+    }
+)
+_RECORD = Fields(
+    {
+        "key_digest": str,
+        "environment_digest": str,
+        "method": MappingOf(object),
+        **dict.fromkeys(("time_median_ns", "time_low_ns", "time_high_ns"), _REAL),
+        **dict.fromkeys(("energy_median_j", "energy_low_j", "energy_high_j", "base_w"), _REAL),
+        "blocks": ListOf(_BLOCK),
+        "kernels": ListOf(str),
+        "status": str,
+        "reason": str,
+        "measured_ns": int,
+        "flops": maybe(int),
+        "bytes": maybe(int),
+    },
+    ("key_digest", "environment_digest", "method", "blocks", "kernels", "status", "reason", "measured_ns"),
+)
+
+
+def environment_from(values: Mapping[str, Any]) -> Environment:
+    """Return the environment with these values, as a store or a file has them.
+
+    Raises:
+        ValueError: one is missing, or not what it should be.
+    """
+    check_shape(dict(values), _ENVIRONMENT, "environment")
+    return Environment(**{name: values[name] for name in ("card", "driver", "torch", "cuda", "flags")})
+
+
+def record_from(values: Mapping[str, Any]) -> Record:
+    """Return the record with these values, as a store or a file has them.
+
+    Raises:
+        ValueError: one is missing, or not what it should be.
+    """
+    check_shape(dict(values), _RECORD, "record")
+    if any(block.get("kind") == "energy" and block.get("call_ns") is None for block in values["blocks"]):
+        raise ValueError("record: a window of energy has no call_ns")
+    return Record(**{**values, "blocks": tuple(values["blocks"]), "kernels": tuple(values["kernels"])})

@@ -1,0 +1,109 @@
+"""Where an operator database is: a SQLite file or a PostgreSQL server, opened to write or to read alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.files.reading import parse_json
+from gpuledger.ops.database.book_file import BUSY_MS, ReadOnlyFile
+from gpuledger.redact import hide_credentials
+
+
+def parse_url(text: str) -> sa.URL:
+    """Return a book's URL; a plain path is a SQLite file.
+
+    Raises:
+        UsageError: it is neither SQLite's nor PostgreSQL's.
+    """
+    if "://" not in text:
+        return sa.URL.create("sqlite", database=text)
+    try:
+        parsed = sa.make_url(text)
+    except (exc.ArgumentError, ValueError) as error:  # a port that is no number, brackets that do not close
+        raise UsageError("--book: not a URL", hint="postgresql://USER@HOST/NAME, sqlite:///FILE, or a file") from error
+    kind = parsed.get_backend_name()
+    if kind == "postgresql" or parsed.drivername == "postgres":
+        return parsed.set(drivername="postgresql+psycopg")
+    if kind != "sqlite":
+        raise UsageError(f"--book {kind}://…: only SQLite and PostgreSQL are known", hint="postgresql://USER@HOST/NAME")
+    return parsed
+
+
+def shown_url(url: sa.URL) -> str:
+    """Return a book's name for people: a file as they gave it, a server's URL without its password.
+
+    Raises:
+        InputError: a file cannot be made there.
+    """
+    if url.get_backend_name() != "sqlite":
+        return hide_credentials(url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True))
+    name = url.database or ":memory:"
+    if not is_file(url):
+        return name
+    file = Path(name)
+    if file.is_dir():
+        raise InputError(f"{file}: is a directory", hint="--book names a file")
+    if not file.parent.is_dir():
+        raise InputError(f"{file}: no folder {file.parent}", hint="make it, or give another --book")
+    return str(file)
+
+
+def is_file(url: sa.URL) -> bool:
+    """Return whether a URL names a plain file; SQLite has kinds of names of its own."""
+    name = url.database or ":memory:"
+    return url.get_backend_name() == "sqlite" and name != ":memory:" and not name.startswith("file:")
+
+
+def reading_engine(file: ReadOnlyFile) -> sa.Engine:
+    """Return what connects to a file to read it."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(file.uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None)
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool, json_deserializer=_value_of)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def writing_engine(url: sa.URL) -> sa.Engine:
+    """Return what connects to a store to read and write it.
+
+    Raises:
+        UsageError: the driver of PostgreSQL is not installed.
+    """
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(
+            url, connect_args={"timeout": BUSY_MS / 1000, "isolation_level": None}, json_deserializer=_value_of
+        )
+        sa.event.listen(engine, "connect", _set_up_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    try:
+        return sa.create_engine(
+            url, pool_pre_ping=True, connect_args={"connect_timeout": 10}, json_deserializer=_value_of
+        )
+    except ImportError as error:
+        raise UsageError("--book: no driver for PostgreSQL", hint="pip install 'gpuledger[ops]'") from error
+
+
+def _value_of(text: str | bytes) -> Any:
+    """Return what a cell holds as JSON, within the limits of every JSON that is read."""
+    return parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), "a cell")
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    """WAL lets others read while one writes; a file system that cannot do it keeps its journal, and is slower."""
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    """A write takes its lock at once: one that began as a read could not wait for another writer's end."""
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,260 @@
+"""Blocks of calls, timed and with their energy. A :class:`Runner` calls; the card is asked through sensors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuledger.cards.ticks import Counted, Edge, WindowEnergy, find_edge, measure_window
+from gpuledger.errors import GpuLedgerError
+from gpuledger.ops.database.method import How, Method
+from gpuledger.ops.database.statistics import is_enough
+
+Clock = Callable[[], int]
+
+CHUNK_NS = 5_000_000
+"""Calls given to the device at once in a sustained window: much shorter than a tick, much longer than a launch."""
+WAIT_S = 0.0005
+THROTTLED_FRAC = 0.01
+"""A block that the power cap held down for more than this share of its time is flagged."""
+
+
+class Runner(Protocol):
+    """Calls one operator on one device. A unit is a fixed number of calls that is started at once."""
+
+    how: How
+    unit_calls: int
+    copies: int
+
+    def refresh(self) -> None:
+        """Put the inputs back to what they were before the first call; nothing where no call writes into them."""
+
+    def time_units(self, units: int) -> float:
+        """Return the nanoseconds that so many units took, one after the other."""
+
+    def submit(self, units: int) -> Callable[[], None]:
+        """Start so many units and return what waits for their end."""
+
+
+class Sensors(Counted, Protocol):
+    """What is asked of a card; see :class:`gpuledger.cards.sensors.CardSensors`."""
+
+    def read_sensors(self) -> Any:
+        """Return clock, temperature and power."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block: ``call_ns`` and ``call_j`` are of one call; what the device does not tell is None."""
+
+    start_ns: int
+    calls: int
+    call_ns: float
+    call_j: float | None = None
+    uncertainty_j: float | None = None
+    power_w: float | None = None
+    ticks: int | None = None
+    throttled_ns: int | None = None
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    busy_frac: float | None = None
+
+    @property
+    def is_throttled(self) -> bool:
+        """Return whether the power cap held the clock down for more than 1 % of the block."""
+        return self.throttled_ns is not None and self.throttled_ns > THROTTLED_FRAC * self.call_ns * self.calls
+
+
+def time_blocks(runner: Runner, method: Method, sensors: Sensors | None, clock_ns: Clock = time.time_ns) -> list[Block]:
+    """Return blocks of calls until the median's interval is as narrow as asked.
+
+    A card rests between two blocks, so that none of them reaches the power cap.
+
+    Source: the device's events around graph replays, or the host's clock around calls on a CPU.
+    """
+    unit_ns = _warm_up(runner, method)
+    units = max(1, round(method.block_ns / unit_ns))
+    deadline_ns = clock_ns() + method.operator_limit_ns
+    blocks: list[Block] = []
+    throttled_ns = sensors.read_throttled_ns() if sensors else None
+    while not _is_done(blocks, method) and (not blocks or clock_ns() < deadline_ns):
+        runner.refresh()
+        start_ns = clock_ns()
+        block = Block(start_ns, units * runner.unit_calls, runner.time_units(units) / units / runner.unit_calls)
+        if sensors is not None:
+            block, throttled_ns = _with_state(block, sensors, throttled_ns)
+            time.sleep(method.gap_ns / 1e9)
+        blocks.append(block)
+    return blocks
+
+
+def _is_done(blocks: Sequence[Block], method: Method) -> bool:
+    times = [block.call_ns for block in blocks]
+    return bool(times) and is_enough(times, method.target_frac, least=method.least_blocks, most=method.most_blocks)
+
+
+def _warm_up(runner: Runner, method: Method) -> float:
+    """Return the nanoseconds of a unit after enough of them: the first ones load libraries and raise clocks."""
+    spent_ns, units = 0.0, 1
+    while True:
+        took_ns = runner.time_units(units)
+        spent_ns += took_ns
+        if spent_ns >= method.warm_up_ns:
+            return max(took_ns / units, 1.0)
+        units = min(2 * units, 1 << 16)
+
+
+def _with_state(block: Block, sensors: Sensors, throttled_before_ns: int | None) -> tuple[Block, int | None]:
+    """Return the block with what the card shows just after it, and the throttled time so far."""
+    reading, throttled_ns = sensors.read_sensors(), sensors.read_throttled_ns()
+    known = throttled_ns is not None and throttled_before_ns is not None
+    within_ns = throttled_ns - throttled_before_ns if known else None  # type: ignore[operator]  # known says so
+    return replace(_shown(block, reading), throttled_ns=within_ns), throttled_ns
+
+
+def _shown(block: Block, reading: Any) -> Block:
+    return replace(
+        block,
+        sm_clock_mhz=reading.sm_clock_mhz,
+        temperature_c=reading.temperature_c,
+        busy_frac=reading.utilization_frac,
+    )
+
+
+class Load:
+    """Keeps a device busy with one runner, from a thread, and knows how many calls were done when.
+
+    Two chunks are under way at any time, so that the device never waits for the next one.
+    """
+
+    def __init__(self, runner: Runner, unit_ns: float, clock_ns: Clock = time.time_ns) -> None:
+        self._runner = runner
+        self._units = max(1, round(CHUNK_NS / unit_ns))
+        self._clock_ns = clock_ns
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._done: list[tuple[int, int]] = []
+        self._thread = threading.Thread(target=self._work, name="gpuledger-load", daemon=True)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        if value is None and self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            calls, waiting = 0, self._runner.submit(self._units)
+            self._done.append((self._clock_ns(), 0))
+            while not self._stop.is_set():
+                following = self._runner.submit(self._units)
+                waiting()
+                waiting = following
+                calls += self._units * self._runner.unit_calls
+                self._done.append((self._clock_ns(), calls))
+            waiting()
+        except BaseException as error:  # told to the thread that measures
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what stopped the load, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def calls_at(self, at_ns: int) -> float:
+        """Return the calls done at a moment between two chunks' ends, in proportion.
+
+        Waits for the end of the chunk that is under way then: a model's step can be as long as a window.
+        """
+        while self._thread.is_alive() and (not self._done or self._done[-1][0] < at_ns):
+            time.sleep(WAIT_S)
+        self.check()
+        times, calls = zip(*list(self._done), strict=True)
+        return float(np.interp(at_ns, times, calls))
+
+
+class NoCounterError(GpuLedgerError):
+    """The card's energy counter is missing or stands still."""
+
+
+def energy_blocks(
+    runner: Runner, unit_ns: float, method: Method, sensors: Sensors, clock_ns: Clock = time.time_ns
+) -> list[Block]:
+    """Return sustained windows from tick to tick, until the energy's interval is as narrow as asked.
+
+    Raises:
+        NoCounterError: the counter does not move.
+
+    Source: NVML's energy counter, at a tick at both edges.
+    """
+    blocks: list[Block] = []
+    runner.refresh()
+    with Load(runner, unit_ns, clock_ns) as load:
+        time.sleep(method.settle_s)
+        start = _tick(sensors, clock_ns)
+        while not _has_energy(blocks, method):
+            time.sleep(method.window_s)
+            load.check()
+            end = _tick(sensors, clock_ns)
+            reading = sensors.read_sensors()
+            blocks.append(_shown(_energy_block(load, start, end), reading))
+            start = end
+    return blocks
+
+
+def _has_energy(blocks: Sequence[Block], method: Method) -> bool:
+    joules = [block.call_j for block in blocks if block.call_j is not None]
+    return is_enough(joules, method.target_frac, least=method.least_windows, most=method.most_windows)
+
+
+def _energy_block(load: Load, start: Edge, end: Edge) -> Block:
+    window = between_ticks(start, end)
+    calls = load.calls_at(end.tick_ns) - load.calls_at(start.tick_ns)
+    span_ns = end.tick_ns - start.tick_ns
+    if calls <= 0 or window.energy_j is None or window.uncertainty_j is None:
+        raise NoCounterError("energy: no call ended between two ticks of the counter")
+    return Block(
+        start_ns=start.tick_ns,
+        calls=round(calls),
+        call_ns=span_ns / calls,
+        call_j=window.energy_j / calls,
+        uncertainty_j=window.uncertainty_j / calls,
+        power_w=window.energy_j / (span_ns / 1e9),
+        ticks=window.ticks,
+        throttled_ns=window.throttled_ns,
+    )
+
+
+def between_ticks(start: Edge, end: Edge) -> WindowEnergy:
+    """Return the window whose edges are the ticks themselves: nothing has to be added or taken off."""
+    return measure_window(replace(start, at_ns=start.tick_ns), replace(end, at_ns=end.tick_ns))
+
+
+def base_power_w(method: Method, sensors: Sensors, clock_ns: Clock = time.time_ns) -> float | None:
+    """Return the power of the card while it is ready and idle, in W; None without a counter."""
+    try:
+        start = _tick(sensors, clock_ns)
+        time.sleep(method.base_window_s)
+        window = between_ticks(start, _tick(sensors, clock_ns))
+    except NoCounterError:
+        return None
+    return None if window.energy_j is None else window.energy_j / ((window.end_ns - window.start_ns) / 1e9)
+
+
+def _tick(sensors: Sensors, clock_ns: Clock) -> Edge:
+    edge = find_edge(clock_ns(), sensors, clock_ns)
+    if edge is None:
+        raise NoCounterError(
+            "energy: the card's counter is missing or stands still", hint="--time-only measures without it"
+        )
+    return edge

@@ -1,0 +1,233 @@
+"""Spreads measurements over workers, one at a time on each device; the driver alone writes into the book."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Protocol
+
+from gpuledger.errors import GpuLedgerError
+from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.measure.fill import energy_tasks_of
+from gpuledger.ops.measure.measure import Progress, Task, Tell, shuffled
+from gpuledger.ops.measure.plan import lacking_for
+from gpuledger.ops.workloads.workload import Workload
+
+DEATHS = 2
+"""A worker that dies may have been killed; when a second one dies of the same operator, that is why."""
+
+
+class WorkerDiedError(GpuLedgerError):
+    """A worker ended before it gave its record."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: the record, or None where the worker died."""
+
+    worker: int
+    task: Task
+    record: Record | None
+
+
+class Crew(Protocol):
+    """Workers, each with one device. A worker that died is started again by the crew."""
+
+    @property
+    def environments(self) -> Sequence[Environment]:
+        """Return each worker's environment."""
+
+    def give(self, worker: int, task: Task, *, energy: bool) -> None:
+        """Let a worker that has nothing to do measure an operator."""
+
+    def wait(self) -> Answer:
+        """Return the next answer, once there is one."""
+
+    def drifted(self) -> Sequence[tuple[int, Task]]:
+        """Return what has to be measured again, by which worker: its device was not the same before and after."""
+
+
+Watch = Callable[[int, Task], AbstractContextManager[object]]
+"""What is open while a worker has an operator."""
+
+
+@dataclass(frozen=True)
+class Campaigned:
+    """What a campaign did. ``deaths`` counts workers that died and came back."""
+
+    measured: int
+    failed: int
+    deaths: int
+    repeated: int = 0
+
+    def __add__(self, other: Campaigned) -> Campaigned:
+        return Campaigned(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass
+class _Queue:
+    """What is left for workers of one environment."""
+
+    tasks: deque[Task]
+    deaths: dict[Task, int] = field(default_factory=dict)
+
+
+def measure_workloads(
+    crew: Crew,
+    book: Book,
+    workloads: Sequence[Workload],
+    method: Method,
+    *,
+    energy_share_frac: float,
+    watch: Watch,
+    tell: Tell | None,
+    clock_ns: Callable[[], int],
+) -> Campaigned:
+    """Return what the workers measured of workloads: what one card measures as well, see :mod:`.fill`.
+
+    Args:
+        crew: The workers.
+        book: Where records go; only this process writes.
+        workloads: Whose operators.
+        method: Its ``energy`` says whether energies are wanted, where a device has a counter.
+        energy_share_frac: Of each workload's time, the energy of the operators that hold it.
+        watch: What is open while a worker has an operator.
+        tell: Called after each record.
+        clock_ns: The time.
+    """
+    uses = [use for workload in workloads for use in workload.uses]
+
+    def times_for(environment: Environment) -> list[Task]:
+        return lacking_for(uses, book, environment, need_energy=False)
+
+    def energies_for(environment: Environment) -> list[Task]:
+        if environment.flags.get("power_limit_w") is None:
+            return []
+        return energy_tasks_of(workloads, uses, book, environment, energy_share_frac)
+
+    how: dict[str, Any] = {"seed": method.seed, "watch": watch, "tell": tell, "clock_ns": clock_ns}
+    done = run_campaign(crew, book, times_for, **how)
+    return done + run_campaign(crew, book, energies_for, energy=True, **how) if method.energy else done
+
+
+def run_campaign(
+    crew: Crew,
+    book: Book,
+    tasks_for: Callable[[Environment], Sequence[Task]],
+    *,
+    energy: bool = False,
+    seed: int = 0,
+    watch: Watch = lambda _worker, _task: nullcontext(),
+    tell: Tell | None = None,
+    clock_ns: Callable[[], int],
+) -> Campaigned:
+    """Return what the workers measured; every record is in the book as soon as it comes.
+
+    Args:
+        crew: The workers.
+        book: Where records go; only this process writes.
+        tasks_for: What the book lacks for an environment.
+        energy: Measure energy beside time.
+        seed: Of the random order.
+        watch: What is open while a worker has an operator.
+        tell: Called after each record.
+        clock_ns: The time.
+    """
+    queues: dict[str, _Queue] = {}
+    for environment in crew.environments:
+        if environment.digest not in queues:
+            book.put_environment(environment)
+            tasks = shuffled(tasks_for(environment), seed)
+            book.put_keys(task.key for task in tasks)
+            queues[environment.digest] = _Queue(deque(tasks))
+    return _Driver(crew, book, queues, energy, watch, tell, clock_ns).run()
+
+
+@dataclass
+class _Driver:
+    crew: Crew
+    book: Book
+    queues: Mapping[str, _Queue]
+    energy: bool
+    watch: Watch
+    tell: Tell | None
+    clock_ns: Callable[[], int]
+    measured: int = 0
+    failed: int = 0
+    deaths: int = 0
+    total: int = 0
+    watches: dict[int, ExitStack] = field(default_factory=dict)
+
+    def run(self) -> Campaigned:
+        """Measure all that is asked for, then again what was measured while a device drifted, once."""
+        self.total = sum(len(queue.tasks) for queue in self.queues.values())
+        self._work()
+        first = Campaigned(self.measured, self.failed, self.deaths)
+        again = self.crew.drifted() if self.total else ()
+        for worker, task in again:
+            self._queue(worker).tasks.append(task)
+        self.total += len(again)
+        self._work()
+        return replace(first, deaths=self.deaths, repeated=len(again))
+
+    def _work(self) -> None:
+        """Keep every worker busy with one operator until none is left."""
+        started_ns, before = self.clock_ns(), self.measured + self.failed
+        try:
+            busy = sum(self._give(worker) for worker in range(len(self.crew.environments)))
+            while busy:
+                answer = self.crew.wait()
+                self.watches.pop(answer.worker).close()
+                busy -= 1
+                self._take(answer)
+                busy += self._give(answer.worker)
+                done = self.measured + self.failed
+                if self.tell is not None and done > before:
+                    left_ns = (self.clock_ns() - started_ns) / (done - before) * (self.total - done)
+                    self.tell(Progress(done, self.total, self.failed, left_ns, answer.task.key.name))
+        finally:
+            for open_ in self.watches.values():
+                open_.close()
+
+    def _queue(self, worker: int) -> _Queue:
+        return self.queues[self.crew.environments[worker].digest]
+
+    def _give(self, worker: int) -> bool:
+        """Give a worker its next operator; return whether there was one."""
+        tasks = self._queue(worker).tasks
+        if not tasks:
+            return False
+        task = tasks.popleft()
+        open_ = self.watches[worker] = ExitStack()
+        open_.enter_context(self.watch(worker, task))
+        self.crew.give(worker, task, energy=self.energy)
+        return True
+
+    def _take(self, answer: Answer) -> None:
+        """Write a record; put the operator of a worker that died back, or give it up as the cause."""
+        queue = self._queue(answer.worker)
+        record = answer.record
+        if record is None:
+            self.deaths += 1
+            queue.deaths[answer.task] = queue.deaths.get(answer.task, 0) + 1
+            if queue.deaths[answer.task] < DEATHS:
+                queue.tasks.appendleft(answer.task)
+                return
+            record = self._given_up(answer)
+        self.book.put_records([record])
+        self.failed += record.status == "failed"
+        self.measured += record.status == "ok"
+
+    def _given_up(self, answer: Answer) -> Record:
+        return Record(
+            answer.task.key.digest,
+            self.crew.environments[answer.worker].digest,
+            {"mode": answer.task.mode.value, "inputs": "normal"},
+            status="failed",
+            reason=f"{DEATHS} workers died of it",
+            measured_ns=self.clock_ns(),
+        )

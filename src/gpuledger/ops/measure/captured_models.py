@@ -1,0 +1,48 @@
+"""A captured model once more, so that it can be measured as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuledger.errors import InputError
+from gpuledger.ops.measure.place import Place
+from gpuledger.ops.workloads.captures import asked_for, step_of_model
+from gpuledger.ops.workloads.models import build_model, refuse_code_of_file
+from gpuledger.ops.workloads.steps import default_inputs, draw_inputs
+from gpuledger.ops.workloads.workload import Workload
+from gpuledger.ops.workloads.workload_spec import Wanted
+
+
+def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Callable[[], Any]:
+    """Return what runs the workload's model once on a device, as it was captured.
+
+    Args:
+        workload: What was captured; usually read from a file.
+        place: The device.
+        trusted: Let the workload name code to run, as
+            :func:`gpuledger.ops.workloads.models.refuse_code_of_file` says.
+
+    Raises:
+        InputError: the workload is of a program, not of a model that has a name, or it names code to run.
+        UsageError: the model or its library is not here.
+    """
+    settings = workload.settings
+    if not isinstance(settings.get("model"), str):
+        raise InputError(
+            f"{workload.name}: captured from a program, so it cannot be run here", hint="capture it with --model"
+        )
+    wanted = Wanted(
+        settings["model"],
+        workload.mode,
+        ",".join(settings.get("inputs") or ()) or None,
+        weights=settings.get("weights") or "random",
+        optimizer=settings.get("optimizer") or "sgd",
+        autocast=settings.get("autocast"),
+    )
+    asked = asked_for(wanted)
+    if not trusted:
+        refuse_code_of_file(asked.model, asked.weights, f"workload {workload.name}")
+    model = build_model(asked.model, asked.weights).to(place.device)
+    inputs = draw_inputs(model, asked.inputs or default_inputs(model, asked.batch), place.device)
+    return step_of_model(model, inputs, asked, place.device)

@@ -1,0 +1,134 @@
+"""Measures what a module's call and an autograd node take the host: how much longer a chain of them gets with each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+
+import torch
+from torch import nn
+
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.host_overhead import AUTOGRAD_NODE, KEYS, MODULE_CALL, NODE_MADE
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.database.statistics import summarize
+from gpuledger.ops.measure.blocks import Clock
+from gpuledger.ops.measure.place import Place
+
+SHORT, LONG = 100, 300
+"""Links of the two chains; what is around a chain is in both."""
+ROUNDS, WARM_UP = 40, 5
+
+
+def fill_around(book: Book, place: Place, clock_ns: Clock = time.time_ns) -> None:
+    """Measure what the book lacks of modules and autograd for this device and software."""
+    lacking = book.missing([key.digest for key in KEYS], place.environment)
+    if not lacking:
+        return
+    book.put_environment(place.environment)
+    book.put_keys(KEYS)
+    for key, measure in _MEASURED.items():
+        if key.digest in lacking:
+            _put(book, place, key, [max(link_ns, 0.0) for link_ns in measure(place)], clock_ns)
+
+
+def _put(book: Book, place: Place, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
+    spread = summarize(links_ns)
+    book.put_records(
+        [
+            Record(
+                key.digest,
+                place.environment.digest,
+                {"mode": "host", "how": "chain", "links": [SHORT, LONG]},
+                spread.median,
+                spread.low,
+                spread.high,
+                blocks=({"kind": "summary", **asdict(spread)},),
+                measured_ns=clock_ns(),
+            )
+        ]
+    )
+
+
+def links_of(make: Callable[[int, Place], Callable[[], object]], place: Place) -> list[float]:
+    """Return the nanoseconds of one link, of several rounds.
+
+    Args:
+        make: Returns what runs a chain of so many links once.
+        place: Where.
+
+    Source: the host's clock around a long chain less a short one, one right after the other.
+    """
+    short, long = make(SHORT, place), make(LONG, place)
+    for run in (short, long) * WARM_UP:
+        run()
+    return [(_took_ns(long) - _took_ns(short)) / (LONG - SHORT) for _ in range(ROUNDS)]
+
+
+def _took_ns(run: Callable[[], object]) -> int:
+    start_ns = time.perf_counter_ns()
+    run()
+    return time.perf_counter_ns() - start_ns
+
+
+def module_chain(links: int, place: Place) -> Callable[[], object]:
+    """Return what calls so many modules that do nothing."""
+    model = nn.Sequential(*(nn.Identity() for _ in range(links))).eval()
+    x = torch.zeros(1, device=place.device)
+
+    def run() -> object:
+        with torch.no_grad():
+            return model(x)
+
+    return run
+
+
+def node_chain(links: int, place: Place) -> Callable[[], object]:
+    """Return what goes back through so many nodes, each of a view: nothing is launched.
+
+    The making of the nodes is not in it: see :func:`making_ns`.
+    """
+    start = torch.zeros(1, device=place.device, requires_grad=True)
+    with torch.enable_grad():
+        end = start
+        for _ in range(links):
+            end = end.view(1)
+    gradient = torch.zeros(1, device=place.device)
+
+    def run() -> object:
+        return torch.autograd.grad(end, start, gradient, retain_graph=True)
+
+    return run
+
+
+def making_ns(place: Place) -> list[float]:
+    """Return the nanoseconds that the making of a node adds to an operator's call, of several rounds.
+
+    Source: links of a chain of views that are to be gone back through, less those of one that is not.
+    """
+    graphs, bare = (links_of(partial(_views, needs_grad=needs_grad), place) for needs_grad in (True, False))
+    return [with_node - without for with_node, without in zip(graphs, bare, strict=True)]
+
+
+def _views(links: int, place: Place, *, needs_grad: bool) -> Callable[[], object]:
+    """Return what makes so many views, each of the last."""
+    start = torch.zeros(1, device=place.device, requires_grad=needs_grad)
+
+    def run() -> object:
+        end = start
+        with torch.enable_grad():
+            for _ in range(links):
+                end = end.view(1)
+        return end
+
+    return run
+
+
+_MEASURED: dict[OperatorKey, Callable[[Place], list[float]]] = {
+    MODULE_CALL: partial(links_of, module_chain),
+    AUTOGRAD_NODE: partial(links_of, node_chain),
+    NODE_MADE: making_ns,
+}

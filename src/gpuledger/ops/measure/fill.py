@@ -1,0 +1,92 @@
+"""Fills the book for workloads: first the time of every operator, then the energy of those that hold most of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.records import Environment
+from gpuledger.ops.measure.blocks import Clock
+from gpuledger.ops.measure.chains import fill_around
+from gpuledger.ops.measure.measure import Outcome, Task, Tell, measure
+from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.plan import lacking_for, missing_tasks, needs_energy, tasks_of
+from gpuledger.ops.totals.sum import sum_up
+from gpuledger.ops.workloads.workload import Use, Workload
+
+ENERGY_SHARE_FRAC = 0.9
+"""Energy takes seconds an operator: it is measured of those that hold this share of each workload's time."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What was measured: the times, and the energies where there is a counter."""
+
+    times: Outcome
+    energies: Outcome | None
+
+    @property
+    def failed(self) -> int:
+        """Return how many operators failed."""
+        return self.times.failed + (0 if self.energies is None else self.energies.failed)
+
+    @property
+    def left(self) -> int:
+        """Return how many were left for want of time."""
+        return self.times.left + (0 if self.energies is None else self.energies.left)
+
+
+def fill(
+    workloads: Sequence[Workload],
+    book: Book,
+    place: Place,
+    method: Method,
+    *,
+    energy_share_frac: float = ENERGY_SHARE_FRAC,
+    only: Collection[str] | None = None,
+    budget_ns: int | None = None,
+    tell: Tell | None = None,
+    clock_ns: Clock = time.time_ns,
+) -> Filled:
+    """Return what was measured of the operators that the book lacks.
+
+    Args:
+        workloads: Whose operators; one that several use is measured once.
+        book: Where records go.
+        place: The device.
+        method: How; its ``energy`` says whether energies are wanted.
+        energy_share_frac: Of each workload's time, see :data:`ENERGY_SHARE_FRAC`.
+        only: Digests of the operators to measure; None for all.
+        budget_ns: For all of it.
+        tell: Called before each operator.
+        clock_ns: The time.
+    """
+    uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
+    fill_around(book, place, clock_ns)
+    tasks = missing_tasks(tasks_of(uses, place.cache_bytes), book, place, need_energy=False)
+    deadline_ns = None if budget_ns is None else clock_ns() + budget_ns
+    times = measure(
+        tasks, book, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell, clock_ns=clock_ns
+    )
+    if not method.energy or place.sensors is None:
+        return Filled(times, None)
+    left_ns = None if deadline_ns is None else max(deadline_ns - clock_ns(), 0)
+    energy_tasks = energy_tasks_of(workloads, uses, book, place.environment, energy_share_frac)
+    return Filled(times, measure(energy_tasks, book, place, method, budget_ns=left_ns, tell=tell, clock_ns=clock_ns))
+
+
+def energy_tasks_of(
+    workloads: Sequence[Workload], uses: Sequence[Use], book: Book, environment: Environment, energy_share_frac: float
+) -> list[Task]:
+    """Return the tasks whose energy the book lacks, of operators that hold the asked share of a workload's time."""
+    records = book.records(environment)
+    wanted: set[str] = set()
+    for workload in workloads:
+        lines = sum_up(workload, records, environment).lines
+        times_ns = {line.use.key.digest: line.cost.time_ns for line in lines if line.cost is not None}
+        wanted |= needs_energy(workload, times_ns, energy_share_frac)
+    chosen = [use for use in uses if use.key.digest in wanted]
+    return lacking_for(chosen, book, environment, need_energy=True)

@@ -1,0 +1,167 @@
+"""Measures what the book lacks, in random order; each record is committed at once, so that any kill can be resumed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.method import REFERENCE_EVERY, Method, Mode
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.database.statistics import Drift, drifted_sections, find_drift
+from gpuledger.ops.measure.blocks import Clock
+from gpuledger.ops.measure.measurement_session import Station
+from gpuledger.ops.measure.one import CardLostError
+from gpuledger.ops.measure.place import Place
+
+__all__ = ["CardLostError", "Outcome", "Progress", "Task", "measure", "shuffled"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One operator to be measured in one mode."""
+
+    key: OperatorKey
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a measurement is. ``left_ns`` is None before the first operator is done."""
+
+    done: int
+    total: int
+    failed: int
+    left_ns: float | None
+    operator: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a measurement did: operators measured, failed, left for want of time, and how the reference moved."""
+
+    measured: int
+    failed: int
+    left: int
+    drift: Drift
+    repeated: int = 0
+
+
+Tell = Callable[[Progress], None]
+
+
+def measure(
+    tasks: Sequence[Task],
+    book: Book,
+    place: Place,
+    method: Method,
+    *,
+    budget_ns: int | None = None,
+    tell: Tell | None = None,
+    clock_ns: Clock = time.time_ns,
+) -> Outcome:
+    """Return what was done of ``tasks``; every record is in the book as soon as it is made.
+
+    Args:
+        tasks: What the book lacks; see :mod:`gpuledger.ops.measure.plan`.
+        book: Where records go.
+        place: The device.
+        method: How.
+        budget_ns: No operator is begun after so long.
+        tell: Called before each operator.
+        clock_ns: The time.
+
+    Raises:
+        CardLostError: an operator broke the connection to the card; its failure is in the book.
+        NoCounterError: energy was asked for, and the card's counter does not move.
+    """
+    book.put_environment(place.environment)
+    book.put_keys(task.key for task in tasks)
+    order = shuffled(tasks, method.seed)
+    run = _Run(book, place, method, clock_ns)
+    elsewhere = 0
+    for number, task in enumerate(order):
+        spent_ns = clock_ns() - run.started_ns
+        left_ns = spent_ns / number * (len(order) - number) if number else None
+        if tell is not None:
+            tell(Progress(number, len(order), run.failed, left_ns, task.key.name))
+        if budget_ns is not None and spent_ns >= budget_ns:
+            break
+        if book.missing([task.key.digest], place.environment, method.energy, task.mode.value):
+            run.take(task)
+        else:  # another process that shares the book has measured it meanwhile
+            elsewhere += 1
+    return run.outcome(len(order) - elsewhere, budget_ns)
+
+
+def shuffled(tasks: Iterable[Task], seed: int) -> list[Task]:
+    """Return the tasks in an order that the seed decides: what drifts then drifts across all kinds of operators."""
+    order = sorted(tasks, key=lambda task: (task.key.digest, task.mode))
+    random.Random(seed).shuffle(order)  # noqa: S311  # an order, no secret
+    return order
+
+
+@dataclass
+class _Run:
+    """What one measurement keeps from operator to operator."""
+
+    book: Book
+    place: Place
+    method: Method
+    clock_ns: Clock
+    started_ns: int = 0
+    failed: int = 0
+    done: list[tuple[Task, bool]] = field(default_factory=list)
+    """Each operator, and whether it was measured or failed."""
+
+    def __post_init__(self) -> None:
+        self.started_ns = self.clock_ns()
+        self.station = Station(self.place, self.method, self.clock_ns)
+
+    def take(self, task: Task) -> None:
+        """Measure one operator into the book."""
+        good = self._write(task, self.station.measure).status == "ok"
+        self.failed += not good
+        self.done.append((task, good))
+
+    def _write(self, task: Task, measure: Callable[..., Record]) -> Record:
+        try:
+            record = measure(task.key, task.mode, energy=self.method.energy)
+        except CardLostError as error:
+            self.book.put_records([self._lost(task, error)])
+            raise
+        self.book.put_records([record])
+        return record
+
+    def _lost(self, task: Task, error: CardLostError) -> Record:
+        return Record(
+            task.key.digest,
+            self.place.environment.digest,
+            {"mode": task.mode.value, "inputs": "normal"},
+            status="failed",
+            reason=error.message,
+            measured_ns=self.clock_ns(),
+        )
+
+    def outcome(self, asked: int, budget_ns: int | None) -> Outcome:
+        """Return what was done, after a last reference and after measuring again where the reference moved too far.
+
+        What the budget leaves no time for is not measured again; the drift that is returned tells of it.
+        """
+        done = list(self.done)
+        repeated = 0
+        if done:
+            self.station.take_reference()
+            for section in drifted_sections(self.station.references):
+                for task, good in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]:
+                    if not good:
+                        continue
+                    if budget_ns is not None and self.clock_ns() - self.started_ns >= budget_ns:
+                        break
+                    self._write(task, self.station.measure_again)
+                    repeated += 1
+        drift = find_drift([median for median, _ in self.station.references])
+        return Outcome(len(done) - self.failed, self.failed, asked - len(done), drift, repeated)

@@ -1,0 +1,126 @@
+"""Where operators are measured: the device, what it says of itself, and who else is on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.ops.database.records import Environment
+
+if TYPE_CHECKING:
+    from gpuledger.cards.sensors import CardSensors
+
+CPU = "cpu"
+_CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNKNOWN_CACHE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """One device: ``sensors`` is None on a CPU; ``cache_bytes`` is the last cache before memory."""
+
+    device: str
+    environment: Environment
+    cache_bytes: int
+    free_bytes: Callable[[], int]
+    sensors: CardSensors | None = None
+
+    @property
+    def on_card(self) -> bool:
+        """Return whether it is a CUDA device."""
+        return self.device != CPU
+
+
+def find_place(device: str | None, *, force: bool = False, ours: Collection[int] = ()) -> Place:
+    """Return the device asked for; without one the first card, or the CPU where there is none.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        force: Measure beside other processes.
+        ours: Processes that may be on the card: they do nothing while operators are measured.
+
+    Raises:
+        NoDeviceError: no such device, or other processes are on it and ``force`` is not given.
+        UsageError: neither ``cpu`` nor ``cuda`` with a number.
+    """
+    wanted = device or ("cuda:0" if torch.cuda.is_available() else CPU)
+    if wanted == CPU:
+        return _cpu()
+    kind, _, number = wanted.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise UsageError(f"--device {wanted}: no such device", hint="cpu, cuda or cuda:1")
+    return _card(int(number or 0), force=force, ours=ours)
+
+
+def _cpu() -> Place:
+    import psutil
+
+    cache_bytes = _last_cache_bytes()
+    flags = {"threads": torch.get_num_threads(), "cache_bytes": cache_bytes}
+    environment = Environment(cpu_name(), None, _torch_version(), None, flags)
+    return Place(CPU, environment, cache_bytes, lambda: int(psutil.virtual_memory().available))
+
+
+def cpu_name() -> str:
+    """Return the processor's model, as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def _last_cache_bytes() -> int:
+    sizes = []
+    for place in _CPU_CACHE.glob("index*/size"):
+        text = place.read_text(encoding="ascii").strip()
+        if text[:-1].isdecimal() and text[-1] in "KM":
+            sizes.append(int(text[:-1]) << (10 if text[-1] == "K" else 20))
+    return max(sizes, default=_UNKNOWN_CACHE_BYTES)
+
+
+def _torch_version() -> str:
+    return str(torch.__version__)
+
+
+def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+        raise NoDeviceError(f"--device cuda:{index}: no such card here", hint="--device cpu, or gpuledger doctor")
+    from gpuledger.cards.sensors import open_cards
+
+    properties = torch.cuda.get_device_properties(index)
+    cards, driver = open_cards()
+    sensors = next((card for card in cards if card.uuid == f"GPU-{properties.uuid}"), None)
+    if sensors is not None and not force:
+        refuse_busy(sensors, ours)
+    cache_bytes = int(properties.L2_cache_size)
+    flags = {
+        "cache_bytes": cache_bytes,
+        "cudnn": torch.backends.cudnn.version(),
+        "multiprocessors": properties.multi_processor_count,
+        "power_limit_w": None if sensors is None else sensors.read_power_limit_w(),
+    }
+    environment = Environment(properties.name, driver, _torch_version(), torch.version.cuda, flags)
+    return Place(f"cuda:{index}", environment, cache_bytes, lambda: int(torch.cuda.mem_get_info(index)[0]), sensors)
+
+
+def refuse_busy(card: Any, ours: Collection[int] = ()) -> None:
+    """Raise where processes beside this one, and those of ``ours``, are on a card: they would be measured as well.
+
+    Raises:
+        NoDeviceError: there are some.
+    """
+    others = [(pid, held) for pid, held in card.read_processes() if pid not in (os.getpid(), *ours)]
+    if others:
+        pid, held = others[0]
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        holds = "" if held is None else f" holding {held >> 20} MiB"
+        raise NoDeviceError(
+            f"GPU {card.index}: busy with process {pid}{holds}{more}", hint="wait for it, or --force measures beside it"
+        )

@@ -1,0 +1,67 @@
+"""What is to be measured: the operators of workloads, in the modes they are used in, that the book lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.method import Mode, mode_weights
+from gpuledger.ops.database.records import Environment
+from gpuledger.ops.measure.measure import Task
+from gpuledger.ops.measure.place import Place
+from gpuledger.ops.workloads.workload import Use, Workload
+
+
+def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
+    """Return each distinct operator in each mode that its reuse asks for, the most called first."""
+    counts: dict[Task, int] = {}
+    for use in uses:
+        for mode in mode_weights(use.reuse_bytes, cache_bytes):
+            task = Task(use.key, mode)
+            counts[task] = counts.get(task, 0) + use.count
+    return sorted(counts, key=lambda task: (-counts[task], task.key.digest, task.mode))
+
+
+def missing_tasks(tasks: Sequence[Task], book: Book, place: Place, *, need_energy: bool) -> list[Task]:
+    """Return the tasks that the book has no record of for this device and software."""
+    return _missing(tasks, book, place.environment, need_energy=need_energy)
+
+
+def lacking_for(uses: Iterable[Use], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:
+    """Return what the book lacks of operators for an environment, whose flags hold the cache's size."""
+    tasks = tasks_of(uses, int(environment.flags.get("cache_bytes") or 0))
+    return _missing(tasks, book, environment, need_energy=need_energy)
+
+
+def _missing(tasks: Sequence[Task], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:
+    lacking: set[tuple[str, Mode]] = set()
+    for mode in Mode:
+        digests = [task.key.digest for task in tasks if task.mode == mode]
+        found = book.missing(digests, environment, need_energy, mode.value)
+        lacking.update((digest, mode) for digest in found)
+    return [task for task in tasks if (task.key.digest, task.mode) in lacking]
+
+
+def tasks_of_keys(keys: Iterable[OperatorKey]) -> list[Task]:
+    """Return tasks for operators that no model uses: nothing is known of their inputs' reuse, so none is hot."""
+    return [Task(key, Mode.ROTATING) for key in dict.fromkeys(keys)]
+
+
+def needs_energy(workload: Workload, times_ns: dict[str, float], share_frac: float) -> set[str]:
+    """Return the digests of the operators that hold ``share_frac`` of a workload's time, the largest first.
+
+    Args:
+        workload: The workload.
+        times_ns: One call's time by digest, of those that are known.
+        share_frac: How much of the time should have its energy measured.
+    """
+    spent = {use.key.digest: use.count * times_ns.get(use.key.digest, 0.0) for use in workload.uses}
+    total_ns, held_ns = sum(spent.values()), 0.0
+    chosen: set[str] = set()
+    for digest in sorted(spent, key=lambda digest: -spent[digest]):
+        if held_ns >= share_frac * total_ns:
+            break
+        chosen.add(digest)
+        held_ns += spent[digest]
+    return chosen

@@ -1,0 +1,194 @@
+"""Workers as Ray actors, one for each GPU that Ray has, here or on other machines."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.method import REFERENCE_EVERY, Method, Mode
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.database.statistics import drifted_sections
+from gpuledger.ops.measure.campaign import Answer
+from gpuledger.ops.measure.measure import Task
+from gpuledger.ops.measure.place import Place
+
+LOCAL = "local"
+VACATED_S = 30.0
+"""A process that died is off its card by then."""
+REVIVED_S = 120.0
+"""A worker that died is back by then, torch loaded, or its machine is gone."""
+
+
+class Measurer:
+    """One worker's process: it has one device and measures one operator at a time."""
+
+    def __init__(self, device: str, method: dict[str, Any], force: bool, ours: tuple[int, ...]) -> None:
+        from gpuledger.ops.measure.measurement_session import Station
+
+        self._method = Method(**{**method, "modes": tuple(Mode(mode) for mode in method["modes"])})
+        self._station = Station(_place_of(device, force=force, ours=ours), self._method)
+
+    def environment(self) -> dict[str, Any]:
+        """Return the device and software."""
+        return self._station.place.environment.to_json()
+
+    def measure(self, key: dict[str, Any], mode: str, energy: bool) -> dict[str, Any]:
+        """Return the record of one operator; a process whose card was lost ends, and comes back with a new one."""
+        from gpuledger.ops.measure.one import CardLostError
+
+        try:
+            return self._station.measure(OperatorKey.from_json(key), Mode(mode), energy=energy).to_json()
+        except CardLostError:
+            os._exit(1)
+
+    def references(self) -> list[tuple[float, float]]:
+        """Return what the reference operator took since this was asked last, once more just now."""
+        from gpuledger.ops.measure.measurement_session import Station
+
+        station, self._station = self._station, Station(self._station.place, self._method)
+        station.take_reference()
+        return station.references
+
+    def process(self) -> int:
+        """Return the process's id."""
+        return os.getpid()
+
+
+def _place_of(device: str, *, force: bool, ours: tuple[int, ...]) -> Place:
+    """Return a worker's device; one that was started again waits until its predecessor is off the card.
+
+    Raises:
+        NoDeviceError: other processes are on the card.
+    """
+    from gpuledger.ops.measure.place import find_place
+
+    ray: Any = importlib.import_module("ray")
+    is_back = ray.get_runtime_context().was_current_actor_reconstructed
+    deadline_s = time.monotonic() + (VACATED_S if is_back else 0.0)
+    while True:
+        try:
+            return find_place(device, force=force, ours=ours)
+        except NoDeviceError:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(0.5)
+
+
+class RayCrew:
+    """Ray's actors as a crew.
+
+    Args:
+        ray: The library, connected.
+        device: ``cuda`` for one worker on each GPU, ``cpu`` for one on each of ``workers``.
+        method: How operators are measured.
+        workers: How many on a processor.
+        force: Measure beside other processes.
+    """
+
+    def __init__(self, ray: Any, device: str, method: Method, *, workers: int = 1, force: bool = False) -> None:
+        self._ray = ray
+        count = int(ray.cluster_resources().get("GPU", 0)) if device != "cpu" else workers
+        if not count:
+            raise NoDeviceError("campaign: Ray has no GPU", hint="--device cpu, or join machines that have some")
+        share = {"num_gpus": 1} if device != "cpu" else {"num_cpus": 1}
+        actor = ray.remote(Measurer).options(**share, max_restarts=-1)
+        where = "cuda:0" if device != "cpu" else "cpu"
+        plain, ours = method.document(), (os.getpid(),)
+        self.actors = [actor.remote(where, plain, force, ours) for _ in range(count)]
+        found = ray.get([one.environment.remote() for one in self.actors])
+        self._environments = [Environment(**one) for one in found]
+        self._given: dict[Any, tuple[int, Task]] = {}
+        self._done: list[list[tuple[Task, bool]]] = [[] for _ in range(count)]
+
+    @property
+    def environments(self) -> list[Environment]:
+        """Return each worker's environment."""
+        return self._environments
+
+    def give(self, worker: int, task: Task, *, energy: bool) -> None:
+        """Let a worker measure an operator."""
+        reference = self.actors[worker].measure.remote(task.key.to_json(), task.mode.value, energy)
+        self._given[reference] = (worker, task)
+
+    def wait(self) -> Answer:
+        """Return the next answer; a worker that died gives none, and Ray starts it again."""
+        (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
+        worker, task = self._given.pop(ready)
+        try:
+            found = self._ray.get(ready)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError):
+            self._revive(worker)
+            self._done[worker].clear()  # its references are gone with it
+            return Answer(worker, task, None)
+        self._done[worker].append((task, found["status"] == "ok"))
+        return Answer(
+            worker, task, Record(**{**found, "blocks": tuple(found["blocks"]), "kernels": tuple(found["kernels"])})
+        )
+
+    def drifted(self) -> list[tuple[int, Task]]:
+        """Return what was measured between two references too far apart, since this was asked last."""
+        asked = [(worker, done) for worker, done in enumerate(self._done) if done]
+        references = self._ray.get([self.actors[worker].references.remote() for worker, _ in asked])
+        again = [
+            (worker, task)
+            for (worker, done), found in zip(asked, references, strict=True)
+            for section in drifted_sections([(median, half) for median, half in found])
+            for task, good in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]
+            if good
+        ]
+        self._done = [[] for _ in self.actors]
+        return again
+
+    def _revive(self, worker: int) -> None:
+        """Wait until Ray has started a worker again: what is given to it meanwhile would count as another death."""
+        deadline_s = time.monotonic() + REVIVED_S
+        while True:
+            try:
+                self._ray.get(self.actors[worker].process.remote())
+                return
+            except self._ray.exceptions.RayActorError as error:
+                if time.monotonic() > deadline_s:
+                    raise NoDeviceError("campaign: a worker died and does not come back") from error
+            time.sleep(0.5)
+
+
+def load_ray() -> Any:
+    """Return the module of Ray.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError("--ray: Ray is not installed", hint="pip install 'gpuledger[cluster]'") from error
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Connect to Ray at an address, or start one here for as long as it is needed.
+
+    Raises:
+        UsageError: Ray is not installed, or cannot be reached.
+    """
+    ray = load_ray()
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address == LOCAL:
+            ray.init(include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"--ray {address}: {' '.join(str(error).split())[:200]}", hint="local, or HOST:6379"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

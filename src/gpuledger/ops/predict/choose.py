@@ -1,0 +1,188 @@
+"""Which of a book's devices is meant, and what stands in for what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.analyze.operator_work.formulas import work_of
+from gpuledger.errors import EmptyRunError, InputError, UsageError
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.records import Environment, Record, digest_of
+from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example, Model, examples_of, fit
+from gpuledger.ops.predict.predict import FittedPredictor, RoofPredictor, load_model, save_model
+from gpuledger.ops.predict.roof import Roof, roof_of_card, roof_of_measurements
+from gpuledger.ops.totals.sum import Sum, sum_up
+from gpuledger.ops.workloads.workload import Workload
+from gpuledger.simulate.catalogue import Card, find_card
+
+Say = Callable[[str], None]
+UNMEASURED = "unmeasured card"
+MANY_RECORDS = 1000
+"""To learn from so many takes seconds, from the H200's book most of a minute: it is said."""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What a book holds of one device and software."""
+
+    environment: Environment
+    records: tuple[Record, ...]
+    keys: Mapping[str, OperatorKey]
+    others: tuple[Environment, ...]
+
+    @property
+    def examples(self) -> list[Example]:
+        """Return the measured operators to learn from."""
+        return examples_of(self.records, self.keys)
+
+    @property
+    def digest(self) -> str:
+        """Return what changes when a record is added."""
+        return digest_of(sorted(record.digest for record in self.records))
+
+
+def open_shelf(book: Book, card: str | None = None) -> Shelf:
+    """Return what the book holds of a device: of the one ``card`` names, else of the one measured last.
+
+    Raises:
+        EmptyRunError: the book holds nothing.
+        UsageError: it holds nothing of that card.
+    """
+    environments = book.environments()
+    records = book.records()
+    if not records:
+        raise EmptyRunError(f"{book.url}: the book is empty", hint="gpuledger ops measure WORKLOAD fills it")
+    measured = {record.environment_digest: record.measured_ns for record in records}  # the newest of each: oldest first
+    wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
+    if not wanted:
+        raise UsageError(f"--card {card}: not in {book.url}", hint=f"it holds {cards_text(environments.values())}")
+    return _shelf(book, records, environments[max(wanted, key=lambda digest: measured[digest])])
+
+
+def shelf_of(book: Book, environment: Environment) -> Shelf:
+    """Return what a book holds of exactly this device and software, also where that is nothing."""
+    return _shelf(book, book.records(), environment)
+
+
+def _shelf(book: Book, records: Sequence[Record], environment: Environment) -> Shelf:
+    environments, digest = book.environments(), environment.digest
+    others = dict.fromkeys(record.environment_digest for record in records if record.environment_digest != digest)
+    own = tuple(record for record in records if record.environment_digest == digest)
+    return Shelf(environment, own, book.keys(), tuple(environments[other] for other in others))
+
+
+def cards_text(environments: Iterable[Environment]) -> str:
+    """Return the cards of environments, each once."""
+    names = dict.fromkeys(one.card for one in environments)
+    return ", ".join(names) or "none"
+
+
+def _is_named(environment: Environment, card: str) -> bool:
+    wanted, name = _plain(card), _plain(environment.card)
+    known = _catalogued(card)
+    return wanted in name or (known is not None and _plain(known.name) == name)
+
+
+def _plain(text: str) -> str:
+    return text.lower().replace("-", " ").removeprefix("nvidia ").strip()
+
+
+def _catalogued(name: str) -> Card | None:
+    try:
+        return find_card(name)
+    except UsageError:
+        return None
+
+
+def roof_of_shelf(shelf: Shelf) -> Roof:
+    """Return the roof of a shelf's card: the datasheet's, else what the book saw it do."""
+    card = _catalogued(shelf.environment.card)
+    if card is not None:
+        return roof_of_card(card)
+    examples = shelf.examples
+    return roof_of_measurements(shelf.environment.card, [(one.key, work_of(one.key), one.time_ns) for one in examples])
+
+
+def model_of(shelf: Shelf, cache: Path | None = None, say: Say | None = None) -> Model:
+    """Return what a shelf teaches; kept in the folder ``cache`` until a record is added. ``say`` hears of a long wait.
+
+    Raises:
+        EmptyRunError: too few records.
+        UsageError: scikit-learn is not installed.
+    """
+    place = None if cache is None else cache / f"operators-{shelf.digest[:24]}.model"
+    if place is not None and place.exists():
+        try:
+            return load_model(place)
+        except InputError:  # of an older gpuledger: it is made anew
+            place.unlink()
+    if say is not None and len(shelf.records) >= MANY_RECORDS:
+        say(f"learning from {len(shelf.records):,} records; that is kept until the book changes")
+    model = fit(shelf.examples, roof_of_shelf(shelf), shelf.digest)
+    if place is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        save_model(model, place)
+    return model
+
+
+def stand_in(
+    shelf: Shelf, cache: Path | None = None, say: Say | None = None
+) -> tuple[FittedPredictor | RoofPredictor, str]:
+    """Return what says the cost of operators the book lacks, and how it knows, in a few words."""
+    examples = shelf.examples
+    if len(examples) >= LEAST_EXAMPLES:
+        try:
+            return FittedPredictor(model_of(shelf, cache, say)), f"learned from {len(examples)} measured operators"
+        except UsageError:  # scikit-learn is an extra
+            pass
+    roof = roof_of_shelf(shelf)
+    return RoofPredictor(roof, examples), f"as far from the card's roof as {len(examples)} measured operators"
+
+
+def sum_measured(workload: Workload, shelf: Shelf, cache: Path | None = None) -> Sum:
+    """Return a workload's cost: its measured operators, with energy predicted where their time alone was measured."""
+    return sum_up(workload, shelf.records, shelf.environment, energy_predictor=stand_in(shelf, cache)[0])
+
+
+def is_catalogued(name: str) -> bool:
+    """Return whether the catalogue has a card of this name."""
+    return _catalogued(name) is not None
+
+
+def predictor_for(
+    book: Book, gpu: str | None, cache: Path | None = None, say: Say | None = None
+) -> tuple[FittedPredictor, Shelf, tuple[str, ...]]:
+    """Return what predicts for a card: from its own records, or for a card without any from the one measured last.
+
+    Raises:
+        UsageError: neither the book nor the catalogue has the card; the book's cards are named.
+        EmptyRunError: the book holds too little.
+    """
+    try:
+        shelf = open_shelf(book, gpu)
+    except UsageError as error:
+        card = _catalogued(gpu or "")
+        if card is None:
+            raise UsageError(
+                f"--gpu {gpu}: neither measured nor in the catalogue",
+                hint=f"the book holds {cards_text(book.environments().values())}; gpuledger cards lists the catalogue",
+            ) from error
+        shelf = open_shelf(book)
+        if _catalogued(shelf.environment.card) is None:
+            raise UsageError(
+                f"--gpu {gpu}: {UNMEASURED}, and the book has none of the catalogue to start from",
+                hint=f"it holds {cards_text(book.environments().values())}; measure on a card first",
+            ) from error
+        note = f"{card.name}: {UNMEASURED}; from {shelf.environment.card}'s records and both cards' datasheets"
+        return FittedPredictor(model_of(shelf, cache, say), roof_of_card(card)), shelf, (note,)
+    return FittedPredictor(model_of(shelf, cache, say)), shelf, ()
+
+
+def cache_folder() -> Path:
+    """Return where models are kept."""
+    from gpuledger.collect.sampling.calibrate import cache_path
+
+    return cache_path().parent

@@ -1,0 +1,241 @@
+"""Learns what operators cost from the book's records, as shares of what the card could do at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuledger.analyze.operator_work.formulas import Work, family_of, work_of
+from gpuledger.errors import EmptyRunError
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.host_overhead import is_operator
+from gpuledger.ops.database.method import Mode
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.predict.beyond import Best, best_of
+from gpuledger.ops.predict.features import Features, Floats, features_of, shape_family
+from gpuledger.ops.predict.law import Laws, Operation, learn_laws, times_ns
+from gpuledger.ops.predict.process import Process, learn_process
+from gpuledger.ops.predict.roof import Roof
+from gpuledger.ops.predict.trees import Forest, Levels, learn, learn_levels
+from gpuledger.ops.predict.workspaces import held_by
+
+LEAST_NS = 100.0
+LEAST_EXAMPLES = 20
+INSIDE_FRAC = 0.9
+"""The share of operators never seen that should lie inside their interval."""
+UNSURE = 0.8
+"""A deviation, in doublings, from which on the trees alone are believed."""
+LEAST_WEIGHT = 0.05
+"""What trees would count for at least where they are asked."""
+RANGE_SLACK = 1.0
+"""Doublings beyond the largest and the smallest operator learned from that still count as within range."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One measured operator. ``power_w`` is the mean power of its call; None where only time was measured."""
+
+    key: OperatorKey
+    is_hot: bool
+    time_ns: float
+    power_w: float | None
+    group: str
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One learned quantity, log2 of its share of the roof.
+
+    Attributes:
+        process: By what is near.
+        levels, forest: By boosted trees, which count the more the less sure the process is.
+        widen: Half the interval, in deviations that the process tells.
+    """
+
+    process: Process
+    levels: Levels
+    forest: Forest
+    widen: float
+
+    def predict(self, features: Features, beyond: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return middle, low and high, float64[n] each, as log2 of the share of the roof.
+
+        Args:
+            features: Of the operators.
+            beyond: By how many doublings each lies beyond the largest of its name. Trees tell of such what they tell of
+                that largest one, and are not asked.
+        """
+        near, deviation = self.process.predict(features)
+        weight = np.clip(deviation / UNSURE, 0.0, 1.0) * np.clip(1 - beyond, 0.0, 1.0)
+        asked = np.flatnonzero(weight > LEAST_WEIGHT)  # trees take longer than all else
+        levels = self.levels.of(features.kinds[asked])
+        far = self.forest.predict(np.column_stack([features.values[asked], levels]))
+        middle = near.copy()
+        middle[asked] += weight[asked] * (far - near[asked])
+        half = self.widen * deviation
+        return middle, np.minimum(near - half, middle), np.maximum(near + half, middle)
+
+
+@dataclass(frozen=True)
+class Range:
+    """What operators of one name were learned from: log2 of their least and most FLOPs and bytes."""
+
+    flops: tuple[float, float]
+    bytes: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was learned on one card. ``power`` is None where the book holds no energy.
+
+    ``time`` is log2 of how many times what its law says an operator takes; ``best`` where that goes beyond the range.
+    """
+
+    roof: Roof
+    laws: Laws
+    best: Mapping[str, Best]
+    time: Quantity
+    power: Quantity | None
+    ranges: Mapping[str, Range]
+    examples: int
+    book_digest: str
+
+
+def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
+    """Return one example for each operator and mode, from the newest good record.
+
+    What takes less than :data:`LEAST_NS` runs nothing on the device, and is no example of what running takes.
+    """
+    newest: dict[tuple[str, bool], Example] = {}
+    for record in sorted(records, key=lambda record: record.measured_ns):
+        key = keys.get(record.key_digest)
+        time_ns = record.time_median_ns or 0.0
+        if record.status != "ok" or key is None or not is_operator(key) or time_ns < LEAST_NS:
+            continue
+        is_hot = record.method.get("mode") == Mode.HOT
+        power_w = None
+        if record.energy_median_j is not None:
+            windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
+            span_ns = float(np.mean(windows)) if windows else time_ns
+            power_w = record.energy_median_j / (span_ns / 1e9)
+        known = newest.get((record.key_digest, is_hot))
+        if power_w is None and known is not None:
+            power_w = known.power_w
+        newest[record.key_digest, is_hot] = Example(key, is_hot, time_ns, power_w, shape_family(key))
+    return list(newest.values())
+
+
+def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model:
+    """Return what these examples teach.
+
+    Raises:
+        EmptyRunError: too few of them.
+        UsageError: scikit-learn is not installed.
+    """
+    if len(examples) < LEAST_EXAMPLES:
+        raise EmptyRunError(
+            f"ops: {len(examples)} measured operators, at least {LEAST_EXAMPLES} are needed to learn from",
+            hint="gpuledger ops measure adds some",
+        )
+    powers = [example.power_w for example in examples if example.power_w]
+    if roof.power_limit_w is None and powers:
+        roof = replace(roof, power_limit_w=max(powers))
+    operations = operations_of([one.key for one in examples])
+    laws = learn_laws(operations, np.array([one.time_ns for one in examples]), roof)
+    features = features_of(
+        [operation.key for operation in operations],
+        [one.is_hot for one in examples],
+        roof,
+        [operation.work for operation in operations],
+        [operation.held for operation in operations],
+    )
+    groups = group_numbers(examples)
+    powered = np.array([bool(one.power_w) for one in examples])
+    power = None
+    if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
+        shares = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
+        power = _quantity(features[powered], shares, groups[powered])
+    target = time_target(examples, roof, laws, operations)
+    time = _quantity(features, target, groups)
+    return Model(
+        roof, laws, best_of(operations, target, roof), time, power, _ranges(examples), len(examples), book_digest
+    )
+
+
+def operations_of(keys: Sequence[OperatorKey]) -> list[Operation]:
+    """Return operators as laws see them."""
+    return [Operation(key, work_of(key), held) for key, held in zip(keys, held_by(keys), strict=True)]
+
+
+def time_target(
+    examples: Sequence[Example], roof: Roof, laws: Laws | None = None, operations: Sequence[Operation] | None = None
+) -> Floats:
+    """Return log2 of how many times what its law says each example takes; without laws, the roof."""
+    operations = operations or operations_of([one.key for one in examples])
+    return np.log2(np.array([one.time_ns for one in examples]) / times_ns(operations, roof, laws or {}))
+
+
+def group_numbers(examples: Sequence[Example]) -> npt.NDArray[np.int64]:
+    """Return a number for each example, the same for those of one shape family: no split parts them."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(one.group for one in examples))}
+    return np.array([names[one.group] for one in examples], dtype=np.int64)
+
+
+def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Return the fold of each row, int64[n]; rows of one group share theirs."""
+    count = int(groups.max(initial=-1)) + 1
+    places = np.random.default_rng(seed).permutation(count) % max(min(folds, count), 1)
+    return np.asarray(places[groups])
+
+
+def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64]) -> Quantity:
+    """Return a quantity whose interval holds 90 % of the operators it has not learned from.
+
+    Every family of shapes in turn is left out; how far off its operators then are, in deviations that the process tells
+    of them, says how wide the interval has to be (conformal prediction).
+    """
+    process = learn_process(features, target, groups)
+    misses, deviations = process.left_out(groups)
+    widen = float(np.quantile(np.abs(misses) / deviations, INSIDE_FRAC))
+    levels, without = learn_levels(features.kinds, target, groups)
+    return Quantity(process, levels, learn(np.column_stack([features.values, without]), target), widen)
+
+
+def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
+    sizes: dict[str, list[tuple[float, float]]] = {}
+    for one in examples:
+        work = work_of(one.key)
+        sizes.setdefault(one.key.name, []).append((float(np.log2(work.flops + 1)), float(np.log2(work.bytes + 1))))
+    return {
+        name: Range(
+            (min(flops for flops, _ in found), max(flops for flops, _ in found)),
+            (min(size for _, size in found), max(size for _, size in found)),
+        )
+        for name, found in sizes.items()
+    }
+
+
+def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: Work) -> float:
+    """Return by how many doublings an operator lies beyond the largest of its name; 0 within, and of a new name."""
+    known = ranges.get(key.name)
+    if known is None:
+        return 0.0
+    return float(max(np.log2(work.flops + 1) - known.flops[1], np.log2(work.bytes + 1) - known.bytes[1], 0.0))
+
+
+def out_of_range(key: OperatorKey, ranges: Mapping[str, Range], work: Work | None = None) -> str:
+    """Return why an operator lies outside what was learned, in a few words; empty where it does not."""
+    known = ranges.get(key.name)
+    if known is None:
+        return f"no {family_of(key)} operator of this name was measured"
+    work = work or work_of(key)
+    for what, value, (low, high) in (("FLOPs", work.flops, known.flops), ("bytes", work.bytes, known.bytes)):
+        size = float(np.log2(value + 1))
+        if size > high + RANGE_SLACK:
+            return f"{2 ** (size - high):.1f} times the {what} of the largest measured"
+        if size < low - RANGE_SLACK:
+            return f"{2 ** (low - size):.1f} times fewer {what} than the smallest measured"
+    return ""

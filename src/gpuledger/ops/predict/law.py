@@ -1,0 +1,121 @@
+"""How long products and convolutions take by a law: parts one after the other, each so many times its least.
+
+A roofline says what the slowest of them takes. A convolution in TF32 turns its data, multiplies, and turns the result
+back, so a sum of parts tells large ones from what small ones took. How many times, is learned from the book.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuledger.analyze.operator_work.formulas import Work
+from gpuledger.errors import UsageError
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.predict.roof import FLOOR_NS, Roof, uses_cores
+from gpuledger.ops.predict.workspaces import Held
+
+Floats = npt.NDArray[np.float64]
+LARGE, SMALL = 128, 64
+MOST_IDLE = 8.0
+"""Times the FLOPs that unfilled tiles are taken for at most: libraries split what is small."""
+LEAST_EXAMPLES = 40
+"""Of one kind; with fewer the roof is its law."""
+ROUNDS = 12
+"""Of weighing again what lies far off the law, so that a few do not bend it."""
+Laws = Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operator as laws see it: its call, what it has to do, and the workspaces held beside it."""
+
+    key: OperatorKey
+    work: Work
+    held: Held
+
+
+def kind_of(operation: Operation) -> str:
+    """Return which law an operator follows; empty where the roof is its law."""
+    if operation.work.family == "matmul":
+        return f"matmul, {'tensor cores' if uses_cores(operation.key) else 'common cores'}"
+    if operation.work.family not in ("convolution", "convolution_backward"):
+        return ""
+    return f"{operation.work.family}, {'groups' if operation.work.groups > 1 else 'dense'}"
+
+
+def times_ns(operations: Sequence[Operation], roof: Roof, laws: Laws) -> Floats:
+    """Return what operators take by their laws, float64[n]; by the roof where none was learned."""
+    return np.array(
+        [_time_ns(operation, roof, laws.get(kind_of(operation))) for operation in operations], dtype=np.float64
+    )
+
+
+def _time_ns(operation: Operation, roof: Roof, law: tuple[float, ...] | None) -> float:
+    if law is None:
+        return roof.time_ns(operation.key, operation.work)
+    return max(float(np.dot(law, _parts(operation, roof))), FLOOR_NS)
+
+
+def _parts(operation: Operation, roof: Roof) -> tuple[float, ...]:
+    """Return what each part takes at least, in ns.
+
+    That is, of a product, its launches and what the roof says beside them; of a convolution its launches, its FLOPs,
+    these with tiles and waves that are not full, the bytes that it reads and writes, and those that it works in.
+    """
+    work, launches_ns = operation.work, FLOOR_NS * operation.work.launches
+    if work.family == "matmul":
+        return launches_ns, roof.time_ns(operation.key, work) - launches_ns
+    compute_ns = work.flops / roof.peak(operation.key)
+    return (
+        launches_ns,
+        compute_ns,
+        compute_ns * _idle(work, LARGE, roof),
+        compute_ns * _idle(work, SMALL, roof),
+        work.bytes / roof.byte_per_ns,
+        sum(operation.held) / roof.byte_per_ns,
+    )
+
+
+def _idle(work: Work, tile: int, roof: Roof) -> float:
+    """Return how many times the FLOPs are computed where tiles and their last wave are filled up."""
+    gemm, processors = work.gemm, max(roof.multiprocessors, 1)
+    if gemm is None or not gemm.m * gemm.n * gemm.batch:
+        return 1.0
+    tiles = gemm.batch * math.ceil(gemm.m / tile) * math.ceil(gemm.n / tile)
+    filled = math.ceil(tiles / processors) * processors * tile * tile
+    return min(filled / (gemm.batch * gemm.m * gemm.n), MOST_IDLE)
+
+
+def learn_laws(operations: Sequence[Operation], took_ns: Floats, roof: Roof) -> dict[str, tuple[float, ...]]:
+    """Return the law of each kind of which there are enough examples: how often each of its parts is done.
+
+    Raises:
+        UsageError: SciPy, which comes with scikit-learn, is not installed.
+    """
+    kinds = np.array([kind_of(operation) for operation in operations], dtype=np.str_)
+    found = {}
+    for kind in sorted(set(kinds.tolist()) - {""}):
+        places = np.flatnonzero(kinds == kind).tolist()
+        if len(places) >= LEAST_EXAMPLES:
+            parts = np.array([_parts(operations[place], roof) for place in places], dtype=np.float64)
+            found[kind] = _learn(parts, took_ns[places])
+    return found
+
+
+def _learn(parts: Floats, took_ns: Floats) -> tuple[float, ...]:
+    """Return the factors, none negative, that are least far off by shares."""
+    try:
+        from scipy.optimize import nnls
+    except ImportError as error:
+        raise UsageError("ops: scikit-learn is not installed", hint="pip install 'gpuledger[predict]'") from error
+    weights, factors = 1 / took_ns, np.zeros(parts.shape[1])
+    for _ in range(ROUNDS):
+        factors, _residual = nnls(parts * weights[:, None], took_ns * weights)
+        said_ns = np.maximum(parts @ factors, FLOOR_NS)
+        weights = 1 / np.sqrt(took_ns * said_ns * (1 + 2 * np.abs(np.log2(said_ns / took_ns))))
+    return tuple(float(factor) for factor in factors)

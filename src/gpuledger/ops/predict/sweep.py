@@ -1,0 +1,119 @@
+"""Sweeps: configurations of an operator that no model uses, for a predictor to learn from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from gpuledger.errors import UsageError
+from gpuledger.operator_key import ITEM_BYTES, OperatorKey
+from gpuledger.ops.predict.sweep_keys import OPERATORS, Swept, count_of, keys_at
+from gpuledger.ops.workloads.workload import Use, Workload
+
+MOST = 1_000_000
+"""Configurations that are looked at; more is a mistake in the lists."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that a sweep goes through.
+
+    Attributes:
+        sizes: An image's edge, or a matrix's rows.
+        bias: 0 or 1: whether a convolution adds one.
+        pieces: Tensors that a concatenation joins.
+    """
+
+    batch: tuple[int, ...] = (32,)
+    sizes: tuple[int, ...] = (56,)
+    channels: tuple[int, ...] = (64,)
+    kernel: tuple[int, ...] = (3,)
+    stride: tuple[int, ...] = (1,)
+    groups: tuple[int, ...] = (1,)
+    dtype: tuple[str, ...] = ("float32",)
+    sparsity: tuple[float, ...] = (0.0,)
+    weight_sparsity: tuple[float, ...] = (0.0,)
+    bias: tuple[int, ...] = (0,)
+    pieces: tuple[int, ...] = (2,)
+
+
+def sweep(
+    operator: str,
+    grid: Grid,
+    sample: int | None = None,
+    seed: int = 0,
+    *,
+    train: bool = False,
+    reuse_bytes: float | None = None,
+) -> Workload:
+    """Return a workload of an operator's configurations, each once.
+
+    Args:
+        operator: One of :data:`OPERATORS`.
+        grid: The values to go through; combinations that cannot be are left out.
+        sample: How many of them are drawn; None takes all.
+        seed: Of the draw.
+        train: As in training, with the operators of the gradients beside each configuration.
+        reuse_bytes: Bytes touched since the inputs were last used: 0 where the cache holds them, None where not.
+
+    Raises:
+        UsageError: no such operator or dtype, too many combinations, or none that can be.
+    """
+    if operator not in OPERATORS:
+        raise UsageError(f"sweep {operator}: unknown", hint=f"known: {', '.join(OPERATORS)}")
+    _check(grid)
+    swept = OPERATORS[operator]
+    axes = [tuple(getattr(grid, _axis(name))) for name in swept.values]
+    count = count_of(axes)
+    if count > MOST:
+        raise UsageError(f"sweep {operator}: {count:,} combinations, at most {MOST:,} are looked at")
+    places: Sequence[int] = range(count)
+    if sample is not None:
+        places = random.Random(seed).sample(places, count)  # noqa: S311 - a draw that can be repeated
+    found = _configurations(swept, axes, places, train=train)
+    keys = dict.fromkeys(key for configuration in islice(found, sample) for key in configuration)
+    if not keys:
+        raise UsageError(f"sweep {operator}: no combination can be", hint="do the groups divide the channels?")
+    settings = {"device": "any", "source": f"sweep of {operator}", "notes": [], "no_kernel": {}}
+    name = f"sweep-{operator}" + ("-training" if train else "") + ("" if reuse_bytes is None else "-hot")
+    return Workload(
+        name, "training" if train else "inference", tuple(Use(key, 1, (), reuse_bytes) for key in keys), (), settings
+    )
+
+
+def _check(grid: Grid) -> None:
+    for dtype in grid.dtype:
+        if dtype not in ITEM_BYTES:
+            raise UsageError(f"--dtype {dtype}: unknown", hint=f"known: {', '.join(ITEM_BYTES)}")
+    for share in (*grid.sparsity, *grid.weight_sparsity):
+        if not 0 <= share < 1:
+            raise UsageError(f"--sparsity {share}: not from 0 up to 1", hint="the share of zeros, such as 0.5")
+    if not set(grid.bias) <= {0, 1}:
+        raise UsageError(f"--bias {max(grid.bias)}: 0 and 1 are known")
+    for name in ("batch", "sizes", "channels", "kernel", "stride", "groups", "pieces"):
+        if min(getattr(grid, name)) < 1:
+            raise UsageError(f"--{name}: {min(getattr(grid, name))} is not at least 1")
+
+
+def _axis(name: str) -> str:
+    """Return the grid's list behind a value: channels come in and go out by the same list."""
+    return {"into": "channels", "out": "channels", "size": "sizes"}.get(name, name)
+
+
+def _configurations(
+    swept: Swept, axes: Sequence[Sequence[Any]], places: Iterable[int], *, train: bool
+) -> Iterator[tuple[OperatorKey, ...]]:
+    """Yield the keys of each configuration that can be and was not yet."""
+    seen: set[OperatorKey] = set()
+    for place in places:
+        values = {}
+        for name, axis in zip(swept.values, axes, strict=True):
+            place, value = divmod(place, len(axis))
+            values[name] = axis[value]
+        keys = tuple(keys_at(swept, values, train=train))
+        if keys and keys[0] not in seen:
+            seen.add(keys[0])
+            yield keys

@@ -1,0 +1,4 @@
+"""A workload's time and energy, added up from its operators.
+
+May import ``database`` and ``workloads``. Begin with ``sum``.
+"""

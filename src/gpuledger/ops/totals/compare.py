@@ -1,0 +1,99 @@
+"""Sums beside whole models. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from gpuledger.ops.database.statistics import Spread
+from gpuledger.ops.totals.sum import Sum
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One step of a whole model, launched as a user does; energies are None where none was measured.
+
+    ``graph_time_ns`` and ``graph_energy_j`` are of the same step replayed as a CUDA graph, so the card waits for no
+    launch; None where there is no graph, ``graph_why`` then says why.
+    """
+
+    time_ns: Spread
+    energy_j: Spread | None
+    base_w: float | None
+    throttled: int
+    graph_time_ns: Spread | None = None
+    graph_energy_j: Spread | None = None
+    graph_why: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One workload: its operators' sum and the whole. Shares are ``sum / whole``; None where one side is missing."""
+
+    name: str
+    mode: str
+    sum: Sum
+    whole: Whole
+
+    @property
+    def time_frac(self) -> float:
+        """Return the summed time as a share of the whole's."""
+        return self.sum.step_ns / self.whole.time_ns.median
+
+    @property
+    def energy_frac(self) -> float | None:
+        """Return the summed energy as a share of the whole's."""
+        if self.sum.energy_j is None or self.whole.energy_j is None:
+            return None
+        return self.sum.energy_j / self.whole.energy_j.median
+
+    @property
+    def busy_time_frac(self) -> float | None:
+        """Return the operators' time as a share of the whole's without launches."""
+        return None if self.whole.graph_time_ns is None else self.sum.busy_ns / self.whole.graph_time_ns.median
+
+    @property
+    def busy_energy_frac(self) -> float | None:
+        """Return the operators' energy as a share of the whole's without launches."""
+        if self.sum.busy_energy_j is None or self.whole.graph_energy_j is None:
+            return None
+        return self.sum.busy_energy_j / self.whole.graph_energy_j.median
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of several pairs: mean, largest and signed mean of ``|sum / whole - 1|``."""
+
+    pairs: int
+    mean_frac: float
+    worst_frac: float
+    bias_frac: float
+
+
+def errors_of(shares: Sequence[float]) -> Errors | None:
+    """Return the errors of shares; None without any."""
+    if not shares:
+        return None
+    away = [share - 1 for share in shares]
+    return Errors(len(shares), fmean(map(abs, away)), max(map(abs, away)), fmean(away))
+
+
+def time_errors(pairs: Sequence[Pair]) -> Errors | None:
+    """Return the errors of the times."""
+    return errors_of([pair.time_frac for pair in pairs])
+
+
+def busy_time_errors(pairs: Sequence[Pair]) -> Errors | None:
+    """Return the errors of the times without launches, of the pairs that have them."""
+    return errors_of([pair.busy_time_frac for pair in pairs if pair.busy_time_frac is not None])
+
+
+def busy_energy_errors(pairs: Sequence[Pair]) -> Errors | None:
+    """Return the errors of the energies without launches, of the pairs that have them."""
+    return errors_of([pair.busy_energy_frac for pair in pairs if pair.busy_energy_frac is not None])
+
+
+def energy_errors(pairs: Sequence[Pair]) -> Errors | None:
+    """Return the errors of the energies, of the pairs that have both."""
+    return errors_of([pair.energy_frac for pair in pairs if pair.energy_frac is not None])

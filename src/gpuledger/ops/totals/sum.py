@@ -1,0 +1,387 @@
+"""A workload's time and energy, added up from the book by how often each operator runs. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.host_overhead import Around, around_of
+from gpuledger.ops.database.method import Mode, mode_weights
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.workloads.workload import Use, Workload
+from gpuledger.units import counted
+
+MEASURED, PREDICTED, UNKNOWN, FAILED = "measured", "predicted", "unknown", "failed"
+NOT_ASKED = "not asked for"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting card's power.
+
+    ``host_ns`` is what launching it takes the host; ``queued_ns`` what it takes the card when launched by itself.
+    """
+
+    time_ns: float
+    time_low_ns: float
+    time_high_ns: float
+    energy_j: float | None = None
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    base_w: float | None = None
+    host_ns: float | None = None
+    queued_ns: float | None = None
+    source: str = MEASURED
+
+    @property
+    def dynamic_j(self) -> float | None:
+        """Return the energy of one call beyond what the waiting card takes in that time."""
+        if self.energy_j is None:
+            return None
+        return self.energy_j - (self.base_w or 0.0) * self.time_ns / 1e9
+
+
+class Predictor(Protocol):
+    """What can say the cost of an operator that the book lacks; see :mod:`gpuledger.ops.predict.predict`."""
+
+    def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
+        """Return the cost of one call of each operator."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One distinct operator of a sum. The figures are of all its calls; None where its cost is not known."""
+
+    use: Use
+    cost: Cost | None
+    source: str
+    energy_source: str = UNKNOWN
+    reason: str = ""
+
+    @property
+    def time_ns(self) -> float | None:
+        """Return the time of all calls."""
+        return None if self.cost is None else self.use.count * self.cost.time_ns
+
+    @property
+    def energy_j(self) -> float | None:
+        """Return the energy of all calls."""
+        if self.cost is None or self.cost.energy_j is None:
+            return None
+        return self.use.count * self.cost.energy_j
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A workload's cost.
+
+    Attributes:
+        busy_ns: Operators' time, one after the other, ± ``busy_half_ns`` (95 %).
+        queued_ns: The same of operators launched one by one, with a moment between any two; None on a CPU.
+        host_ns: What the host needs to launch them, and for what is around them; None on a CPU.
+        around: What modules and autograd take of that, on a CPU beside ``busy_ns``; None where that is not known, or
+            not all operators were asked for.
+        step_ns: What the workload takes: the longest of these, or longer yet where the power cap holds.
+        energy_j: Dynamic energy and the waiting card's for ``step_ns``; None where no energy is known.
+        busy_energy_j: The same where nothing waits for a launch.
+        calls_frac: Share of the calls whose time is measured.
+        time_frac, energy_frac: Share of the sum's time and energy that is measured; the rest is predicted.
+        is_capped: The power cap stretched ``step_ns``.
+    """
+
+    workload: Workload
+    environment: Environment | None
+    lines: tuple[Line, ...]
+    busy_ns: float
+    busy_half_ns: float
+    queued_ns: float | None
+    host_ns: float | None
+    step_ns: float
+    energy_j: float | None
+    energy_half_j: float | None
+    busy_energy_j: float | None
+    calls_frac: float
+    time_frac: float | None
+    energy_frac: float | None
+    is_capped: bool
+    notes: tuple[str, ...]
+    around: Around | None = None
+
+
+def sum_up(
+    workload: Workload,
+    records: Sequence[Record],
+    environment: Environment | None,
+    *,
+    predictor: Predictor | None = None,
+    energy_predictor: Predictor | None = None,
+    only: Collection[str] | None = None,
+) -> Sum:
+    """Return a workload's cost.
+
+    Args:
+        workload: What runs, and how often.
+        records: Of one environment; the newest of an operator and mode counts.
+        environment: Theirs; its flags hold the cache's size and the power limit.
+        predictor: Says what the book lacks; without it that is unknown, counted, and left out.
+        energy_predictor: Says the energy of operators of which the time alone is measured; None: ``predictor``.
+        only: Digests of the operators to add up; the others stay out as if they were not measured. None: all.
+    """
+    flags = dict(environment.flags) if environment is not None else {}
+    cache_bytes = int(flags.get("cache_bytes") or 0)
+    newest = _newest(records)
+    lines = [_line(use, newest, cache_bytes, only) for use in workload.uses]
+    if predictor is not None:
+        lines = _predicted(lines, predictor, cache_bytes, lambda line: line.cost is None)
+    powers = energy_predictor or predictor
+    if powers is not None:
+        lines = _predicted(
+            lines, powers, cache_bytes, lambda line: line.cost is not None and line.cost.energy_j is None
+        )
+    around = around_of(workload.settings, records) if only is None else None
+    return _total(workload, environment, lines, flags.get("power_limit_w"), around)
+
+
+def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
+    """Return the newest record by operator and mode; one with energy is kept before a newer one of time alone."""
+    newest: dict[tuple[str, str], Record] = {}
+    for record in sorted(records, key=lambda record: (record.energy_median_j is not None, record.measured_ns)):
+        mode = (record.key_digest, str(record.method.get("mode")))
+        kept = newest.get(mode)
+        if kept is None or kept.status == "failed" or record.status == "ok":
+            newest[mode] = record
+    return newest
+
+
+def _line(use: Use, newest: Mapping[tuple[str, str], Record], cache_bytes: int, only: Collection[str] | None) -> Line:
+    digest = use.key.digest
+    if only is not None and digest not in only:
+        return Line(use, None, UNKNOWN, reason=NOT_ASKED)
+    held = {mode: newest[digest, mode.value] for mode in Mode if (digest, mode.value) in newest}
+    if not held:
+        return Line(use, None, UNKNOWN, reason="not in the book")
+    known = {mode: _cost(record) for mode, record in held.items() if record.status == "ok"}
+    costs = {mode: cost for mode, cost in known.items() if cost is not None}
+    if not costs:
+        return Line(use, None, FAILED, reason=next(iter(held.values())).reason)
+    weights = {mode: weight for mode, weight in mode_weights(use.reuse_bytes, cache_bytes).items() if mode in costs}
+    if not weights:  # measured in the other mode only: nearer than nothing
+        weights = dict.fromkeys(costs, 1 / len(costs))
+    cost = _mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
+    return Line(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED)
+
+
+def _cost(record: Record) -> Cost | None:
+    if record.time_median_ns is None or record.time_low_ns is None or record.time_high_ns is None:
+        return None
+    summary = next((block for block in record.blocks if block.get("kind") == "summary"), {})
+    return Cost(
+        record.time_median_ns,
+        record.time_low_ns,
+        record.time_high_ns,
+        *_burst_energy(record),
+        base_w=record.base_w,
+        host_ns=summary.get("host_ns"),
+        queued_ns=summary.get("queued_ns"),
+    )
+
+
+def _burst_energy(record: Record) -> tuple[float | None, float | None, float | None]:
+    """Return one call's energy at the time of a burst: in a sustained window it may have taken longer.
+
+    The dynamic energy is the window's; the waiting card's power is taken for as long as the call takes in a burst.
+    """
+    energies = (record.energy_median_j, record.energy_low_j, record.energy_high_j)
+    windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
+    if record.base_w is None or record.time_median_ns is None or not windows:
+        return energies
+    longer_ns = sum(windows) / len(windows) - record.time_median_ns
+    moved_j = record.base_w * longer_ns / 1e9
+    middle, low, high = (None if value is None else max(value - moved_j, 0.0) for value in energies)
+    return middle, low, high
+
+
+def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
+    """Return the weighted mean of costs; an energy that one of them lacks is taken from the other's mean power."""
+    power_w = next((cost.energy_j / cost.time_ns for cost, _ in parts if cost.energy_j is not None), None)
+    complete = [(_with_energy(cost, power_w), weight) for cost, weight in parts]
+    first = complete[0][0]
+    mixed = replace(
+        first,
+        time_ns=sum(cost.time_ns * weight for cost, weight in complete),
+        time_low_ns=sum(cost.time_low_ns * weight for cost, weight in complete),
+        time_high_ns=sum(cost.time_high_ns * weight for cost, weight in complete),
+        queued_ns=_mixed_queued_ns(complete),
+    )
+    energies = [(cost.energy_j, cost.energy_low_j, cost.energy_high_j, weight) for cost, weight in complete]
+    if any(None in values for values in energies):
+        return mixed
+    middle, low, high = (sum((values[place] or 0.0) * values[3] for values in energies) for place in range(3))
+    return replace(mixed, energy_j=middle, energy_low_j=low, energy_high_j=high)
+
+
+def _mixed_queued_ns(parts: Sequence[tuple[Cost, float]]) -> float | None:
+    known = [(cost.queued_ns, weight) for cost, weight in parts if cost.queued_ns is not None]
+    return sum(value * weight for value, weight in known) if len(known) == len(parts) else None
+
+
+def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
+    if cost.energy_j is not None or joules_per_ns is None:
+        return cost
+    energies = (joules_per_ns * value for value in (cost.time_ns, cost.time_low_ns, cost.time_high_ns))
+    middle, low, high = energies
+    return replace(cost, energy_j=middle, energy_low_j=low, energy_high_j=high)
+
+
+def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
+    """Return a cost whose time is measured with the power that is predicted, as sure as that is."""
+    assert predicted.energy_j is not None
+    middle = predicted.energy_j / predicted.time_ns
+    ends = ((predicted.energy_low_j, predicted.time_low_ns), (predicted.energy_high_j, predicted.time_high_ns))
+    low, high = (middle if energy_j is None else energy_j / time_ns for energy_j, time_ns in ends)
+    return replace(
+        cost, energy_j=middle * cost.time_ns, energy_low_j=low * cost.time_ns, energy_high_j=high * cost.time_ns
+    )
+
+
+def _predicted(
+    lines: Sequence[Line], predictor: Predictor, cache_bytes: int, lacks: Callable[[Line], bool]
+) -> list[Line]:
+    """Return the lines with what they lack predicted: the whole cost, or the energy where the time is known."""
+    asked = [place for place, line in enumerate(lines) if lacks(line) and line.reason != NOT_ASKED]
+    keys = [lines[place].use.key for place in asked]
+    hot = [mode_weights(lines[place].use.reuse_bytes, cache_bytes).get(Mode.HOT, 0.0) > 0.5 for place in asked]
+    completed = list(lines)
+    for place, cost in zip(asked, predictor.costs(keys, hot), strict=True):
+        line = lines[place]
+        energy_source = UNKNOWN if cost.energy_j is None else PREDICTED
+        if line.cost is None:
+            completed[place] = replace(line, cost=cost, source=PREDICTED, energy_source=energy_source)
+        elif cost.energy_j is not None:
+            completed[place] = replace(line, cost=_with_power_of(line.cost, cost), energy_source=PREDICTED)
+    return completed
+
+
+def _total(
+    workload: Workload,
+    environment: Environment | None,
+    lines: Sequence[Line],
+    power_limit_w: float | None,
+    around: Around | None,
+) -> Sum:
+    known = [line for line in lines if line.cost is not None]
+    busy_ns = math.fsum(line.time_ns or 0.0 for line in known)
+    launches = [line.use.count * line.cost.host_ns for line in known if line.cost and line.cost.host_ns is not None]
+    around_ns = 0.0 if around is None else around.time_ns
+    host_ns = math.fsum(launches) + around_ns if launches else None
+    queued_ns = _queued_ns(known)
+    longest_ns = busy_ns + around_ns if host_ns is None else max(busy_ns, queued_ns or 0.0, host_ns)
+    energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, power_limit_w)
+    measured_ns = math.fsum(line.time_ns or 0.0 for line in known if line.source == MEASURED)
+    counted_j = math.fsum(line.energy_j or 0.0 for line in known)
+    measured_j = math.fsum(line.energy_j or 0.0 for line in known if line.energy_source == MEASURED)
+    return Sum(
+        workload,
+        environment,
+        tuple(lines),
+        busy_ns,
+        half_interval(known, "time"),
+        queued_ns,
+        host_ns,
+        step_ns,
+        energy_j,
+        energy_half_j,
+        _energy(known, busy_ns, power_limit_w)[0],
+        calls_frac=share(sum(line.use.count for line in known if line.source == MEASURED), workload.calls) or 0.0,
+        time_frac=share(measured_ns, busy_ns),
+        energy_frac=share(measured_j, counted_j),
+        is_capped=is_capped,
+        notes=_notes(lines, is_capped=is_capped),
+        around=around,
+    )
+
+
+def _queued_ns(lines: Sequence[Line]) -> float | None:
+    """Return the time of calls launched one by one; the moment between two is the others' median where not measured.
+
+    Never less than in a graph: a call alone may write where the last one wrote, and find that in the cache.
+    """
+    costs = [(line.use.count, line.cost) for line in lines if line.cost is not None]
+    gaps = [max(cost.queued_ns - cost.time_ns, 0.0) for _, cost in costs if cost.queued_ns is not None]
+    if not gaps:
+        return None
+    gap_ns = statistics.median(gaps)
+    return math.fsum(count * max(cost.queued_ns or cost.time_ns + gap_ns, cost.time_ns) for count, cost in costs)
+
+
+def share(part: float, whole: float) -> float | None:
+    """Return ``part / whole``; None where the whole is nothing."""
+    return part / whole if whole else None
+
+
+def half_interval(lines: Sequence[Line], quantity: str) -> float:
+    """Return half the interval of a sum, in ns or J.
+
+    All calls of an operator rest on one measurement, so its error counts with each; those of two operators are apart.
+    """
+    low, high = ("time_low_ns", "time_high_ns") if quantity == "time" else ("energy_low_j", "energy_high_j")
+    halves = []
+    for line in lines:
+        ends = getattr(line.cost, low), getattr(line.cost, high)
+        if None not in ends:
+            halves.append(line.use.count * (ends[1] - ends[0]) / 2)
+    return math.sqrt(math.fsum(half * half for half in halves))
+
+
+def _energy(
+    lines: Sequence[Line], step_ns: float, power_limit_w: float | None
+) -> tuple[float | None, float | None, float, bool]:
+    """Return the energy ± half its interval, the step's time, and whether the power cap stretched that.
+
+    The waiting card's power is paid for the whole step, gaps included; above the cap the clock falls, and the same
+    dynamic energy is spent over a longer time.
+    """
+    with_energy = [line for line in lines if line.energy_j is not None]
+    if not with_energy:
+        return None, None, step_ns, False
+    half_j = half_interval(with_energy, "energy")
+    based = [line for line in with_energy if line.cost is not None and line.cost.base_w is not None]
+    based_ns = math.fsum(line.time_ns or 0.0 for line in based)
+    counted_j = math.fsum(line.energy_j or 0.0 for line in with_energy)
+    if not based_ns:
+        return counted_j, half_j, step_ns, False
+    base_w = math.fsum((line.time_ns or 0.0) * line.cost.base_w for line in based if line.cost and line.cost.base_w)
+    base_w /= based_ns
+    counted_ns = math.fsum(line.time_ns or 0.0 for line in with_energy)
+    dynamic_j = counted_j - base_w * counted_ns / 1e9
+    energy_j = dynamic_j + base_w * step_ns / 1e9
+    if power_limit_w and power_limit_w > base_w and energy_j / (step_ns / 1e9) > power_limit_w:
+        stretched_ns = dynamic_j / (power_limit_w - base_w) * 1e9
+        return power_limit_w * stretched_ns / 1e9, half_j, stretched_ns, True
+    return energy_j, half_j, step_ns, False
+
+
+def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
+    notes = []
+    failed = [line for line in lines if line.source == FAILED]
+    unknown = [line for line in lines if line.source == UNKNOWN]
+    others = [line for line in unknown if line.reason == NOT_ASKED]
+    lacking = [line for line in unknown if line.reason != NOT_ASKED]
+    predicted = [line for line in lines if line.source == PREDICTED]
+    kinds = (failed, "failed to be measured"), (lacking, "not measured"), (others, NOT_ASKED), (predicted, "predicted")
+    notes += [f"{_counted(found)} {text}" for found, text in kinds if found]
+    guessed = [line for line in lines if line.source == MEASURED and line.energy_source == PREDICTED]
+    if guessed:
+        notes.append(f"of {_counted(guessed)} the energy is predicted")
+    if is_capped:
+        notes.append("at its operators' own speed the card would be above its power limit: the time is stretched")
+    return tuple(notes)
+
+
+def _counted(lines: Sequence[Line]) -> str:
+    calls = counted(sum(line.use.count for line in lines), "call")
+    return f"{counted(len(lines), 'operator')} ({calls})"

@@ -1,0 +1,248 @@
+"""Capture: every operator of a step at the dispatcher, below autograd and autocast, on any device or on none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.modules import ModuleTracker
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases
+from gpuledger.collect.attribution.recorder import Recorder
+from gpuledger.collect.attribution.steps import StepCounter
+from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.model.accounts import Phase
+from gpuledger.operator_key import OperatorKey, tensor_bytes
+from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of, tensors_of
+from gpuledger.ops.workloads.reuse import ReuseMeter
+from gpuledger.ops.workloads.tally import LayerCall, Tally
+
+NO_KERNEL = frozenset(
+    {
+        "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "_unsafe_view",
+        "_reshape_alias", "set_", "resize_", "record_stream", "is_same_size", "_local_scalar_dense", "lift",
+        "_has_compatible_shallow_copy_type", "_assert_async", "sym_size", "sym_stride", "sym_numel",
+    }
+)  # fmt: skip
+"""Operators that launch nothing, beside the views: they cost the card neither time nor energy."""
+
+_QUESTIONS = frozenset({"prim", "profiler"})
+"""Namespaces of what is no work: a tensor's device, the profiler's marks."""
+
+_IMPLICIT, _BACKENDS = "CompositeImplicitAutograd", ("CPU", "CUDA")
+
+
+class Capture:
+    """Captures the operators of the thread that enters it, step by step.
+
+    Args:
+        is_on_card: Tells the captured device's tensors from the host's.
+        device_type: Whose autocast counts.
+        on_step: Called at each step's end with the number of steps so far.
+        renamed: Returns what a call counts as.
+    """
+
+    def __init__(
+        self,
+        is_on_card: IsOnCard,
+        device_type: str,
+        on_step: Callable[[int], None] = lambda _steps: None,
+        renamed: Callable[[OperatorKey], OperatorKey] = lambda key: key,
+    ) -> None:
+        self.tally = Tally()
+        self.finished: Tally | None = None
+        self.trained = False
+        self._is_on_card = is_on_card
+        self._device_type = device_type
+        self._on_step = on_step
+        self._renamed = renamed
+        self._place = _Place()
+        self._reuse = ReuseMeter()
+        self._layers: list[list[int]] = []
+        self._node: object = None
+        self._mode = _Mode(self)
+        self._hooks: list[Any] = []
+        self._scanned = False
+        self._tracker = ModuleTracker(
+            self._place.phases,
+            self._place.roster,
+            on_outermost=self._outermost_began,
+            on_outermost_end=self._outermost_ended,
+            on_backward_end=lambda: None,
+            guard=Guard(_raise),
+        )
+
+    def __enter__(self) -> Capture:
+        self.steps = StepCounter(
+            Guard(_raise),
+            before_optimizer=lambda _optimizer: self._place.phases.enter_optimizer(),
+            after_optimizer=lambda _optimizer: self._place.phases.leave_optimizer(Phase.BETWEEN),
+            ended=lambda _kind, _start_ns, _end_ns: self.end_step(),
+        )
+        self.steps.install()
+        self._place.phases.start()
+        self._tracker.install()
+        self._hooks = [
+            register_module_forward_pre_hook(self._layer_began),
+            register_module_forward_hook(self._layer_ended),
+        ]
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._mode.__exit__(*error)  # type: ignore[no-untyped-call]  # torch has not annotated it
+        for hook in self._hooks:
+            hook.remove()
+        self._tracker.remove()
+        self.steps.remove()
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def mark_step(self) -> None:
+        """The caller says itself that a step has ended."""
+        self.steps.mark()
+
+    def end_step(self) -> None:
+        """A step has ended: keep what was seen in it, and begin anew."""
+        self.finished, self.tally = self.tally, Tally()
+        self._layers.clear()
+        self._on_step(self.steps.seen)
+
+    def _outermost_began(self, module_id: int, _args: Any, _kwargs: Any) -> None:
+        if self._place.roster.holds_tensors(module_id):
+            if self.finished is None and not self._scanned:
+                self.tally = Tally()  # what came before the first call was the making of the model
+            self.steps.call_began(module_id, self._expects_training)
+
+    def _outermost_ended(self, module_id: int) -> None:
+        if self._place.roster.holds_tensors(module_id):
+            self.steps.call_ended(module_id, self._expects_training)
+
+    def _expects_training(self) -> bool:
+        """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
+        if not self._scanned:
+            self._scanned = True
+            self.steps.optimizers.update(self._place.roster.enroll_alive(Living()))
+        return bool(self.steps.optimizers)
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Count one call that has been made."""
+        if self._place.phases.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
+            self.trained = self.tally.trained = True
+        self._meet_node()
+        name = func.overloadpacket.__name__
+        if func.is_view or name in NO_KERNEL:
+            self.tally.no_kernel[str(func)] += 1
+            return
+        given, made = list(tensors_of((args, kwargs))), list(tensors_of(result))
+        if not any(self._is_on_card(tensor) for tensor in (*given, *made)):
+            self.tally.host_calls += 1
+            return
+        key = self._renamed(key_of(func, args, kwargs, result, self._is_on_card, self._device_type))
+        distance = self._reuse.meet(self._storages(given), self._storages(made))
+        self.tally.add(key, self._place.module(), distance)
+
+    def _meet_node(self) -> None:
+        """Count the autograd node at work, once; those that call no operator take next to nothing."""
+        node = torch_private.current_node()
+        if node is not self._node:
+            self._node = node
+            self.tally.autograd_nodes += node is not None
+
+    def _storages(self, tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
+        return [
+            (tensor.untyped_storage()._cdata, tensor_bytes(describe_tensor(tensor)))
+            for tensor in tensors
+            if tensor.layout is torch.strided and self._is_on_card(tensor)
+        ]
+
+    # -- layers -------------------------------------------------------------------------------------------------------
+
+    def _layer_began(self, _module: nn.Module, _args: Any) -> None:
+        self.tally.module_calls += 1
+        if self._layers:
+            self._layers[-1][1] = True
+        self._layers.append([len(self.tally.order), False])
+
+    def _layer_ended(self, module: nn.Module, args: Any, result: Any) -> None:
+        """Count a module that called no other: what it did is its own."""
+        if not self._layers:
+            return
+        start, called_others = self._layers.pop()
+        if called_others or self._place.phases.phase == Phase.BACKWARD:
+            return
+        call = LayerCall(
+            type(module).__name__,
+            module.extra_repr(),
+            tuple(describe_tensor(tensor) for tensor in tensors_of(args)),
+            tuple(describe_tensor(tensor) for tensor in tensors_of(result)),
+            tuple((name, tuple(tensor.shape)) for name, tensor in module.named_parameters()),
+        )
+        self.tally.add_layer(call, start)
+
+
+class _Place:
+    """Where the program is: takes the token that tells a recorder whose bytes come next, and reads the module in it."""
+
+    kind = "operators"
+
+    def __init__(self) -> None:
+        self.token = ""
+        self.roster = Roster()
+        self.set_token: Callable[[str], None] = self._set_token
+        # Of a recorder the phases use nothing but its taker of tokens.
+        self.phases = Phases(cast(Recorder, self), TagBook())
+
+    def _set_token(self, token: str) -> None:
+        self.token = token
+
+    def module(self) -> str:
+        """Return the path of the module at work, ``""`` outside all."""
+        number = int(self.token.partition("~")[0].split(".")[1], 36) - 1
+        return "" if number == OUTSIDE else self.roster.path_of(number)
+
+
+class _Mode(TorchDispatchMode):
+    """Sees every operator, after what is made of others has been taken apart."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._capture = capture
+        self._composite: dict[Any, bool] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in _QUESTIONS:
+            return func(*args, **kwargs)
+        if self._is_composite(func):
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            self._capture.see(func, args, kwargs, result)
+        return result
+
+    def _is_composite(self, func: Any) -> bool:
+        """Return whether an operator is made of others; inference mode hands such on as they are."""
+        known = self._composite.get(func)
+        if known is None:
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+            own = any(has_kernel(func.name(), backend) for backend in _BACKENDS)
+            known = self._composite[func] = not own and has_kernel(func.name(), _IMPLICIT)
+        return known
+
+
+def _raise(error: BaseException) -> None:
+    raise error

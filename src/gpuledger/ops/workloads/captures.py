@@ -1,0 +1,215 @@
+"""From a model or a program to a workload: on this machine's device, or on a virtual card."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.errors import InputError, UsageError
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.workloads.capture import Capture
+from gpuledger.ops.workloads.card_names import as_on_card
+from gpuledger.ops.workloads.models import RANDOM, ModelName, build_model, parse_model, without_initial_weights
+from gpuledger.ops.workloads.steps import (
+    DEFAULT_BATCH,
+    OPTIMIZERS,
+    InputSize,
+    default_inputs,
+    draw_inputs,
+    inference_step,
+    parse_inputs,
+    precision_of,
+    training_step,
+)
+from gpuledger.ops.workloads.tally import Tally
+from gpuledger.ops.workloads.workload import Mode, Workload
+from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError
+
+CPU = "cpu"
+CUDA = "cuda"
+TELL_INPUT = "gpuledger ops capture --input SIZE says what the model takes"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model to be captured.
+
+    Attributes:
+        model: Its name.
+        mode: ``inference`` or ``training``.
+        batch: Of the inputs that the model's own configuration tells; with ``inputs`` it is theirs.
+        inputs: Sizes of the inputs; empty for those.
+        weights: ``random`` or a name the model's library knows.
+        optimizer: ``sgd`` or ``adamw``.
+        autocast: A dtype, or None.
+    """
+
+    model: ModelName
+    mode: Mode = "inference"
+    batch: int = DEFAULT_BATCH
+    inputs: tuple[InputSize, ...] = ()
+    weights: str = RANDOM
+    optimizer: str = "sgd"
+    autocast: str | None = None
+
+
+def asked_for(wanted: Wanted) -> Asked:
+    """Return what words ask for.
+
+    Raises:
+        UsageError: the model's name, a size, the optimizer or the dtype is none.
+    """
+    if wanted.optimizer not in OPTIMIZERS:
+        raise UsageError(f"--optimizer {wanted.optimizer}: unknown", hint=f"known: {', '.join(OPTIMIZERS)}")
+    precision_of(wanted.autocast, CPU)
+    return Asked(
+        parse_model(wanted.model),
+        wanted.mode,
+        wanted.batch,
+        parse_inputs(wanted.inputs) if wanted.inputs else (),
+        wanted.weights,
+        wanted.optimizer,
+        wanted.autocast,
+    )
+
+
+class Place:
+    """The device that is captured: ``device`` is what tensors are asked to be on."""
+
+    def __init__(self, device: str, title: str, virtual: VirtualDevice | None = None) -> None:
+        self.device = device
+        self.title = title
+        self.virtual = virtual
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is on the device."""
+        if self.virtual is not None:
+            return self.virtual.holds(tensor)
+        return tensor.device.type == self.device
+
+    def renamed(self, key: OperatorKey) -> OperatorKey:
+        """Return what a call counts as: on a virtual card, what the card itself would run."""
+        return key if self.virtual is None else as_on_card(key)
+
+
+@contextmanager
+def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
+    """Put a card in place: ``cpu``, one of the catalogue, or None for the card that is here.
+
+    Raises:
+        UsageError: the catalogue has no such card.
+    """
+    if gpu == CPU:
+        yield Place(CPU, "CPU")
+        return
+    if gpu is None:
+        yield Place(CUDA, torch.cuda.get_device_name())
+        return
+    card = find_card(gpu)
+    device = VirtualDevice(card, CachingAllocator(AllocatorSettings()))
+    with in_place(device, say):
+        yield Place(CUDA, f"{card.name} (virtual)", device)
+
+
+def default_gpu() -> str | None:
+    """Return the card that is captured on where none is named: the one here, else a virtual H200."""
+    return None if torch.cuda.is_available() else "h200"
+
+
+def capture_model(asked: Asked, gpu: str | None) -> Workload:
+    """Return what a model is made of.
+
+    Args:
+        asked: The model.
+        gpu: ``cpu``, a card of the catalogue, or None for the card that is here.
+
+    Raises:
+        UsageError: no such model, weights, or card.
+        InputError: the model cannot be made, does not take the inputs, or needs what a virtual card does not have.
+    """
+    notes: dict[str, None] = {}
+    is_virtual = gpu not in (CPU, None)
+    with without_initial_weights() if is_virtual else nullcontext():
+        model = build_model(asked.model, RANDOM if is_virtual else asked.weights)
+    sizes = asked.inputs or default_inputs(model, asked.batch)
+    with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
+        model = model.to(place.device)
+        inputs = draw_inputs(model, sizes, place.device)
+        tally = _followed(lambda: step_of_model(model, inputs, asked, place.device), place, asked)
+    return Workload(
+        name=name_of_capture(asked, sizes),
+        mode=asked.mode,
+        uses=tally.uses,
+        layers=tally.layers,
+        settings={**_settings(asked, sizes), **_facts(place, tally, tuple(notes))},
+    )
+
+
+def name_of_capture(asked: Asked, sizes: tuple[InputSize, ...]) -> str:
+    """Return a workload's name, which is a file name too."""
+    words = (asked.model.name, asked.mode, *(size.text for size in sizes), asked.autocast or "")
+    return "-".join(word.replace("/", "_").replace(":", "_") for word in words if word)
+
+
+def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked, device: str) -> Callable[[], Any]:
+    """Return one step of a model that is on a device already, as it is asked for."""
+    precision = precision_of(asked.autocast, device)
+    if asked.mode == "inference":
+        return inference_step(model, inputs, precision)
+    return training_step(model, inputs, asked.optimizer, precision)
+
+
+def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: Asked) -> Tally:
+    """Return what the second of two steps did: the first one makes states and reads every weight for the first time."""
+    torch_log = logging.getLogger("torch._subclasses.fake_tensor")  # it writes a traceback of what is told in a line
+    torch_log.addFilter(_no_record)
+    try:
+        return capture_step(make_step(), place)
+    except NotModelledError as error:
+        raise InputError(f"{asked.model.text}: {error}", hint="capture it on a card, without --gpu") from error
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        words = " ".join(str(error).split())
+        raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint=TELL_INPUT) from error
+    finally:
+        torch_log.removeFilter(_no_record)
+
+
+def _no_record(_: logging.LogRecord) -> bool:
+    return False
+
+
+def capture_step(step: Callable[[], Any], place: Place) -> Tally:
+    """Return what the second of two calls of ``step`` did on a device."""
+    with Capture(place.holds, place.device, renamed=place.renamed) as capture:
+        for _ in range(2):
+            step()
+            capture.mark_step()
+    assert capture.finished is not None
+    return capture.finished
+
+
+def _settings(asked: Asked, sizes: tuple[InputSize, ...]) -> dict[str, Any]:
+    return {
+        "model": asked.model.text,
+        "inputs": [size.text for size in sizes],
+        "batch": sizes[0].shape[0],
+        "weights": asked.weights,
+        "optimizer": asked.optimizer if asked.mode == "training" else None,
+        "autocast": asked.autocast,
+    }
+
+
+def _facts(place: Place, tally: Tally, notes: tuple[str, ...]) -> dict[str, Any]:
+    return {"device": place.title, "torch": torch.__version__, "notes": list(notes), **tally.facts}

@@ -1,0 +1,86 @@
+"""The child that captures a program, and writes down how that ended.
+
+Usage: python -m gpuledger.ops.workloads.child ORDER.json SCRIPT|-m MODULE [ARGS]…
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuledger.ops.workloads.capture import Capture
+from gpuledger.ops.workloads.captures import CPU, place_named
+from gpuledger.ops.workloads.workload import Mode, Workload
+from gpuledger.simulate.estimate.child import run_as_main
+from gpuledger.simulate.estimate.failures import describe_failure
+from gpuledger.simulate.estimate.session import StepsDone
+from gpuledger.simulate.gpu.card import let_torchvision_import
+
+
+def main() -> int:
+    """Run the program as ``__main__`` and write ``step.json`` and ``outcome.json`` beside the order."""
+    place = Path(sys.argv[1])
+    order = json.loads(place.read_text(encoding="utf-8"))
+    outcome = follow(order, sys.argv[2:], place.with_name("step.json"))
+    place.with_name("outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+    return 0
+
+
+def follow(order: dict[str, Any], program: list[str], answer: Path) -> dict[str, Any]:
+    """Return nothing, or ``message`` and ``place`` where there is no answer."""
+    let_torchvision_import()
+    notes: dict[str, None] = {}
+    gpu = order["gpu"] or (None if torch.cuda.is_available() else CPU)
+    with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
+        capture = Capture(
+            place.holds, place.device, on_step=lambda seen: _end_after(seen, order["steps"]), renamed=place.renamed
+        )
+        with capture:
+            failure = _run(program)
+    if failure:
+        return failure
+    if not capture.finished or not capture.finished.uses:
+        return _why_nothing(capture, place.title)
+    if capture.steps.seen < order["steps"]:
+        notes.setdefault(f"The program took {capture.steps.seen} of {order['steps']} steps; the last one was captured.")
+    mode: Mode = "training" if capture.trained else "inference"
+    facts = {"program": Path(program[0]).name, "device": place.title, "torch": torch.__version__}
+    settings = {**facts, "notes": list(notes), **capture.finished.facts}
+    Workload(f"{order['name']}-{mode}", mode, capture.finished.uses, capture.finished.layers, settings).write(answer)
+    return {}
+
+
+def _end_after(seen: int, steps: int) -> None:
+    if seen >= steps:
+        raise StepsDone
+
+
+def _run(program: list[str]) -> dict[str, Any] | None:
+    """Run the program; return what it raised in words, None where it ended or took its steps."""
+    try:
+        run_as_main(program)
+    except StepsDone:
+        return None
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return None
+        return {"message": f"the program ended with status {error.code}", "hint": "run it without gpuledger first"}
+    except BaseException as error:
+        frames = describe_failure(error)
+        words = frames["message"].splitlines()[0] if frames["message"] else ""
+        return {"place": frames["place"], "message": f"{frames['kind']}: {words}"}
+    return None
+
+
+def _why_nothing(capture: Capture, title: str) -> dict[str, Any]:
+    if not capture.steps.seen:
+        return {"message": "no step was seen", "hint": "a step is an optimizer's, or a call of a model"}
+    return {"message": f"put nothing on {title}", "hint": "move its model there, or capture with --gpu cpu"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Models by name: ``torchvision:resnet50``, ``timm:…``, ``transformers:…``, ``package.module:factory``.
+
+A name that the user typed may import and call anything. A name that a file holds may not: see
+:func:`refuse_code_of_file`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.simulate.gpu.card import let_torchvision_import
+
+RANDOM = "random"
+TRUST_FILES = "--trust-files"
+"""The option by which the user lets files name code; no file can set it."""
+_KIND = re.compile(r"[\w-]+", re.ASCII)
+"""A kind of model of Transformers, such as ``gpt2`` or ``xlm-roberta``: neither a path nor a repository."""
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """A model as the user names it: ``LIBRARY:NAME?option=value&…``."""
+
+    library: str
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """Return the name as it was given."""
+        options = "&".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.library}:{self.name}" + (f"?{options}" if options else "")
+
+
+def parse_model(text: str) -> ModelName:
+    """Return the model that ``text`` names; a bare name is torchvision's.
+
+    Raises:
+        UsageError: it is no name of a model.
+    """
+    plain, _, query = text.partition("?")
+    library, colon, name = plain.rpartition(":")
+    if not name or (colon and not library):
+        raise UsageError(f"--model {text}: no name of a model", hint="torchvision:resnet50, or package.module:factory")
+    return ModelName(library or "torchvision", name, dict(_option(text, part) for part in query.split("&") if part))
+
+
+def _option(text: str, part: str) -> tuple[str, Any]:
+    name, equals, value = part.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--model {text}: {part!r} is not option=value")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def refuse_code_of_file(model: ModelName, weights: str, source: str) -> None:
+    """Do nothing where a file may ask for this model: one of a known library, by name, sized by numbers.
+
+    Everything else can run code or read other files: a factory in a module of the user's, a folder or a repository of
+    Transformers' hub, and options that are text, such as ``checkpoint_path`` of timm.
+
+    Args:
+        model: The model that the file names.
+        weights: The weights that the file names.
+        source: The file, for the error.
+
+    Raises:
+        InputError: the model needs the user's consent.
+    """
+    hint = f"{TRUST_FILES} allows it: only for a file that you trust as you trust a program"
+    if model.library not in _BUILDERS:
+        raise InputError(f"{source}: model {model.text}: a file may not name Python code to import and call", hint=hint)
+    texts = [name for name, value in model.options.items() if not _is_number(value)]
+    if texts:
+        raise InputError(f"{source}: model {model.text}: {texts[0]}: a file may set numbers only", hint=hint)
+    if model.library == "transformers" and (not model.name.isidentifier() and not _KIND.fullmatch(model.name)):
+        raise InputError(f"{source}: model {model.text}: a file may not name a folder or a repository", hint=hint)
+    if model.library == "transformers" and weights != RANDOM:
+        raise InputError(f"{source}: weights {weights}: a file may not name weights of Transformers", hint=hint)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether an option's value is a number, true, false, None, or a list of such."""
+    return (
+        value is None
+        or isinstance(value, int | float)
+        or (isinstance(value, list | tuple) and all(map(_is_number, value)))
+    )
+
+
+def build_model(model: ModelName, weights: str = RANDOM) -> nn.Module:
+    """Return a model, on the CPU.
+
+    Raises:
+        UsageError: there is no such model or weights, or its library is not installed.
+        InputError: it cannot be made.
+    """
+    let_torchvision_import()  # the other libraries import it as well
+    builder = _BUILDERS.get(model.library, _build_own)
+    try:
+        return builder(model, weights)
+    except (UsageError, InputError):
+        raise
+    except ImportError as error:
+        known = model.library in _BUILDERS
+        hint = f"pip install {model.library}" if known else "a model of your own is imported as from this directory"
+        raise UsageError(f"--model {model.text}: {error}", hint=hint) from error
+    except Exception as error:  # whatever the model's own code raises
+        raise InputError(f"{model.text}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _build_torchvision(model: ModelName, weights: str) -> nn.Module:
+    models: Any = importlib.import_module("torchvision.models")
+    if model.name not in models.list_models():
+        raise _unknown(model, models.list_models())
+    if weights == RANDOM:
+        # some towers warn that their initial weights will change; a seed is not what is wanted here
+        given = {"init_weights": False} if model.name in ("googlenet", "inception_v3") else {}
+        return models.get_model(model.name, weights=None, **{**given, **model.options})  # type: ignore[no-any-return]
+    known = [one.name for one in models.get_model_weights(model.name)]
+    short = weights.rpartition(".")[2]
+    if short not in [*known, "DEFAULT"]:
+        raise UsageError(f"--weights {weights}: {model.text} has none of that name", hint=f"known: {', '.join(known)}")
+    return models.get_model(model.name, weights=short, **model.options)  # type: ignore[no-any-return]
+
+
+def _build_timm(model: ModelName, weights: str) -> nn.Module:
+    timm: Any = importlib.import_module("timm")
+    if not timm.is_model(model.name):
+        raise _unknown(model, timm.list_models())
+    if weights == RANDOM:
+        return timm.create_model(model.name, pretrained=False, **model.options)  # type: ignore[no-any-return]
+    tagged = model.name if weights == "DEFAULT" else f"{model.name.partition('.')[0]}.{weights}"
+    return timm.create_model(tagged, pretrained=True, **model.options)  # type: ignore[no-any-return]
+
+
+def _build_transformers(model: ModelName, weights: str) -> nn.Module:
+    """A class (``GPT2LMHeadModel``) or a kind of model (``gpt2``) with its default sizes; else a folder or a hub's."""
+    library: Any = importlib.import_module("transformers")
+    if weights != RANDOM:
+        return library.AutoModel.from_pretrained(  # type: ignore[no-any-return]
+            model.name if weights == "DEFAULT" else weights, **model.options
+        )
+    found = getattr(library, model.name, None)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found(found.config_class(**model.options))  # type: ignore[attr-defined]
+    kinds: Any = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    if model.name in kinds:
+        configuration = kinds[model.name](**model.options)
+    elif Path(model.name).is_dir() or "/" in model.name:
+        configuration = library.AutoConfig.from_pretrained(model.name, **model.options)
+    else:
+        raise _unknown(model, [*kinds, *(name for name in dir(library) if name.endswith(("Model", "LM")))])
+    return library.AutoModel.from_config(configuration)  # type: ignore[no-any-return]
+
+
+def _build_own(model: ModelName, weights: str) -> nn.Module:
+    """A factory in a module of the user's, which may lie in the current directory."""
+    if weights != RANDOM:
+        raise UsageError(f"--weights {weights}: {model.text} makes its own", hint="leave --weights out")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module = importlib.import_module(model.library)
+    factory: Callable[..., Any] | None = getattr(module, model.name, None)
+    if factory is None:
+        raise _unknown(model, [name for name in dir(module) if not name.startswith("_")])
+    made = factory(**model.options) if callable(factory) else factory
+    if not isinstance(made, nn.Module):
+        raise UsageError(f"--model {model.text}: gives {type(made).__name__}, expected a torch.nn.Module")
+    return made
+
+
+_BUILDERS: dict[str, Callable[[ModelName, str], nn.Module]] = {
+    "torchvision": _build_torchvision,
+    "timm": _build_timm,
+    "transformers": _build_transformers,
+}
+
+
+def _unknown(model: ModelName, names: list[str]) -> UsageError:
+    near = get_close_matches(model.name, names, 3)
+    hint = f"did you mean {', '.join(f'{model.library}:{name}' for name in near)}?" if near else None
+    return UsageError(f"--model {model.text}: {model.library} has no model {model.name}", hint=hint)
+
+
+@contextmanager
+def without_initial_weights() -> Iterator[None]:
+    """Let ``torch.nn.init`` leave weights as they are: where nothing is computed, nobody reads them."""
+    places = {name: getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
+    try:
+        for name in places:
+            setattr(nn.init, name, lambda tensor, *_args, **_how: tensor)
+        yield
+    finally:
+        for name, function in places.items():
+            setattr(nn.init, name, function)

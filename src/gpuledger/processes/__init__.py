@@ -1,0 +1,4 @@
+"""Child processes that are started for a job.
+
+May import errors only.
+"""

@@ -1,0 +1,4 @@
+"""What all views share: colours, phrases, quantities, terminals.
+
+Begin with ``terminal``.
+"""

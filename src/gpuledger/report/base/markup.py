@@ -1,0 +1,34 @@
+"""Names in markup: whatever a program calls its modules, a page, a table or a file of results stays what it is."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from gpuledger.report.base.terminal import printable
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$&<>@:-])")
+_PLAIN = re.compile(r"[\w ./,%+:()=-]*", re.ASCII)
+
+
+def html_text(text: str) -> str:
+    """Return ``text`` for HTML or XML, inside an element or a quoted attribute; controls are written out."""
+    return html.escape(printable(text), quote=True)
+
+
+def markdown_text(text: str) -> str:
+    r"""Return ``text`` for a cell of a Markdown table: what could be markup, a mention or a link is escaped."""
+    return _MARKDOWN.sub(r"\\\1", printable(text)).replace("://", ":\u200b//")
+
+
+def markdown_code(text: str) -> str:
+    """Return ``text`` as inline code where nothing in it could end the code or the cell, else escaped."""
+    return f"`{text}`" if text and _PLAIN.fullmatch(text) else markdown_text(text)
+
+
+def element(tag: str, *children: str, **attributes: str) -> str:
+    """Return an element; ``children`` are markup, attributes are text and escaped. ``class_`` is class."""
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html_text(value)}"' for name, value in attributes.items()
+    )
+    return f"<{tag}{written}>{''.join(children)}</{tag}>"

@@ -1,0 +1,76 @@
+"""Figures of any unit in words: a value, and a change with its sign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.compare.metrics import KINDS
+from gpuledger.report.base.phrases import MISSING
+from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.compare.diff import Change
+
+_FORMATS: dict[str, Callable[[float | None], str]] = {
+    "B": format_bytes,
+    "ns": format_ns,
+    "J": format_joules,
+    "1": format_frac,
+}
+LESS_COLOR, MORE_COLOR = "#4e79a7", "#f28e2b"
+"""Blue for what shrank, orange for what grew; told apart by colour-blind readers too."""
+MANY = 10
+"""From so many times on a change is told as times and not as a share."""
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Return a value of ``unit`` (B, ns, J or 1) as text; a dash where it is unknown."""
+    return MISSING if value is None else _FORMATS[unit](value)
+
+
+def exactly(value: float, unit: str) -> str:
+    """Return a value as text that tells it from near ones: bytes with their full count."""
+    return f"{quantity(value, unit)} ({value:,.0f} B)" if unit == "B" and abs(value) >= 1024 else quantity(value, unit)
+
+
+def signed(delta: float | None, unit: str) -> str:
+    """Return a change as text with its sign, ``+1.2 GiB``; a dash where it is unknown."""
+    return f"+{quantity(delta, unit)}" if delta is not None and delta > 0 else quantity(delta, unit)
+
+
+def signed_share(delta: float | None, whole: float | None) -> str:
+    """Return a change as a share of what it began from, ``+12.5 %``; ``new`` where it began from nothing.
+
+    From ten times on, a share in percent says less than how many times it is: ``×39``.
+    """
+    if delta is not None and whole == 0:
+        return "new"
+    fraction = share_frac(delta, whole)
+    if fraction is None:
+        return MISSING
+    if 0 < abs(fraction) < 0.0005:
+        return "< +0.1 %" if fraction > 0 else "> -0.1 %"
+    if fraction >= MANY - 1:
+        return f"×{fraction + 1:,.0f}"
+    return f"{'+' if fraction > 0 else ''}{format_frac(fraction)}"
+
+
+def metric_title(name: str) -> str:
+    """Return what a reader calls a metric."""
+    return KINDS[name].title
+
+
+def metric_unit(name: str) -> str:
+    """Return the unit of a metric: B, ns, J or 1."""
+    return KINDS[name].unit
+
+
+def remark(change: Change) -> str:
+    """Return what a reader should know of a change: that one run lacks the figure, or what the runs vary by."""
+    if change.delta is None:
+        return "only after" if change.before is None else "only before"
+    if change.within_noise:
+        return "within noise"
+    sampled = change.key[0] in KINDS and not KINDS[change.key[0]].exact
+    return "noise unknown" if sampled and change.noise is None else ""

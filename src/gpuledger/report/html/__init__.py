@@ -1,0 +1,4 @@
+"""Views as HTML: the report, a diff, a notebook's cells.
+
+May import ``base``. Begin with ``data`` and ``payload``.
+"""

@@ -1,0 +1,152 @@
+"""Two runs beside each other as one HTML file: heads, figures that differ, accounts that differ with their bars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.report.base.markup import element, html_text
+from gpuledger.report.base.phrases import device_label, place_of
+from gpuledger.report.base.quantities import (
+    LESS_COLOR,
+    MORE_COLOR,
+    exactly,
+    metric_title,
+    metric_unit,
+    quantity,
+    remark,
+    signed,
+    signed_share,
+)
+from gpuledger.report.html.static_page import static_page
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff, Side
+
+ROWS = 200
+BAR_WIDTH, BAR_HEIGHT = 240, 12
+
+
+def render_diff(diff: Diff, words: tuple[str, ...]) -> str:
+    """Return a diff as the text of one HTML file; every device is in it, the one with the highest peak first."""
+    places = sorted(diff.places, key=lambda place: place is not diff.main)
+    return static_page(f"{diff.before} → {diff.after}", diff_fragment(diff, words, places))
+
+
+def diff_fragment(diff: Diff, words: tuple[str, ...], places: Iterable[PlaceDiff]) -> str:
+    """Return a diff as markup without a page around it."""
+    parts = [element("h1", html_text(f"{diff.before} → {diff.after}"))]
+    for place in places:
+        parts += _place_parts(place, words, named=len(diff.places) > 1)
+    if diff.notes:
+        parts += [element("h2", "Notes"), element("ul", *(element("li", html_text(note)) for note in diff.notes))]
+    return "\n".join(parts)
+
+
+def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> list[str]:
+    where = f"Rank {place.before.rank}, {device_label(place.before.device_idx)}"
+    sides = element("div", _side("before", place.before), _side("after", place.after), class_="sides")
+    parts = [element("h2", html_text(where)), sides] if named else [sides]
+    if place.is_empty:
+        return [*parts, element("p", "No difference.")]
+    if place.figures:
+        parts += [element("h2", "Figures"), _figures(place)]
+    for word in words:
+        if place.changes(word):
+            parts += [element("h2", f"Change of allocated bytes by {word}"), _changes(word, place.changes(word), "B")]
+    if place.time_changes():
+        parts += [element("h2", "Change of a step's time by module"), _changes("module", place.time_changes(), "ns")]
+    if place.energy_changes():
+        joules = _changes("module", place.energy_changes(), "J")
+        parts += [element("h2", "Change of a step's energy by module"), joules]
+    return parts
+
+
+def _side(label: str, side: Side) -> str:
+    lines = [element("p", f"{label}: {html_text(side.run)}", class_="muted")]
+    if side.books is not None:
+        size = side.books.allocated_bytes
+        lines.append(element("p", format_bytes(size), class_="value", title=exactly(size, "B")))
+        lines.append(element("p", html_text(place_of(side.books.instant))))
+    lines.append(element("p", html_text(f"{device_label(side.device_idx)} · {side.device_name}"), class_="muted"))
+    return element("div", *lines, class_="side")
+
+
+def _figures(place: PlaceDiff) -> str:
+    rows = []
+    for change in place.figures:
+        unit = metric_unit(change.key[0])
+        cells = [_number(quantity(value, unit)) for value in (change.before, change.after)]
+        cells += [
+            _delta(change, unit),
+            _number(signed_share(change.delta, change.before)),
+            element("td", remark(change), class_="muted"),
+        ]
+        rows.append(_row(change, element("th", metric_title(change.key[0]), scope="row"), *cells))
+    return _table(("", "before", "after", "change", "", ""), rows)
+
+
+def _changes(word: str, changes: tuple[Change, ...], unit: str) -> str:
+    largest = max(abs(change.delta or 0) for change in changes)
+    rows = [
+        _row(
+            change,
+            element("th", html_text(change.key[0]), scope="row"),
+            *(_number(quantity(value, unit)) for value in (change.before, change.after)),
+            _delta(change, unit),
+            _number(signed_share(change.delta, change.before)),
+            element("td", _bar((change.delta or 0) / largest)),
+            element("td", remark(change), class_="muted"),
+        )
+        for change in changes[:ROWS]
+    ]
+    if changes[ROWS:]:
+        rows.append(_sum_row(f"{len(changes) - ROWS:,} more", changes[ROWS:], unit))
+    rows.append(_sum_row("total change", changes, unit))
+    return _table((word, "before", "after", "change", "", "", ""), rows)
+
+
+def _sum_row(label: str, changes: tuple[Change, ...], unit: str) -> str:
+    delta = sum(change.delta or 0 for change in changes)
+    empty = element("td")
+    cells = (empty, empty, _number(signed(delta, unit), exactly(delta, unit)), empty, empty, empty)
+    return element("tr", element("th", label, scope="row"), *cells, class_="total")
+
+
+def _bar(share: float) -> str:
+    """Return a bar that goes left from the middle for less and right for more; ``share`` is between -1 and 1."""
+    middle, width = BAR_WIDTH / 2, abs(share) * BAR_WIDTH / 2
+    left = middle if share > 0 else middle - width
+    sizes = {"height": str(BAR_HEIGHT), "aria_hidden": "true"}
+    rect = element("rect", x=f"{left:.1f}", width=f"{width:.1f}", height=str(BAR_HEIGHT), fill=_fill(share))
+    return element("svg", rect, width=str(BAR_WIDTH), viewBox=f"0 0 {BAR_WIDTH} {BAR_HEIGHT}", **sizes)
+
+
+def _fill(share: float) -> str:
+    return MORE_COLOR if share > 0 else LESS_COLOR
+
+
+def _table(titles: tuple[str, ...], rows: list[str]) -> str:
+    numbers = ("before", "after", "change")
+    head = (
+        element("th", html_text(title), scope="col", class_="number" if title in numbers else "text")
+        for title in titles
+    )
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+    return element("div", table, class_="scroll")
+
+
+def _row(change: Change, *cells: str) -> str:
+    return element("tr", *cells, class_="noise" if change.within_noise else "row")
+
+
+def _number(text: str, title: str = "") -> str:
+    return element("td", html_text(text), class_="number", **({"title": title} if title else {}))
+
+
+def _delta(change: Change, unit: str) -> str:
+    kind = "" if not change.delta or change.within_noise else " more" if change.delta > 0 else " less"
+    title = "" if change.delta is None else exactly(change.delta, unit)
+    return element("td", html_text(signed(change.delta, unit)), class_=f"number{kind}", title=title)

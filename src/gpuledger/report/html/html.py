@@ -1,0 +1,98 @@
+"""One HTML file that needs nothing else: page, style, scripts, data, and a policy that forbids the network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from gpuledger._version import __version__
+from gpuledger.report.html.payload import build_payload, encode
+
+if TYPE_CHECKING:
+    from gpuledger.report.html.data import ReportData
+
+VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
+"""Vendored script -> the licence that goes with it into every report."""
+VENDORED_STYLES = ("uPlot.min.css",)
+SCRIPTS = (
+    "format.js",
+    "currency.js",
+    "decode.js",
+    "ledger.js",
+    "state.js",
+    "dom.js",
+    "tips.js",
+    "theme.js",
+    "bands.js",
+    "timeline.js",
+    "power.js",
+    "legend.js",
+    "icicle.js",
+    "treemap.js",
+    "structure.js",
+    "rows.js",
+    "table.js",
+    "watched.js",
+    "windows.js",
+    "cards.js",
+    "bars.js",
+    "balance.js",
+    "findings.js",
+    "ranks.js",
+    "about.js",
+    "app.js",
+)
+"""The page's own scripts in order; they share one scope, and the last one starts."""
+
+
+def render_html(data: ReportData) -> str:
+    """Return the report as the text of one HTML file.
+
+    Names reach the page only inside the base64 data; the title alone is written into the markup, escaped.
+    """
+    scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script()]
+    style = "".join([*(asset(f"vendor/{name}") for name in VENDORED_STYLES), asset("report.css")])
+    parts = {
+        "POLICY": policy(scripts, style),
+        "VERSION": __version__,
+        "TITLE": html.escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in data.name)),
+        "STYLE": style,
+        "DATA": encode(build_payload(data)),
+        "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
+    }
+    pieces = asset("page.html").split("@")
+    return "".join(parts.get(piece, piece) if place % 2 else piece for place, piece in enumerate(pieces))
+
+
+def policy(scripts: list[str], style: str) -> str:
+    """Return a content security policy that lets these very scripts and this style run, and nothing be fetched."""
+    allowed = " ".join(f"'{_digest(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def vendored_script(name: str, licence: str) -> str:
+    """Return a vendored script, led by its licence."""
+    return f"/*\n{asset(f'vendor/{licence}')}\n*/\n{asset(f'vendor/{name}')}"
+
+
+def own_script() -> str:
+    """Return the page's own scripts as one, in a scope of their own."""
+    joined = "\n".join(asset(f"js/{name}") for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{joined}\n}})();'
+
+
+@cache
+def asset(path: str) -> str:
+    """Return the text of a file below ``assets``."""
+    return files("gpuledger.report").joinpath("assets", *path.split("/")).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

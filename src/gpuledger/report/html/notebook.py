@@ -1,0 +1,150 @@
+"""How a run, a diff and a balance show themselves in a notebook: tables, a picture, no script, every name as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gpuledger.analyze.compare.diff import Diff
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.groups import group_accounts
+from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.timeline import build_timeline
+from gpuledger.analyze.overview.balance import Balance
+from gpuledger.analyze.overview.summary import Summary, summarize
+from gpuledger.analyze.samples.watched import watched
+from gpuledger.model.run import Rank, Run
+from gpuledger.report.base.colors import category_color
+from gpuledger.report.base.markup import element, html_text
+from gpuledger.report.base.phrases import MISSING, device_label, of_capacity, place_of, share
+from gpuledger.report.base.quantities import quantity
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.html.diff_html import diff_fragment
+from gpuledger.report.html.svg import timeline_svg
+from gpuledger.report.text.watched_text import watched_lines
+
+POINTS = 400
+BAR_WIDTH = 160
+
+
+def html_of(value: object) -> str:
+    """Return a run, a diff or a balance as HTML."""
+    for kind, draw in _DRAWN.items():
+        if isinstance(value, kind):
+            return _framed(*draw(value))
+    return _framed(element("pre", html_text(repr(value))))
+
+
+def _run_parts(run: Run) -> list[str]:
+    places = [(rank, device) for rank in run.ranks for device in device_indices(rank)]
+    status = str(run.manifest.get("status") or "")
+    parts = [element("h1", html_text(run.name)), element("p", html_text(status), class_="muted")]
+    if not places:
+        return [*parts, _watched_part(run)]
+    summaries = [(rank, summarize(rank, device)) for rank, device in places]
+    rank, summary = max(summaries, key=lambda pair: pair[1].peak_allocated_bytes)
+    parts.append(
+        _table(("rank", "device", "peak allocated", "peak reserved", "step time", "peak at"), map(_row, summaries))
+    )
+    parts.append(timeline_svg(build_timeline(rank, summary.device_idx, POINTS)))
+    parts += _category_parts(rank, summary)
+    return [*parts, *_notes(note for _, one in summaries for note in one.notes)]
+
+
+def _watched_part(run: Run) -> str:
+    """Return what the cards did during a watched run, in the words of the terminal."""
+    figures = watched(run)
+    if not figures:
+        return element("p", "No allocation was recorded.")
+    return element("pre", html_text("\n".join(watched_lines(run, figures, Terminal(100, "utf-8")))))
+
+
+def _row(place: tuple[Rank, Summary]) -> list[str]:
+    _, summary = place
+    return [
+        str(summary.rank),
+        f"{device_label(summary.device_idx)} · {summary.device_name}",
+        of_capacity(summary.peak_allocated_bytes, summary.capacity_bytes),
+        quantity(summary.peak_reserved_bytes, "B"),
+        quantity(summary.step_time.median_ns, "ns"),
+        place_of(summary.instant),
+    ]
+
+
+def _category_parts(rank: Rank, summary: Summary) -> list[str]:
+    books = break_down(rank, summary.instant, by=("category",))
+    largest = max(account.bytes for account in books.accounts)
+    rows = [
+        (group.label, quantity(group.bytes, "B"), share(group.bytes, books.allocated_bytes), group.bytes / largest)
+        for group in group_accounts(books.accounts, "category")
+    ]
+    return [element("h2", "At the peak"), _bar_table("category", rows)]
+
+
+def _balance_parts(balance: Balance) -> list[str]:
+    where = " · ".join(part for part in (balance.card, place_of(balance.instant)) if part)
+    sizes = [abs(line.bytes) for line in balance.lines if line.bytes is not None]
+    largest = max([balance.total_bytes or 0, *sizes, 1])
+    rows = [
+        (
+            "\N{EN SPACE}" * (2 * line.level) + line.name,
+            quantity(line.bytes, "B"),
+            share(line.bytes, balance.total_bytes),
+            (line.bytes or 0) / largest,
+        )
+        for line in balance.lines
+    ]
+    head = element("h1", html_text(f"Balance at the {balance.instant.label}"))
+    return [head, element("p", html_text(where), class_="muted"), _bar_table("line", rows), *_notes(balance.notes)]
+
+
+def _diff_parts(diff: Diff) -> list[str]:
+    return [diff_fragment(diff, ("category", "module"), [diff.main])]
+
+
+_DRAWN: dict[type, Callable[[Any], list[str]]] = {Run: _run_parts, Diff: _diff_parts, Balance: _balance_parts}
+
+
+def _bar_table(title: str, rows: list[tuple[str, str, str, float]]) -> str:
+    body = [
+        element(
+            "tr",
+            element("td", html_text(name)),
+            element("td", html_text(size), class_="number"),
+            element("td", html_text(part), class_="number"),
+            element("td", _bar(name.strip(), length)),
+        )
+        for name, size, part, length in rows
+    ]
+    head = (
+        element("th", html_text(word), class_=kind)
+        for word, kind in ((title, ""), ("bytes", "number"), ("share", "number"))
+    )
+    return element("table", element("thead", element("tr", *head, element("th"))), element("tbody", *body))
+
+
+def _bar(category: str, length: float) -> str:
+    rect = element("rect", width=f"{max(length, 0) * BAR_WIDTH:.1f}", height="10", fill=category_color(category))
+    return element("svg", rect, width=str(BAR_WIDTH), height="10", aria_hidden="true")
+
+
+def _table(titles: tuple[str, ...], rows: Any) -> str:
+    head = element("thead", element("tr", *(element("th", html_text(title)) for title in titles)))
+    body = (element("tr", *(element("td", html_text(cell or MISSING)) for cell in row)) for row in rows)
+    return element("table", head, element("tbody", *body))
+
+
+def _notes(notes: Any) -> list[str]:
+    items = [element("li", html_text(note)) for note in dict.fromkeys(notes)]
+    return [element("h2", "Notes"), element("ul", *items)] if items else []
+
+
+def _framed(*parts: str) -> str:
+    return element("div", element("style", _style()), *parts, class_="gpuledger")
+
+
+@cache
+def _style() -> str:
+    return files("gpuledger.report").joinpath("assets", "notebook.css").read_text(encoding="utf-8")

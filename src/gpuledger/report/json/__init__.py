@@ -1,0 +1,4 @@
+"""Views as JSON documents.
+
+May import ``base``. Begin with ``document``.
+"""

@@ -1,0 +1,79 @@
+"""The JSON document of ``diff``: every figure of both runs, and what differs; never cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.report.json.document import instant_document
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff, Side
+
+
+def diff_document(diff: Diff) -> dict[str, Any]:
+    """Return what ``diff --json`` prints; ``figures`` and ``accounts`` hold what differs, and nothing else.
+
+    With several ranks or devices it is the document of the one whose peak is highest, and beside it ``places`` with
+    all of them.
+    """
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "equal": diff.is_empty,
+        **_place_document(diff.main),
+        "notes": list(diff.notes),
+    }
+    if len(diff.places) > 1:
+        document["places"] = [_place_document(place) for place in diff.places]
+    return document
+
+
+def _place_document(place: PlaceDiff) -> dict[str, Any]:
+    return {
+        "before": _side_document(place.before),
+        "after": _side_document(place.after),
+        "figures": [{"name": change.key[0], **_change_document(change)} for change in place.figures],
+        "accounts": [_account_document(change) for change in place.changes()],
+        "times": [{"module": change.key[0], **_change_document(change)} for change in place.time_changes()],
+        "energies": [{"module": change.key[0], **_change_document(change)} for change in place.energy_changes()],
+    }
+
+
+def _side_document(side: Side) -> dict[str, Any]:
+    return {
+        "run": side.run,
+        "rank": side.rank,
+        "device_idx": side.device_idx,
+        "device_name": side.device_name,
+        "instant": None if side.books is None else instant_document(side.books.instant),
+        "allocated_bytes": None if side.books is None else side.books.allocated_bytes,
+        "metrics": {
+            name: {"value": metric.value, "spread": metric.spread, "source": metric.source}
+            for name, metric in side.metrics.items()
+        },
+    }
+
+
+def _change_document(change: Change) -> dict[str, Any]:
+    return {
+        "before": change.before,
+        "after": change.after,
+        "delta": change.delta,
+        "noise": change.noise,
+        "within_noise": change.within_noise,
+    }
+
+
+def _account_document(change: Change) -> dict[str, Any]:
+    category, module, phase, name, scope = change.key
+    optional = {"phase": phase, "name": name, "scope": scope}
+    return {
+        "category": category,
+        "module": module or None,
+        **{key: text for key, text in optional.items() if text},
+        "before_bytes": change.before,
+        "after_bytes": change.after,
+        "delta_bytes": change.delta,
+        "noise_bytes": change.noise,
+        "within_noise": change.within_noise,
+    }

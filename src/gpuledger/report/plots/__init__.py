@@ -1,0 +1,4 @@
+"""Views as pictures (matplotlib).
+
+May import ``base``. Begin with ``line_plot``.
+"""

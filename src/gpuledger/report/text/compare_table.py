@@ -1,0 +1,153 @@
+"""A comparison of runs as a table: for a terminal, as JSON, CSV or Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.compare.compare import FIGURES
+from gpuledger.report.base.phrases import MISSING
+from gpuledger.report.base.quantities import LESS_COLOR, MORE_COLOR
+from gpuledger.report.base.terminal import DIM, Cell, Column, Table, Terminal
+from gpuledger.units import format_bytes, format_joules, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuledger.analyze.compare.compare import Compared, Comparison
+
+MIB = 1 << 20
+TITLES = {
+    "peak_bytes": "peak",
+    "mean_active_bytes": "mean active",
+    "area_mib_s": "MiB·s",
+    "duration_s": "duration",
+    "active_s": "active",
+    "energy_j": "energy",
+    "mean_power_w": "mean W",
+    "peak_power_w": "peak W",
+    "throttled_s": "throttled",
+}
+_OPTIONAL = {"peak_power_w": 7, "mean_power_w": 6, "active_s": 5, "throttled_s": 4, "area_mib_s": 3, "energy_j": 2}
+"""Where there is no room, the column with the highest number goes first."""
+
+
+def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
+    """Return the table: a row for each card of each run, its figures each with its multiple of the first."""
+    shown = _shown(comparison)
+    columns = [Column("", shrinks=True)]
+    for name in shown:
+        columns.append(Column(TITLES[name], right=True, optional=_OPTIONAL.get(name, 0)))
+        columns.append(Column("", right=True, optional=_OPTIONAL.get(name, 1)))
+    columns.append(Column("", optional=1))
+    rows = tuple(_row(row, shown, first=number == 0) for number, row in enumerate(comparison.rows))
+    return Table(tuple(columns), rows).lines(terminal)
+
+
+def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return an object for each card of each run: its figures in base units, and each as a multiple of the first's."""
+    return [
+        {**asdict(row.figures), "times_first": row.times_first, "repeats": row.repeats, "spread": row.spread}
+        for row in comparison.rows
+    ]
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return CSV: names of columns first, figures in base units, nothing where one is missing."""
+    stream = io.StringIO()
+    facts = ("name", "device_idx", "exit_status", "samples", "baseline_bytes", "energy_uncertainty_j")
+    writer = csv.writer(stream, lineterminator="\n")
+    bounds = [f"{name}_{which}" for name in FIGURES for which in ("lowest", "highest")]
+    titles = (f"{name}_times_first" for name in FIGURES)
+    writer.writerow([*facts[:2], *FIGURES, *facts[2:], *titles, "repeats", *bounds])
+    for row in comparison.rows:
+        values = [getattr(row.figures, name) for name in (*facts[:2], *FIGURES, *facts[2:])]
+        spread = [value for name in FIGURES for value in row.spread.get(name, (None, None))]
+        cells = (*values, *row.times_first.values(), row.repeats, *spread)
+        writer.writerow(["" if value is None else value for value in cells])
+    return stream.getvalue()
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return a table in Markdown, each figure with its multiple of the first in brackets."""
+    shown = _shown(comparison)
+    lines = [_line(["run", *(TITLES[name] for name in shown)]), _line(["---", *["---:"] * len(shown)])]
+    for number, row in enumerate(comparison.rows):
+        cells = []
+        for name in shown:
+            times = _times(row.times_first[name]) if number else ""
+            cells.append(_amount(row, name) + (f" ({times})" if times else ""))
+        remark = _remark(row)
+        lines.append(_line([_escaped(row.figures.name) + (f" ({remark})" if remark else ""), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _shown(comparison: Comparison) -> list[str]:
+    """Return the figures that any row has; the active time only where it is not the duration."""
+    names = [name for name in FIGURES if any(row.value(name) is not None for row in comparison.rows)]
+    if all(row.figures.active_s == row.figures.duration_s for row in comparison.rows):
+        names.remove("active_s")
+    return names
+
+
+def _row(row: Compared, shown: Sequence[str], *, first: bool) -> tuple[str | Cell, ...]:
+    cells: list[str | Cell] = [row.figures.name]
+    for name in shown:
+        times = row.times_first[name]
+        color = "" if times is None or 0.95 < times < 1.05 else MORE_COLOR if times > 1 else LESS_COLOR
+        cells += [_amount(row, name), Cell("" if first else _times(times), "" if color else DIM, color)]
+    return (*cells, Cell(_remark(row), color=MORE_COLOR))
+
+
+def _remark(row: Compared) -> str:
+    """Return how the command ended, where it did not end well."""
+    status = row.figures.exit_status
+    return f"exit status {status}" if status else ""
+
+
+def _times(times: float | None) -> str:
+    """Return a multiple, ``×10.0``, ``×0.42``; nothing where it is unknown."""
+    if times is None:
+        return ""
+    return f"×{times:,.0f}" if times >= 100 else f"×{times:.1f}" if times >= 10 else f"×{times:.2f}"
+
+
+def _amount(row: Compared, name: str) -> str:
+    value = row.value(name)
+    if value is None:
+        return MISSING
+    to_text = _FORMATS[FIGURES[name]]
+    uncertainty = row.figures.energy_uncertainty_j if name == "energy_j" else None
+    if name in row.spread:
+        low, high = row.spread[name]
+        uncertainty = (high - low) / 2
+    return to_text(value) if uncertainty is None else f"{to_text(value)} ± {to_text(uncertainty)}"
+
+
+def bytes_in_mib(value_bytes: float) -> str:
+    """Return bytes in MiB where they are many, ``6,247 MiB``, ``195.6 MiB``, as an old log has them."""
+    mib = value_bytes / MIB
+    if mib < 1:
+        return format_bytes(value_bytes)
+    return f"{mib:,.0f} MiB" if mib.is_integer() else f"{mib:,.1f} MiB"
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "B": bytes_in_mib,
+    "MiB·s": lambda value: f"{value:,.0f}" if value >= 100 else f"{value:,.2f}",
+    "s": format_seconds,
+    "J": format_joules,
+    "W": lambda value: f"{value:,.1f}",
+}
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(name: str) -> str:
+    """Return a name that cannot leave its cell or become markup."""
+    safe = "".join(f"\\{one}" if one in "\\`*[]<>|~" else one for one in name)
+    return " ".join(safe.split())

@@ -1,0 +1,202 @@
+"""Two runs beside each other in a terminal: heads, figures that differ, accounts that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_label, labelled_rows, place_of
+from gpuledger.report.base.quantities import (
+    LESS_COLOR,
+    MORE_COLOR,
+    metric_title,
+    metric_unit,
+    quantity,
+    remark,
+    signed,
+    signed_share,
+)
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff
+    from gpuledger.report.base.terminal import Terminal
+
+Row = tuple[str | Cell | Bar, ...]
+NO_DIFFERENCE = "no difference"
+
+
+def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal) -> list[str]:
+    """Return the lines of a diff: of one device in full, of several a table and the one with the highest peak.
+
+    Args:
+        diff: What is shown.
+        words: One table of accounts by each of these.
+        rows: Rows of a table; the rest is summed.
+        terminal: Where it goes.
+    """
+    lines: list[str] = []
+    if len(diff.places) > 1:
+        lines += [*place_table(diff).lines(terminal), ""]
+    place = diff.main
+    lines += head_rows(place, terminal)
+    if place.is_empty:
+        return [*lines, "", terminal.text(NO_DIFFERENCE)]
+    if place.figures:
+        lines += ["", *figure_table(place).lines(terminal)]
+    for word in words:
+        if place.changes(word):
+            lines += ["", *change_table(place, word, rows).lines(terminal)]
+    if place.time_changes():
+        lines += ["", *time_table(place, rows).lines(terminal)]
+    if place.energy_changes():
+        lines += ["", *energy_table(place, rows).lines(terminal)]
+    return lines
+
+
+def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
+    """Return what is compared, part below part: the run, its allocated bytes at the instant, where both were."""
+    sides = (place.before, place.after)
+    peaks = [MISSING if side.books is None else format_bytes(side.books.allocated_bytes) for side in sides]
+    instants = ["" if side.books is None else place_of(side.books.instant) for side in sides]
+    wheres = [f"rank {side.rank} · {device_label(side.device_idx)} · {side.device_name}" for side in sides]
+    if not any(side.books for side in sides):
+        peaks = ["", ""]
+    cells = max(map(len, peaks))
+    parts = zip((side.run for side in sides), (peak.rjust(cells) for peak in peaks), instants, wheres, strict=True)
+    return labelled_rows(terminal, dict(zip(("before", "after"), parts, strict=True)))
+
+
+def place_table(diff: Diff) -> Table:
+    """Return one row per rank and device with its allocated peak in both runs."""
+    columns = (
+        Column("rank", right=True),
+        Column("device"),
+        Column("before", right=True, optional=1),
+        Column("after", right=True, optional=2),
+        Column("change", right=True),
+    )
+    rows = tuple(_place_row(place) for place in diff.places)
+    return Table(columns, rows)
+
+
+def figure_table(place: PlaceDiff) -> Table:
+    """Return the figures that differ, one row each."""
+    columns = (
+        Column("", shrinks=True),
+        Column("before", right=True, optional=1),
+        Column("after", right=True, optional=2),
+        Column("change", right=True),
+        Column("", right=True, optional=4),
+        Column("", optional=3),
+    )
+    return Table(columns, tuple(_figure_row(change) for change in place.figures))
+
+
+def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
+    """Return the accounts that differ, summed by ``word``, closed by the change of allocated bytes."""
+    changes = place.changes(word)
+    sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
+    return _change_table(f"by {word}", changes, column_unit(int(max(sizes))), rows)
+
+
+def time_table(place: PlaceDiff, rows: int) -> Table:
+    """Return the modules whose time in a step differs, closed by the change of the sum."""
+    changes = place.time_changes()
+    longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
+    unit = Unit("ms", 1_000_000) if longest >= 10_000_000 else Unit("µs", 1_000)
+    return _change_table("time by module", changes, unit, rows)
+
+
+def energy_table(place: PlaceDiff, rows: int) -> Table:
+    """Return the modules whose energy in a step differs, closed by the change of the sum."""
+    changes = tuple(
+        replace(change, before=_microjoules(change.before), after=_microjoules(change.after))
+        for change in place.energy_changes()
+    )
+    most = max(abs(size) for change in changes for size in (change.before, change.after) if size)
+    unit = Unit("J", 1_000_000) if most >= 10_000_000 else Unit("mJ", 1_000)
+    return _change_table("energy by module", changes, unit, rows)
+
+
+def _microjoules(energy_j: float | None) -> float | None:
+    return None if energy_j is None else energy_j * 1e6
+
+
+def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int) -> Table:
+    shown, rest = changes[:rows], changes[rows:]
+    largest = max(abs(change.delta or 0) for change in changes)
+    body: list[Row] = [_change_row(change, unit, largest) for change in shown]
+    if rest:
+        body.append(_sum_row(f"… {len(rest):,} more", rest, unit, DIM))
+    body.append(_sum_row("total change", changes, unit, BOLD))
+    columns = (
+        Column(title, shrinks=True),
+        Column(f"before {unit.name}", right=True, optional=2),
+        Column(f"after {unit.name}", right=True, optional=3),
+        Column(f"change {unit.name}", right=True),
+        Column("", right=True, optional=4),
+        Column("", optional=1),
+        Column(bar=True, optional=5),
+    )
+    return Table(columns, tuple(body))
+
+
+def _place_row(place: PlaceDiff) -> Row:
+    before, after = (side.metrics.get("peak_allocated_bytes") for side in (place.before, place.after))
+    delta = None if before is None or after is None else after.value - before.value
+    devices = dict.fromkeys(device_label(side.device_idx) for side in (place.before, place.after))
+    return (
+        str(place.before.rank),
+        " / ".join(devices),
+        MISSING if before is None else format_bytes(before.value),
+        MISSING if after is None else format_bytes(after.value),
+        Cell(NO_DIFFERENCE if delta == 0 else signed(delta, "B"), color=_color(delta)),
+    )
+
+
+def _figure_row(change: Change) -> Row:
+    name = change.key[0]
+    unit, style = metric_unit(name), DIM if change.within_noise else ""
+    return (
+        Cell(metric_title(name), style),
+        Cell(quantity(change.before, unit), style),
+        Cell(quantity(change.after, unit), style),
+        _delta_cell(change, signed(change.delta, unit)),
+        Cell(signed_share(change.delta, change.before), style),
+        Cell(remark(change), DIM),
+    )
+
+
+def _change_row(change: Change, unit: Unit, largest: float) -> Row:
+    style = DIM if change.within_noise else ""
+    delta = int(change.delta or 0)
+    color = _color(delta)
+    return (
+        Cell(change.key[0], style),
+        Cell(unit.amount(int(change.before or 0)), style),
+        Cell(unit.amount(int(change.after or 0)), style),
+        _delta_cell(change, _signed_amount(delta, unit)),
+        Cell(signed_share(change.delta, change.before), style),
+        Cell(remark(change), DIM),
+        Bar(((abs(delta) / largest, color),)),
+    )
+
+
+def _sum_row(label: str, changes: tuple[Change, ...], unit: Unit, style: str) -> Row:
+    delta = int(sum(change.delta or 0 for change in changes))
+    return (Cell(label, style), "", "", Cell(_signed_amount(delta, unit), style), "", "", "")
+
+
+def _signed_amount(delta: int, unit: Unit) -> str:
+    text = unit.amount(delta)
+    return text if delta <= 0 or text.startswith("<") else f"+{text}"
+
+
+def _delta_cell(change: Change, text: str) -> Cell:
+    return Cell(text, DIM) if change.within_noise else Cell(text, color=_color(change.delta))
+
+
+def _color(delta: float | None) -> str:
+    return "" if not delta else MORE_COLOR if delta > 0 else LESS_COLOR

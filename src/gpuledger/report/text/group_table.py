@@ -1,0 +1,148 @@
+"""Groups as a terminal and as JSON show them: one table per dictionary, with each group's largest entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.keywords.keyword_file import UNTRACKABLE
+from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.report.base.colors import category_color, stack_order
+from gpuledger.report.base.phrases import LABEL_CELLS, column_unit, device_label, labelled, place_of
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.report.json.document import instant_document
+from gpuledger.report.text.tables import Row, Scale
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.keywords.keyword_groups import EntryGroup, GroupedEntries, Grouping, Overlap
+    from gpuledger.analyze.memory.entries import Entry
+
+UNTRACKABLE_COLOR = "#8b949e"
+OVERLAPS_SHOWN = 8
+
+
+def grouping_lines(grouping: Grouping, top: int, terminal: Terminal) -> list[str]:
+    """Return a head and one table per dictionary; of each group the ``top`` largest entries."""
+    device = device_label(grouping.device_idx) if grouping.device_idx >= 0 else "CPU tensors"
+    where = " · ".join(part for part in (f"rank {grouping.rank}" if grouping.rank else "", device) if part)
+    instant = grouping.instant
+    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
+    at = instant.label if label == "at" else ""
+    parts = [part for part in (at, format_bytes(grouping.allocated_bytes), place_of(instant), where) if part]
+    lines = labelled(terminal, label, parts)
+    for place, one in enumerate(grouping.dictionaries):
+        last = place + 1 == len(grouping.dictionaries)
+        lines += ["", *_table(one, grouping, top, listed=last).lines(terminal), *_beside(one, terminal)]
+    return lines
+
+
+def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -> Table:
+    """Return a dictionary's table; ``listed``: with the lines that Untrackable is made of."""
+    total, left = grouping.total_bytes, grouping.untrackable
+    scale = Scale(column_unit(total), total)
+    largest = max([1, left.bytes or 0, *(group.bytes for group in one.groups)])
+    body: list[Row] = [
+        row for group in one.groups if group.entries for row in _group_rows(group, scale, largest, max(top, 0))
+    ]
+    if left.bytes is not None:
+        bar = Bar(((left.bytes / largest, UNTRACKABLE_COLOR),))
+        body.append((Cell(UNTRACKABLE, BOLD), *scale.cells(left.bytes, BOLD), bar))
+        if listed:
+            body += [(Cell(f"  {line.name}", DIM), *scale.cells(line.bytes, DIM), Bar(())) for line in left.lines]
+    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), Bar(())))
+    columns = (
+        Column(f"by {one.dictionary}", shrinks=True),
+        Column(scale.unit.name, right=True),
+        Column("share", right=True),
+        Column(bar=True, optional=1),
+    )
+    return Table(columns, tuple(body))
+
+
+def _group_rows(group: EntryGroup, scale: Scale, largest: int, top: int) -> list[Row]:
+    rows: list[Row] = [(Cell(group.name, BOLD), *scale.cells(group.bytes, BOLD), _bar(group, largest))]
+    rows += [(f"  {entry.name}", *scale.cells(entry.bytes), Bar(())) for entry in group.entries[:top]]
+    rest = group.entries[top:]
+    if rest and top:
+        left = sum(entry.bytes for entry in rest)
+        rows.append((Cell(f"  … {len(rest):,} more", DIM), *scale.cells(left, DIM), Bar(())))
+    return rows
+
+
+def _bar(group: EntryGroup, largest: int) -> Bar:
+    sizes: dict[str, int] = {}
+    for entry in group.entries:
+        sizes[entry.category] = sizes.get(entry.category, 0) + entry.bytes
+    return Bar(tuple((sizes[name] / largest, category_color(name)) for name in stack_order(tuple(sizes))))
+
+
+def _beside(one: GroupedEntries, terminal: Terminal) -> list[str]:
+    """Return which groups took nothing, and which entries later groups would have taken too."""
+    empty = [group.name for group in one.groups if not group.entries]
+    lines = terminal.paragraph(f"no entry: {', '.join(empty)}", indent=2) if empty else []
+    if one.overlaps:
+        pairs = overlap_pairs(one.overlaps)
+        shown = [f"{first} before {later} {count:,}" for first, later, count, _ in pairs[:OVERLAPS_SHOWN]]
+        more = f", and {len(pairs) - OVERLAPS_SHOWN} more pairs" if len(pairs) > OVERLAPS_SHOWN else ""
+        size = format_bytes(sum(overlap.entry.bytes for overlap in one.overlaps))
+        count = f"{len(one.overlaps):,} {'entries fit' if len(one.overlaps) > 1 else 'entry fits'}"
+        text = f"overlaps: {count} several groups ({size}) and the first took it all: {', '.join(shown)}{more}"
+        lines += terminal.paragraph(text, indent=2)
+    return lines
+
+
+def overlap_pairs(overlaps: Sequence[Overlap]) -> list[tuple[str, str, int, int]]:
+    """Return (group that took, group that would have, entries, bytes), most bytes first."""
+    every = sorted((one.group, later, one.entry.bytes) for one in overlaps for later in one.also)
+    pairs = []
+    for (first, later), items in groupby(every, key=lambda item: item[:2]):
+        sizes = [size for _, _, size in items]
+        pairs.append((first, later, len(sizes), sum(sizes)))
+    return sorted(pairs, key=lambda pair: (-pair[3], pair[0], pair[1]))
+
+
+def group_document(groupings: Sequence[Grouping]) -> dict[str, Any]:
+    """Return what ``group --json`` prints: each dictionary under its name, entries never cut.
+
+    Of several devices it is the one with most bytes, and beside it ``ranks`` with all of them.
+    """
+    documents = [_document(grouping) for grouping in groupings]
+    highest = max(range(len(documents)), key=lambda place: groupings[place].allocated_bytes)
+    return documents[0] if len(documents) == 1 else {**documents[highest], "ranks": documents}
+
+
+def _document(grouping: Grouping) -> dict[str, Any]:
+    left = grouping.untrackable
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rank": grouping.rank,
+        "device_idx": grouping.device_idx,
+        "device_name": grouping.device_name,
+        "instant": instant_document(grouping.instant),
+        "allocated_bytes": grouping.allocated_bytes,
+        **{one.dictionary: [_group_document(group) for group in one.groups] for one in grouping.dictionaries},
+        "untrackable_bytes": left.bytes,
+        "untrackable": {"source": left.source, "lines": [asdict(line) for line in left.lines]},
+        "overlaps": {one.dictionary: [_overlap_document(o) for o in one.overlaps] for one in grouping.dictionaries},
+        "notes": list(grouping.notes),
+    }
+
+
+def _group_document(group: EntryGroup) -> dict[str, Any]:
+    return {"group": group.name, "bytes": group.bytes, "entries": [_entry_document(entry) for entry in group.entries]}
+
+
+def _entry_document(entry: Entry) -> dict[str, Any]:
+    return {"name": entry.name, "bytes": entry.bytes, "blocks": entry.blocks}
+
+
+def _overlap_document(overlap: Overlap) -> dict[str, Any]:
+    return {
+        "name": overlap.entry.name,
+        "bytes": overlap.entry.bytes,
+        "group": overlap.group,
+        "also": list(overlap.also),
+    }

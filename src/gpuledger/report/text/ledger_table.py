@@ -1,0 +1,103 @@
+"""The table in which bytes, milliseconds and joules stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.report.base.phrases import MISSING, column_unit, share
+from gpuledger.report.base.terminal import BOLD, DIM, Cell, Column, Table
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.step.side_by_side import Line
+
+Amount = Callable[["Line"], float | None]
+_TIMES: tuple[tuple[str, Amount], ...] = (
+    ("forward", lambda line: line.forward_ns),
+    ("backward", lambda line: line.backward_ns),
+    ("all", lambda line: line.time_ns),
+)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What times and joules are shown in: the unit's name, and how many ns or J one of it is."""
+
+    time: str = "ms"
+    ns: float = 1e6
+    energy: str = "J"
+    joules: float = 1.0
+
+
+OF_A_STEP = Units()
+
+
+def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> Units:
+    """Return the units in which a step of so many samples is shown for one: smaller ones where a sample takes little.
+
+    ``step_ns`` and ``step_j`` are what the step takes, 0 where that is not known.
+    """
+    time = ("ns/sample", 1.0) if 0 < step_ns < 1e3 * batch else ("µs/sample", 1e3)
+    energy = ("µJ/sample", 1e-6) if 0 < step_j < 1e-3 * batch else ("mJ/sample", 1e-3)
+    return Units(time[0], time[1] * batch, energy[0], energy[1] * batch)
+
+
+def ledger_table(lines: Sequence[Line], word: str, rows: int, units: Units = OF_A_STEP) -> Table:
+    """Return the first ``rows`` lines as a table, closed by the rest and a total; columns nobody has are left out."""
+    columns = [Column(f"by {word}", shrinks=True)]
+    cells: list[Callable[[Sequence[Line]], list[str]]] = []
+    if any(line.bytes is not None for line in lines):
+        total_bytes = sum(line.bytes or 0 for line in lines)
+        unit = column_unit(total_bytes)
+        columns += [Column(unit.name, right=True), Column("share", right=True, optional=1)]
+        cells.append(lambda some: _byte_cells(some, unit.amount, total_bytes))
+    if any(line.time_ns is not None for line in lines):
+        split = any(line.forward_ns or line.backward_ns for line in lines)
+        shown = [(title, amount) for title, amount in _TIMES if split or title == "all"]
+        columns += [Column(f"{title} {units.time}", right=True, optional=3) for title, _ in shown]
+        cells.append(lambda some: [_time(_sum(some, amount) / units.ns) for _, amount in shown])
+    if any(line.energy_j is not None for line in lines):
+        columns += [Column(units.energy, right=True), Column("±", right=True, optional=4)]
+        sums: tuple[Callable[[Sequence[Line]], float], ...] = (lambda some: _sum(some, lambda one: one.energy_j), _off)
+        cells.append(lambda some: [_energy(amount(some) / units.joules) for amount in sums])
+    chosen, rest = lines[:rows], lines[rows:]
+    body = [_row(_label(line), [line], cells, "") for line in chosen]
+    if rest:
+        body.append(_row(f"… {len(rest):,} more", rest, cells, DIM))
+    body.append(_row("total", lines, cells, BOLD))
+    return Table(tuple(columns), tuple(body))
+
+
+def _label(line: Line) -> str:
+    return f"{line.label} ({line.folded})" if line.folded > 1 else line.label
+
+
+def _row(
+    label: str, lines: Sequence[Line], cells: Sequence[Callable[[Sequence[Line]], list[str]]], style: str
+) -> tuple[Cell, ...]:
+    return (Cell(label, style), *(Cell(text, style) for make in cells for text in make(lines)))
+
+
+def _byte_cells(lines: Sequence[Line], amount: Callable[[int | None], str], total_bytes: int) -> list[str]:
+    size = sum(line.bytes or 0 for line in lines)
+    return [amount(size), share(size, total_bytes)] if size else [MISSING, MISSING]
+
+
+def _sum(lines: Sequence[Line], amount: Amount) -> float:
+    return sum(amount(line) or 0.0 for line in lines)
+
+
+def _off(lines: Sequence[Line]) -> float:
+    """Return the plus or minus of one line; that of several is not known from theirs."""
+    return lines[0].uncertainty_j or 0.0 if len(lines) == 1 else 0.0
+
+
+def _time(amount: float) -> str:
+    return f"{amount:,.3f}" if amount else MISSING
+
+
+def _energy(amount: float) -> str:
+    if not amount:
+        return MISSING
+    return f"{amount:,.3f}" if amount >= 0.0005 else "< 0.001"

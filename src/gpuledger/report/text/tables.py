@@ -1,0 +1,206 @@
+"""Tables of accounts, of several ranks, and of the balance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of
+from gpuledger.analyze.overview.balance import DISPATCH, HISTORY, NVML_MEMORY, NVML_PROCESSES, Line
+from gpuledger.model.accounts import ROUNDING
+from gpuledger.report.base.colors import category_color
+from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_label, labelled, percent, place_of, share
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.breakdown import Account, Breakdown
+    from gpuledger.analyze.overview.balance import Balance
+    from gpuledger.analyze.overview.ranks import Imbalance
+    from gpuledger.report.json.document import View
+
+Row = tuple[str | Cell | Bar, ...]
+CLOSED_LINES = ("card", "memory", "used", "allocated", "remainder", "total")
+"""Lines of the balance that are sums or differences of others, set in bold."""
+SHORT_SOURCES = {
+    HISTORY: "allocator history",
+    DISPATCH: "dispatcher",
+    NVML_MEMORY: "NVML memory",
+    NVML_PROCESSES: "NVML processes",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Writes sizes of one table: all in one unit, and as shares of one whole."""
+
+    unit: Unit
+    whole_bytes: int | None
+
+    def cells(self, size_bytes: int | None, style: str = "") -> tuple[Cell, Cell]:
+        """Return the size and its share."""
+        amount, fraction = self.unit.amount(size_bytes), share(size_bytes, self.whole_bytes)
+        return Cell(amount, style), Cell(fraction, style)
+
+
+def group_table(books: Breakdown, word: str, rows: int) -> Table:
+    """Return the accounts as a table with one row per ``word``, closed by a total."""
+    groups = group_accounts(books.accounts, word)
+    shown, rest = groups[:rows], groups[rows:]
+    total = books.allocated_bytes
+    scale, largest = Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
+    make_row = _category_row if word == "category" else _stacked_row
+    blanks = ("",) if word == "category" else ("", "")
+    body: list[Row] = [make_row(group, scale, largest) for group in shown]
+    if rest:
+        left = sum(group.bytes for group in rest)
+        body.append((Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks))
+    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), *blanks))
+    columns = (
+        Column(f"by {word}", shrinks=True),
+        Column(scale.unit.name, right=True),
+        Column("share", right=True),
+        *(() if word == "category" else (Column("mostly", optional=1),)),
+        Column(bar=True, optional=2),
+    )
+    return Table(columns, tuple(body))
+
+
+def tensor_table(books: Breakdown, rows: int) -> Table:
+    """Return the accounts as a table with one row per tensor name and category, closed by a total.
+
+    What has no name goes by its module.
+    """
+    shown, rest = books.accounts[:rows], books.accounts[rows:]
+    total = books.allocated_bytes
+    scale = Scale(column_unit(total), total)
+    body: list[Row] = [_tensor_row(account, scale) for account in shown]
+    if rest:
+        left = sum(account.bytes for account in rest)
+        body.append((Cell(f"… {len(rest):,} more", DIM), "", "", *scale.cells(left, DIM)))
+    body.append((Cell("total", BOLD), "", "", *scale.cells(total, BOLD)))
+    columns = (
+        Column("by tensor", shrinks=True),
+        Column("category", optional=1),
+        Column("blocks", right=True, optional=2),
+        Column(scale.unit.name, right=True),
+        Column("share", right=True),
+    )
+    return Table(columns, tuple(body))
+
+
+def rank_table(views: Sequence[View]) -> Table:
+    """Return one row per rank and device with peak, reserved bytes, largest category and step time."""
+    columns = (
+        Column("rank", right=True),
+        Column("device"),
+        Column("peak", right=True),
+        Column("of card", right=True, optional=2),
+        Column("reserved", right=True, optional=1),
+        Column("most", optional=3),
+        Column("step time", right=True, optional=4),
+    )
+    return Table(columns, tuple(_rank_row(view) for view in views))
+
+
+def imbalance_line(imbalance: Imbalance) -> str:
+    """Return the sentence that names how uneven the ranks are."""
+    if imbalance.ratio < 1.005:
+        return f"balanced: every rank's peak is within 0.5 % of the mean, {format_bytes(imbalance.mean_bytes)}"
+    where = f"rank {imbalance.rank} ({device_label(imbalance.device_idx)})"
+    return (
+        f"imbalance {imbalance.ratio:.2f}: {where} peaks at {format_bytes(imbalance.highest_bytes)}, "
+        f"the mean is {format_bytes(imbalance.mean_bytes)}"
+    )
+
+
+def balance_lines(rank: int, balance: Balance, terminal: Terminal) -> list[str]:
+    """Return the balance of one device: a head, one row per line, a total that closes it, and why lines are missing."""
+    device_idx, whole = balance.instant.device_idx, balance.total_bytes
+    where = " · ".join(part for part in (f"rank {rank}", device_label(device_idx), balance.card) if part)
+    head = labelled(terminal, balance.instant.label, [place_of(balance.instant), where])
+    largest = max([whole or 0, *(line.bytes or 0 for line in balance.lines)])
+    scale = Scale(column_unit(largest), whole)
+    lines = (_card_line(balance), *balance.lines, _closing_line(balance))
+    rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
+    columns = (
+        Column(),
+        Column(scale.unit.name, right=True),
+        Column("share", right=True, optional=1),
+        Column("source", optional=2),
+        Column("note", optional=3),
+    )
+    return [*head, "", *Table(columns, rows).lines(terminal), *_missing_lines(balance, terminal)]
+
+
+def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
+    """Return why lines have no number, one paragraph per reason."""
+    reasons: dict[str, list[str]] = {}
+    for line in balance.lines:
+        if line.bytes is None:
+            reasons.setdefault(line.note or "not measured", []).append(line.name)
+    texts = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return [line for text in texts for line in terminal.paragraph(text, f"{terminal.text(MISSING)}      ", 7)]
+
+
+def _category_row(group: Group, scale: Scale, largest: int) -> Row:
+    color = category_color(group.label)
+    return (Cell(group.label, color=color), *scale.cells(group.bytes), Bar(((group.bytes / largest, color),)))
+
+
+def _stacked_row(group: Group, scale: Scale, largest: int) -> Row:
+    """Return a row whose bar is divided into categories, with the largest of them in words."""
+    bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
+    name, size = group.by_category[0]
+    mostly = name if len(group.by_category) == 1 else f"{name} {percent(size, group.bytes)}"
+    words = "" if name == ROUNDING else mostly
+    return (group.label, *scale.cells(group.bytes), Cell(words, color=category_color(name)), bar)
+
+
+def _tensor_row(account: Account, scale: Scale) -> Row:
+    named = account.name or account.category == ROUNDING
+    return (
+        label_of(account, "tensor") if named else f"{label_of(account, 'module')} {UNNAMED}",
+        Cell("" if account.category == ROUNDING else account.category, color=category_color(account.category)),
+        f"{account.blocks:,}",
+        *scale.cells(account.bytes),
+    )
+
+
+def _rank_row(view: View) -> Row:
+    summary, books = view.summary, view.breakdown
+    top = group_accounts(books.accounts, "category")[0]
+    return (
+        str(summary.rank),
+        device_label(summary.device_idx),
+        format_bytes(summary.peak_allocated_bytes),
+        share(summary.peak_allocated_bytes, summary.capacity_bytes),
+        format_bytes(summary.peak_reserved_bytes),
+        Cell(f"{top.label} {percent(top.bytes, books.allocated_bytes)}", color=category_color(top.label)),
+        MISSING if summary.step_time.median_ns is None else format_ns(summary.step_time.median_ns),
+    )
+
+
+def _card_line(balance: Balance) -> Line:
+    name = "memory" if balance.instant.device_idx < 0 else "card"
+    return Line(name, balance.total_bytes, -1, "capacity", "")
+
+
+def _closing_line(balance: Balance) -> Line:
+    """Return the line that says what the lines inside ``used`` sum to, and whether the card reports the same."""
+    total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
+    if balance.used_bytes is None:
+        note = "what the allocator holds; there is no reading to close it against"
+    else:
+        left = balance.used_bytes - total
+        note = "equals used" if left == 0 else f"differs from used by {format_bytes(left)}"
+    return Line("total", total, 1, "sum of the lines", note)
+
+
+def _balance_row(line: Line, scale: Scale, style: str) -> Row:
+    name = "  " * (line.level + 1) + line.name
+    source = SHORT_SOURCES.get(line.source, line.source)
+    note = "" if line.bytes is None else line.note
+    amount, fraction = scale.cells(line.bytes)
+    return (Cell(name, style), Cell(amount.text, style), fraction, Cell(source, DIM), Cell(note, DIM))

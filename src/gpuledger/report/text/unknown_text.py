@@ -1,0 +1,110 @@
+"""What has no name yet, for a terminal and as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.memory.unknown import BEFORE
+from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.report.base.phrases import LABEL_CELLS, device_label, labelled, percent, place_of, share
+from gpuledger.report.base.terminal import BOLD, DIM, Terminal
+from gpuledger.report.json.document import instant_document
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.unknown import Frame, Unknown, Unknowns
+
+FRAMES = 6
+INDENT = 10
+
+
+def unknown_lines(unknowns: Unknowns, rows: int, terminal: Terminal) -> list[str]:
+    """Return the sum of what has no name, then one paragraph each, most bytes first, with the stack and what to do."""
+    total, instant = unknowns.allocated_bytes, unknowns.instant
+    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
+    where = [instant.label] if label == "at" else []
+    lines = labelled(
+        terminal, label, [*where, format_bytes(total), place_of(instant), device_label(instant.device_idx)]
+    )
+    share_text = f"{format_bytes(unknowns.bytes)} of it ({percent(unknowns.bytes, total)})"
+    count = f"{unknowns.blocks:,} block{'' if unknowns.blocks == 1 else 's'}"
+    said = f"{share_text} in {count} without a name" if unknowns.blocks else "all of it has a name"
+    lines += terminal.paragraph(said, " " * LABEL_CELLS, LABEL_CELLS)
+    for item in unknowns.items[:rows]:
+        lines += ["", *_item_lines(item, total, terminal)]
+    rest = unknowns.items[rows:]
+    if rest:
+        size = format_bytes(sum(item.bytes for item in rest))
+        lines += ["", terminal.styled(terminal.text(f"… {len(rest):,} more, {size}"), DIM)]
+    return lines
+
+
+def unknown_document(places: Sequence[tuple[int, Unknowns]]) -> dict[str, Any]:
+    """Return what ``show --unknown --json`` prints, never cut; of several devices the one with most, and ``ranks``."""
+    documents = [_document(rank, unknowns) for rank, unknowns in places]
+    highest = max(documents, key=lambda document: int(document["unknown_bytes"]))
+    return documents[0] if len(documents) == 1 else {**highest, "ranks": documents}
+
+
+def _item_lines(item: Unknown, total: int, terminal: Terminal) -> list[str]:
+    blocks = f"{item.blocks:,} block{'' if item.blocks == 1 else 's'}"
+    where = " · ".join(part for part in (item.category, item.phase, _when(item.step)) if part)
+    head = [format_bytes(item.bytes).rjust(INDENT - 1), share(item.bytes, total), blocks, where, item.tag]
+    size, *others = [terminal.text(part) for part in head if part]
+    lines = terminal.wrapped([terminal.styled(size, BOLD), *others], INDENT)
+    shown, hidden = _shown_frames(item.stack)
+    for frame in shown:
+        text = f"{' ' * INDENT}{terminal.text(f'{short_path(frame.file)}:{frame.line}  {frame.function}')}"
+        lines.append(text if frame.own else terminal.styled(text, DIM))
+    if hidden:
+        lines.append(terminal.styled(" " * INDENT + terminal.text(f"… {hidden} more frames"), DIM))
+    return lines + terminal.paragraph(item.advice, " " * INDENT + terminal.text("→ "), INDENT + 2)
+
+
+def _shown_frames(stack: tuple[Frame, ...]) -> tuple[list[Frame], int]:
+    """Return the frames to show, those of the program first where there are too many, and how many are not shown."""
+    chosen = set(sorted(range(len(stack)), key=lambda place: (not stack[place].own, place))[:FRAMES])
+    return [frame for place, frame in enumerate(stack) if place in chosen], len(stack) - len(chosen)
+
+
+def short_path(file: str) -> str:
+    """Return a file's name from the working directory on, or from its package directory on."""
+    for mark in ("site-packages", "dist-packages"):
+        _, found, inside = file.rpartition(f"{os.sep}{mark}{os.sep}")
+        if found:
+            return inside
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)
+
+
+def _when(step: int) -> str:
+    if step == BEFORE:
+        return "alive before the recording"
+    return f"step {step}" if step else ""
+
+
+def _document(rank: int, unknowns: Unknowns) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rank": rank,
+        "device_idx": unknowns.instant.device_idx,
+        "instant": instant_document(unknowns.instant),
+        "allocated_bytes": unknowns.allocated_bytes,
+        "unknown_bytes": unknowns.bytes,
+        "unknown_blocks": unknowns.blocks,
+        "unknown": [_item_document(item) for item in unknowns.items],
+    }
+
+
+def _item_document(item: Unknown) -> dict[str, Any]:
+    """Return one item; a step, tag or stack is null where there is none."""
+    fields = asdict(item)
+    return {
+        **fields,
+        "step": None if item.step == BEFORE else item.step,
+        "tag": item.tag or None,
+        "stack": fields["stack"] or None,
+    }

@@ -1,0 +1,58 @@
+"""What a card did during one command, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuledger.report.base.phrases import MISSING, labelled
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.units import format_bytes, format_joules, format_seconds
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.samples.watched import Watched
+    from gpuledger.model.run import Run
+
+
+def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> list[str]:
+    """Return the figures of every card, and the run's notes."""
+    lines: list[str] = []
+    for one in figures:
+        mean = MISSING if one.mean_active_bytes is None else format_bytes(one.mean_active_bytes)
+        area = MISSING if one.area_mib_s is None else f"{one.area_mib_s:,.1f} MiB·s"
+        lines += labelled(
+            terminal,
+            "memory" if len(figures) == 1 else f"gpu {one.device_idx}",
+            [f"peak {_maybe_bytes(one.peak_bytes)}", f"mean while active {mean}", area, _baseline(one)],
+        )
+        lines += labelled(terminal, "time", [format_seconds(one.duration_s), f"{one.samples:,} samples"])
+        lines += labelled(terminal, "energy", _energy(one))
+        for note in one.notes:
+            lines += terminal.paragraph(note, "note   ", 7)
+    notes = [str(note) for note in run.manifest.get("notes") or []]
+    notes += [str(note) for rank in run.ranks for note in rank.manifest.get("notes") or []]
+    for note in dict.fromkeys(notes):
+        lines += terminal.paragraph(note, "note   ", 7)
+    return lines
+
+
+def _maybe_bytes(value: int | None) -> str:
+    return MISSING if value is None else format_bytes(value)
+
+
+def _baseline(one: Watched) -> str:
+    return "" if one.baseline_bytes is None else f"above {format_bytes(one.baseline_bytes)} at the start"
+
+
+def _energy(one: Watched) -> list[str]:
+    if one.energy_j is None:
+        return [f"{MISSING} (too short a time, or a card that does not tell)"]
+    spread = "" if one.energy_uncertainty_j is None else f" ± {format_joules(one.energy_uncertainty_j)}"
+    parts = [f"{format_joules(one.energy_j)}{spread}"]
+    if one.mean_power_w is not None:
+        parts.append(f"mean {one.mean_power_w:,.1f} W")
+    if one.peak_power_w is not None:
+        parts.append(f"peak {one.peak_power_w:,.1f} W")
+    if one.throttled_s is not None:
+        parts.append(f"throttled {format_seconds(one.throttled_s)}")
+    return parts

@@ -1,0 +1,344 @@
+"""Watching cards: a command, a process or a block of Python, with the sampler beside it and a run at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.samples.watched import Watched, watched
+from gpuledger.collect.launch.launch import end_run, run_child
+from gpuledger.collect.launch.run_manifest import new_manifest
+from gpuledger.collect.sampling.watcher import Watcher
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.new_run import NewRun, make_run
+from gpuledger.model.run import Run, choose_directory, read_json, read_run, write_json
+from gpuledger.units import parse_duration_ns
+
+SHORTEST_NS = 200_000
+DEFAULT_INTERVAL = "5ms"
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What to watch: numbers of the cards (None takes all) and the time between two readings."""
+
+    gpus: tuple[int, ...] | None = None
+    interval_ns: int = 5_000_000
+
+
+def parse_interval_ns(text: str) -> int:
+    """Return the nanoseconds between two readings.
+
+    Raises:
+        UsageError: not a duration, or shorter than a reading can be.
+    """
+    interval_ns = parse_duration_ns(text)
+    if interval_ns < SHORTEST_NS:
+        raise UsageError(f"--interval {text}: shorter than a reading takes", hint="200us and more, such as 5ms")
+    return interval_ns
+
+
+def parse_gpus(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in a list such as ``0,1``; None for None.
+
+    Raises:
+        UsageError: something in it is not a number, or comes twice.
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise UsageError(f"--gpu {text}: not numbers of GPUs", hint="such as 0 or 0,1")
+    return tuple(int(word) for word in words)
+
+
+def watch_command(
+    command: Sequence[str],
+    directory: Path,
+    settings: WatchSettings,
+    say: Callable[[str], None],
+    *,
+    replace: bool = False,
+) -> int:
+    """Return the command's status, negative for the signal that ended it, after watching it into ``directory``.
+
+    Once the command has begun nothing of ours is raised: what cannot be kept is said.
+
+    Args:
+        command: The command.
+        directory: Where the run belongs.
+        settings: What to watch.
+        say: Takes a line for the user.
+        replace: Whether a run that is there is replaced, once the command has begun.
+
+    Raises:
+        NoDeviceError: no card can be read; the command was not started.
+        UsageError: the run cannot be written; the command was not started.
+        FileNotFoundError: there is no such command; nothing is left.
+        OSError: the command cannot be executed; nothing is left.
+    """
+    run, watcher = _begin(directory, command, settings, replace=replace)
+    window, started_ns = -1, 0
+
+    def started(pid: int) -> None:
+        nonlocal window, started_ns
+        window, started_ns = watcher.begin(), time.time_ns()
+        watcher.follow(pid)
+        try:
+            run.take_place()
+        except Exception as error:  # the command would end with this process
+            say(f"gpuledger: error: {directory}: could not be replaced: {words_of(error)}")
+
+    try:
+        status = run_child(command, os.environ, started)
+    except OSError:
+        watcher.stop()
+        run.discard()
+        raise
+    with _unhurried():
+        try:
+            _close(run, watcher, window, started_ns, status)
+        except Exception as error:
+            say(f"gpuledger: error: {directory}: the samples end early: {words_of(error)}")
+    return status
+
+
+def words_of(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, GpuLedgerError):
+        return error.message
+    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Let no signal end us while the run of a command that has ended is kept; then all is as it was."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def watch_until(
+    directory: Path,
+    settings: WatchSettings,
+    ended: Callable[[], bool],
+    pid: int | None = None,
+    *,
+    replace: bool = False,
+) -> None:
+    """Watch the cards into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
+
+    With ``replace`` a run that is there is replaced, once the cards are read.
+
+    Raises:
+        NoDeviceError: no card can be read.
+        OSError: the run cannot be written.
+    """
+    run, watcher = _begin(directory, (), settings, pid, replace=replace)
+    run.take_place()
+    window, started_ns = watcher.begin(), time.time_ns()
+    if pid is not None:
+        watcher.follow(pid)
+    try:
+        while not ended():
+            time.sleep(0.05)
+    finally:
+        _close(run, watcher, window, started_ns, 0)
+
+
+def _begin(
+    directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None, *, replace: bool
+) -> tuple[NewRun, Watcher]:
+    """Return a new run, and the sampler that writes into it; where that does not start, nothing is left.
+
+    Raises:
+        NoDeviceError: no card can be read.
+        UsageError: the run cannot be written.
+        GpuLedgerError: the sampler does not start.
+    """
+    kept = {"interval_ns": (settings.interval_ns, "flag"), "gpus": (settings.gpus, "flag")}
+    try:
+        run = make_run(directory, new_manifest(directory.name, command, kept), replace=replace)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another --out") from error
+    try:
+        return run, Watcher(run.directory, settings.gpus, settings.interval_ns, pid)
+    except OSError as error:
+        run.discard()
+        raise UsageError(f"{directory}: cannot be written: {error.strerror}", hint="give another --out") from error
+    except BaseException:
+        run.discard()
+        raise
+
+
+def _close(run: NewRun, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
+    """What was watched has just ended: end the sampler, and keep its times, its status and the tables."""
+    ended_ns = time.time_ns()
+    watcher.end(window)
+    watcher.stop()
+    end_run(run, status, watcher.notes)
+    place = run.directory / "manifest.json"
+    write_json(place, {**read_json(place), "started_ns": started_ns, "ended_ns": ended_ns})
+    rank = run.directory / "rank-0"
+    if (rank / "journal").is_dir():
+        post_rank(rank)
+
+
+class Watch:
+    """What the cards do while a ``with`` block runs; see :func:`watch`.
+
+    The figures are those of the first card, and are there when the block has ended.
+    """
+
+    def __init__(self, name: str, settings: WatchSettings, *, out: str | Path | None, force: bool) -> None:
+        self.name = name
+        self._settings = settings
+        self._out = None if out is None else str(out)
+        self._force = force
+        self._watcher: Watcher | None = None
+        self._run: NewRun | None = None
+        self._window, self._started_ns, self._pid = -1, 0, -1
+        self.path: Path | None = None
+        """Directory of the run, once the block has begun."""
+
+    def __repr__(self) -> str:
+        if self.path is None:
+            return f"<Watch {self.name!r}: not begun>"
+        return f"<Watch {self.name!r}: {'ended,' if self._watcher is None else 'watching into'} {self.path.name}>"
+
+    def __enter__(self) -> Watch:
+        """Begin to sample.
+
+        Raises:
+            NoDeviceError: no card can be read.
+            UsageError: the output exists or cannot be written, or the block has begun already.
+        """
+        if self._watcher is not None:
+            raise UsageError("watch: the block has begun already", hint="gpuledger.watch() anew for one inside it")
+        self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
+        self._pid = os.getpid()
+        self._run, self._watcher = _begin(self.path, sys.argv, self._settings, self._pid, replace=self._force)
+        self._run.take_place()
+        self._window, self._started_ns = self._watcher.begin(), time.time_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the sampling and keep the run; an exception of the block goes on as it is."""
+        assert self._watcher is not None
+        assert self._run is not None
+        if os.getpid() != self._pid:
+            return  # a forked child leaves the block as well; the watch is its parent's
+        watcher, self._watcher = self._watcher, None
+        try:
+            _close(self._run, watcher, self._window, self._started_ns, 0 if error is None else 1)
+        except (OSError, GpuLedgerError) as failure:
+            if error is None:
+                raise
+            error.add_note(f"gpuledger: {self._run.path.name} could not be written: {words_of(failure)}")
+
+    @contextmanager
+    def window(self, name: str) -> Iterator[None]:
+        """Measure a part of the block on its own, under a name; windows can lie inside each other.
+
+        Raises:
+            UsageError: the block has not begun, or has ended, or ``name`` is empty.
+        """
+        if self._watcher is None:
+            raise UsageError("watch: a window belongs inside the with block")
+        if not name:
+            raise UsageError("watch: a window needs a name", hint='watch.window("forward")')
+        watcher = self._watcher
+        number = watcher.begin(name)
+        try:
+            yield
+        finally:
+            watcher.end(number)
+
+    def run(self) -> Run:
+        """Return the finished run.
+
+        Raises:
+            UsageError: the block has not ended.
+        """
+        if self.path is None or self._watcher is not None:
+            raise UsageError("watch: the block has not ended")
+        return read_run(self.path)
+
+    def _repr_html_(self) -> str | None:
+        """Return the finished run as a notebook shows it; None until then."""
+        return None if self.path is None or self._watcher is not None else self.run()._repr_html_()
+
+    @property
+    def figures(self) -> Watched:
+        """Return all figures of the first card."""
+        found = watched(self.run())
+        if not found:
+            raise UsageError("watch: nothing was sampled")
+        return found[0]
+
+    @property
+    def energy_j(self) -> float | None:
+        """Return the energy of the block in joules; None where the card does not tell."""
+        return self.figures.energy_j
+
+    @property
+    def energy_uncertainty_j(self) -> float | None:
+        """Return what the energy can be off by, in joules."""
+        return self.figures.energy_uncertainty_j
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Return the highest bytes above the first reading."""
+        return self.figures.peak_bytes
+
+    @property
+    def windows(self) -> dict[str, float | None]:
+        """Return ``name -> joules`` of the named windows on the first card, summed over those of one name.
+
+        None is below the counter's resolution, or a card that does not tell; of several of one name, of any of them.
+        """
+        first = self.figures.device_idx
+        found: dict[str, float | None] = {}
+        for row in self.run().rank().table("windows").to_pylist():
+            if row["name"] and row["device_idx"] == first:
+                before_j, energy_j = found.get(row["name"], 0.0), row["energy_j"]
+                found[row["name"]] = None if before_j is None or energy_j is None else before_j + energy_j
+        return found
+
+
+def watch(
+    name: str = "watch",
+    *,
+    gpus: Sequence[int] | None = None,
+    interval: str = DEFAULT_INTERVAL,
+    out: str | Path | None = None,
+    force: bool = False,
+) -> Watch:
+    """Return a ``with`` block that watches the cards: bytes, watts and joules while it runs.
+
+    Args:
+        name: What the run is called.
+        gpus: Numbers of the cards; None takes all.
+        interval: Time between two readings, such as ``5ms``.
+        out: Directory of the run; without it ``name.ledger``, numbered.
+        force: Replace a run of that name.
+
+    Raises:
+        UsageError: ``interval`` cannot be kept.
+    """
+    settings = WatchSettings(None if gpus is None else tuple(gpus), parse_interval_ns(interval))
+    return Watch(name, settings, out=out, force=force)

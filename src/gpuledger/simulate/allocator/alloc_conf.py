@@ -1,0 +1,92 @@
+"""``PYTORCH_CUDA_ALLOC_CONF`` as settings of the simulated allocator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.errors import UsageError
+
+_NO_EFFECT = frozenset(
+    {
+        "garbage_collection_threshold",
+        "pinned_use_cuda_host_register",
+        "pinned_num_register_threads",
+        "release_lock_on_cudamalloc",
+        "max_non_split_rounding_mb",
+    }
+)
+"""Settings that change no reserved byte where no memory fraction is set."""
+
+
+def parse_alloc_conf(text: str) -> AllocatorSettings:
+    """Return the settings that ``expandable_segments:True,max_split_size_mb:64`` means.
+
+    Raises:
+        UsageError: a setting is not known, or its value cannot be read.
+    """
+    settings = AllocatorSettings()
+    for part in _parts(text):
+        name, colon, value = part.partition(":")
+        if not colon:
+            raise UsageError(f"--alloc-conf {part}: expected NAME:VALUE", hint="such as expandable_segments:True")
+        settings = _apply(settings, name.strip(), value.strip())
+    return settings
+
+
+def _parts(text: str) -> list[str]:
+    """Return the settings of a line; commas inside brackets do not part them."""
+    parts, depth = [""], 0
+    for letter in text.replace(" ", ""):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part]
+
+
+def _apply(settings: AllocatorSettings, name: str, value: str) -> AllocatorSettings:
+    if name == "expandable_segments":
+        if value not in ("True", "False"):
+            raise UsageError(f"--alloc-conf {name}:{value}: expected True or False")
+        return replace(settings, expandable=value == "True")
+    if name == "max_split_size_mb":
+        return replace(settings, max_split_bytes=_number(name, value, 21) << 20)
+    if name == "roundup_power2_divisions":
+        return replace(settings, power2_divisions=_divisions(name, value))
+    if name == "backend" and value != "native":
+        raise UsageError(f"--alloc-conf backend:{value}: only the native allocator is simulated")
+    if name in _NO_EFFECT or name == "backend":
+        return settings
+    raise UsageError(f"--alloc-conf {name}: no such setting", hint="such as expandable_segments or max_split_size_mb")
+
+
+def _divisions(name: str, value: str) -> tuple[tuple[int, int], ...]:
+    """Return ``(size class, divisions)``: one number for all, or ``[256:1,512:2,>:4]`` in MiB.
+
+    Source: torch's ``AcceleratorAllocatorConfig::parseRoundUpPower2Divisions``: the first class given holds for all
+    smaller ones, ``>`` for all after the last; one between two that were given is not divided.
+    """
+    classes = [1 << power for power in range(20, 36)]
+    if not value.startswith("["):
+        return tuple((size, _number(name, value, 1)) for size in classes)
+    numbers = [0] * len(classes)
+    last = -1
+    for pair in value.strip("[]").split(","):
+        size, _, text = pair.partition(":")
+        number = _number(name, text, 1)
+        if size == ">":
+            numbers[last + 1 :] = [number] * (len(classes) - last - 1)
+            continue
+        place = min(_number(name, size, 1).bit_length() - 1, len(classes) - 1)
+        if last < 0:
+            numbers[:place] = [number] * place
+        numbers[place], last = number, place
+    return tuple(zip(classes, numbers, strict=True))
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"--alloc-conf {name}:{text}: not a whole number from {least} on")
+    return int(text)

@@ -1,0 +1,276 @@
+"""PyTorch's caching allocator for CUDA, without a card: which segments and blocks a stream of requests leads to.
+
+Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11: rounding, small and large pool, best fit by size then address,
+splitting, merging, expandable segments, blocks other streams still use, release of cached segments when the card is
+full, garbage collection. Fed with a card's recorded requests and frees it gives the recorded segments.
+
+Not simulated: private pools (CUDA graphs), ``cudaMallocAsync``, several threads at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+from gpuledger.analyze.posting.replay import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
+from gpuledger.model.journal.journal import Action
+from gpuledger.simulate.allocator.expandable import ExpandableSegments, room_of
+from gpuledger.simulate.allocator.memory import ROUND_LARGE_BYTES, CardMemory, Listener, unheard
+from gpuledger.simulate.allocator.pools import (
+    LARGE_SEGMENT_BYTES,
+    MIB,
+    SMALL_SEGMENT_BYTES,
+    Block,
+    Limits,
+    OutOfMemoryError,
+    Pool,
+    merge_neighbours,
+)
+
+MIN_LARGE_BYTES = 10 * MIB
+
+
+class CachingAllocator:
+    """One card's allocator.
+
+    Args:
+        settings: Rounding, splitting, expandable segments.
+        limits: The card's memory and what limits its use.
+        listen: Told of everything that happens, in the allocator's own order.
+        place: Returns the address the driver gives a new segment of so many bytes.
+    """
+
+    def __init__(
+        self,
+        settings: AllocatorSettings | None = None,
+        limits: Limits | None = None,
+        listen: Listener = unheard,
+        place: Callable[[int], int] | None = None,
+    ) -> None:
+        self.settings = settings or AllocatorSettings()
+        self.memory = CardMemory(limits or Limits(), listen, place)
+        self.counters = self.memory.counters
+        self.live: dict[int, Block] = {}
+        self._pools = {True: Pool(small=True), False: Pool(small=False)}
+        self._awaiting: list[Block] = []
+        self._expandable = ExpandableSegments(self.memory)
+
+    # -- what a program asks for --------------------------------------------------------------------------------
+
+    def malloc(self, requested_bytes: int, stream: int = 0) -> int:
+        """Return the address of a new block.
+
+        Raises:
+            OutOfMemoryError: the card has no room for it.
+        """
+        self.finish_streams()
+        size = self.settings.round_up(requested_bytes)
+        pool = self._pools[size <= SMALL_BYTES]
+        block = self._find(pool, size, stream) or self._grow(pool, size, stream, requested_bytes)
+        rest = block.size - size
+        if rest and self._splits(pool, size, rest):
+            block = self._split(block, size)
+        block.allocated = True
+        block.requested_bytes = requested_bytes
+        self.live[block.address] = block
+        self._count_alloc(block)
+        self.memory.listen(Action.ALLOC, block.address, requested_bytes, stream)
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Give a block back; one that other streams use completes when they have finished."""
+        block = self.live.pop(address)
+        block.allocated = False
+        counters = self.counters
+        counters.allocated_bytes -= block.size
+        counters.requested_bytes -= block.requested_bytes
+        counters.free_count += 1
+        self.memory.listen(Action.FREE_REQUESTED, address, block.requested_bytes, block.stream)
+        if block.used_by:
+            self._awaiting.append(block)
+        else:
+            self._complete(block)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Note that another stream uses a block."""
+        block = self.live.get(address)
+        if block is not None and stream != block.stream:
+            block.used_by.add(stream)
+
+    def finish_streams(self) -> None:
+        """Complete the frees of blocks that other streams used: they have finished by now."""
+        waiting, self._awaiting = self._awaiting, []
+        for block in waiting:
+            block.used_by.clear()
+            self._complete(block)
+
+    def empty_cache(self) -> None:
+        """Give every segment without a block in use back to the driver."""
+        self.finish_streams()
+        for pool in (self._pools[False], self._pools[True]):
+            for block in pool.blocks():
+                if block.expandable:
+                    self._expandable.unmap(block)
+                elif block.is_whole:
+                    self._release(block)
+
+    def allocated_size(self, address: int) -> int:
+        """Return the bytes given for the block at ``address``."""
+        return self.live[address].size
+
+    def free_blocks(self) -> Iterator[Block]:
+        """Yield every free block that has memory behind it."""
+        for pool in self._pools.values():
+            yield from pool.free.values()
+
+    # -- finding ------------------------------------------------------------------------------------------------
+
+    def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """Return the best free block, taken out of its pool."""
+        pool.searches += 1
+        order = pool.order.get(stream)
+        if not order:
+            return None
+        place = bisect_left(order, (size, 0))
+        if place == len(order):
+            return None
+        block = pool.free[order[place][1]]
+        if block.expandable and self.settings.expandable:
+            while block.expandable and place + 1 < len(order):
+                following = pool.free[order[place + 1][1]]
+                if room_of(following) >= room_of(block):
+                    break
+                block, place = following, place + 1
+        if not self._may_take(size, block.size):
+            return None
+        pool.remove(block)
+        return block
+
+    def _may_take(self, size: int, block_bytes: int) -> bool:
+        """Return whether ``max_split_size`` lets a request have so large a block."""
+        limit = self.settings.max_split_bytes
+        if limit is None:
+            return True
+        if size < limit:
+            return block_bytes < limit
+        return block_bytes < size + self.memory.limits.max_non_split_rounding_bytes
+
+    def _splits(self, pool: Pool, size: int, rest: int) -> bool:
+        if pool.small or self.settings.expandable:
+            return rest >= MIN_BLOCK_BYTES
+        limit = self.settings.max_split_bytes
+        return rest > SMALL_BYTES and (limit is None or size < limit)
+
+    def _split(self, rest: Block, size: int) -> Block:
+        """Return the front of a block; the rest stays free."""
+        block = Block(rest.address, size, rest.stream, rest.pool, expandable=rest.expandable)
+        block.previous, block.next = rest.previous, rest
+        if rest.previous is not None:
+            rest.previous.next = block
+        rest.previous = block
+        rest.address += size
+        rest.size -= size
+        rest.pool.add(rest)
+        return block
+
+    # -- growing ------------------------------------------------------------------------------------------------
+
+    def _grow(self, pool: Pool, size: int, stream: int, requested_bytes: int) -> Block:
+        """Return a block in memory newly taken from the driver, giving cached segments back where it is full."""
+        self._collect_garbage()
+        block = self._new_block(pool, size, stream)
+        if block is None and self._release_available(size, stream):
+            block = self._new_block(pool, size, stream)
+        if block is None:
+            self.counters.retries += 1
+            self.empty_cache()
+            block = self._find(pool, size, stream) if self.settings.expandable else None
+            block = block or self._new_block(pool, size, stream)
+        if block is None:
+            counters = self.counters
+            raise OutOfMemoryError(requested_bytes, counters.reserved_bytes, counters.allocated_bytes)
+        return block
+
+    def _new_block(self, pool: Pool, size: int, stream: int) -> Block | None:
+        if self.settings.expandable:
+            return self._expandable.expand(pool, size, stream)
+        bytes_taken = _segment_bytes(size)
+        if not self.memory.has_room(bytes_taken):
+            return None
+        address = self.memory.place(bytes_taken)
+        self.counters.segment_count += 1
+        self.memory.take(Action.SEGMENT_ALLOC, address, bytes_taken, stream)
+        return Block(address, bytes_taken, stream, pool)
+
+    # -- giving back --------------------------------------------------------------------------------------------
+
+    def _complete(self, block: Block) -> None:
+        self.counters.active_bytes -= block.size
+        self.memory.listen(Action.FREE_COMPLETED, block.address, block.requested_bytes, block.stream)
+        merge_neighbours(block)
+        block.pool.add(block)
+
+    def _release(self, block: Block) -> None:
+        """Give a whole segment back to the driver."""
+        block.pool.remove(block)
+        self.counters.segment_count -= 1
+        self.memory.give_back(Action.SEGMENT_FREE, block.address, block.size, block.stream)
+
+    def _release_available(self, size: int, stream: int) -> bool:
+        """Give back as few oversized segments as make room for ``size``; only where ``max_split_size`` is set."""
+        limit = self.settings.max_split_bytes
+        if limit is None:
+            return False
+        wanted = max(size, limit)
+        pool = self._pools[size <= SMALL_BYTES]
+        order = pool.order.get(stream, [])
+        place = bisect_left(order, (wanted, 0))
+        if place < len(order):
+            self._release(pool.free[order[place][1]])
+            return True
+        released = 0
+        for block_bytes, address in reversed(list(order)):
+            if block_bytes < limit or released >= wanted:
+                break
+            released += block_bytes
+            self._release(pool.free[address])
+        return released >= wanted
+
+    def _collect_garbage(self) -> None:
+        """Give old cached segments back where the reserved bytes pass the threshold."""
+        allowed, threshold = self.memory.limits.allowed_bytes, self.memory.limits.garbage_collection_threshold
+        if self.memory.limits.fraction is None or allowed is None or not threshold:
+            return
+        target = self.counters.reserved_bytes - int(allowed * threshold)
+        pool = self._pools[False]
+        freed = True
+        while target > 0 and freed:
+            candidates = [block for block in pool.blocks() if block.is_whole and not block.expandable]
+            if not candidates:
+                return
+            mean_age = sum(pool.searches - block.age_base for block in candidates) / len(candidates)
+            freed = False
+            for block in candidates:
+                if pool.searches - block.age_base >= mean_age:
+                    target -= block.size
+                    freed = True
+                    self._release(block)
+
+    # -- counting -----------------------------------------------------------------------------------------------
+
+    def _count_alloc(self, block: Block) -> None:
+        counters = self.counters
+        counters.alloc_count += 1
+        counters.allocated_bytes += block.size
+        counters.requested_bytes += block.requested_bytes
+        counters.active_bytes += block.size
+        counters.peak_allocated_bytes = max(counters.peak_allocated_bytes, counters.allocated_bytes)
+
+
+def _segment_bytes(size: int) -> int:
+    """Return the bytes taken from the driver for a request of ``size``."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < MIN_LARGE_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES

@@ -1,0 +1,57 @@
+"""The card's memory as the simulated allocator sees it: what is left of it, where it goes, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuledger.model.journal.journal import Action
+from gpuledger.simulate.allocator.pools import MIB, Counters, Limits
+
+ROUND_LARGE_BYTES = 2 * MIB
+_FIRST_ADDRESS = 0x7F00_0000_0000
+
+Listener = Callable[[Action, int, int, int], None]
+"""Called with action, address, bytes (requested for blocks, whole for segments) and stream."""
+
+
+def unheard(_action: Action, _address: int, _bytes: int, _stream: int) -> None:
+    """Tell nobody."""
+
+
+class CardMemory:
+    """The driver's side of an allocator.
+
+    Args:
+        limits: The card's memory and what limits its use.
+        listen: Told of everything that happens, in the allocator's own order.
+        place: Returns the address the driver gives a new segment of so many bytes.
+    """
+
+    def __init__(self, limits: Limits, listen: Listener, place: Callable[[int], int] | None) -> None:
+        self.limits = limits
+        self.listen = listen
+        self.place = place or self._next_place
+        self.counters = Counters()
+        self._next_address = _FIRST_ADDRESS
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Return whether so many bytes more can be reserved."""
+        allowed = self.limits.allowed_bytes
+        return allowed is None or self.counters.reserved_bytes + more_bytes <= allowed
+
+    def take(self, action: Action, address: int, size: int, stream: int) -> None:
+        """Reserve the bytes of a segment, or of a mapped part of one."""
+        counters = self.counters
+        counters.reserved_bytes += size
+        counters.peak_reserved_bytes = max(counters.peak_reserved_bytes, counters.reserved_bytes)
+        self.listen(action, address, size, stream)
+
+    def give_back(self, action: Action, address: int, size: int, stream: int) -> None:
+        """Reserve them no longer."""
+        self.counters.reserved_bytes -= size
+        self.listen(action, address, size, stream)
+
+    def _next_place(self, size: int) -> int:
+        address = self._next_address
+        self._next_address += -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+        return address

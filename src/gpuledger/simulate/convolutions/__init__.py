@@ -1,0 +1,4 @@
+"""The workspaces of convolutions: measured ones, and a model of the others.
+
+Begin with ``convolutions``.
+"""

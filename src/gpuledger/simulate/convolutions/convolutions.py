@@ -1,0 +1,102 @@
+"""What convolutions hold while they run, in order: torch's copies into one format, cuDNN's workspaces, a bias's sum.
+
+Source: the allocator's history inside 51,221 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
+(bench/conv_workspaces.py): copies and sums equal to the byte. Workspaces: :mod:`.convolution_guess`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.simulate.convolutions.convolution_guess import Workspace, workspace_of
+from gpuledger.simulate.convolutions.convolution_rows import FIRST, LAST, OTHER, PLACE, Row, backward_row, forward_row
+from gpuledger.simulate.convolutions.convolution_terms import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, key_of
+from gpuledger.simulate.convolutions.sums import sum_bytes
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of blocks: to the end, and beside each result in turn. ``workspaces`` are cuDNN's among them.
+
+    ``between`` are taken before the second result and held to the end.
+    """
+
+    before: Sizes = ()
+    beside: tuple[Sizes, ...] = ()
+    between: Sizes = ()
+    key: Row = ()
+    workspaces: tuple[Workspace, ...] = ()
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _is_last(row: Row) -> bool:
+    """Return whether cuDNN is given channels last: as soon as data or weight have them."""
+    return LAST in (row[PLACE["data_format"]], row[PLACE["weight_format"]])
+
+
+def _is_depthwise(row: Row) -> bool:
+    """Return whether torch's own kernels for one channel a group may do it."""
+    return row[PLACE["groups"]] == row[PLACE["channels"]] > 1
+
+
+def _weight_copy(row: Row, weight: Any) -> Sizes:
+    """Return torch's copy of a weight in the other format."""
+    same = not _is_last(row) or row[PLACE["weight_format"]] == LAST
+    if same or _is_depthwise(row) or math.prod(weight.shape[2:]) == 1:
+        return ()
+    return (_bytes(weight),)
+
+
+def _other_copy(row: Row, name: str, tensor: Any) -> Sizes:
+    """Return torch's copy of data or a gradient that are not in the format cuDNN is given."""
+    wanted = LAST if _is_last(row) else FIRST
+    return () if row[PLACE[name]] == wanted else (_bytes(tensor),)
+
+
+def forward_held(args: Any) -> Held:
+    """Return what ``aten.convolution`` holds beside its result."""
+    row = forward_row(args)
+    if row is None:
+        return Held(beside=((),))
+    key = key_of(row)
+    found = workspace_of(key, DATA_GRADIENT if args[6] else FORWARD)
+    copied = _other_copy(row, "data_format", args[0])
+    return Held(copied, ((*_weight_copy(row, args[1]), found.size_bytes),), (), key, (found,))
+
+
+def backward_held(args: Any, multiprocessors: int) -> Held:
+    """Return what ``aten.convolution_backward`` holds beside the gradients of data, weight and bias."""
+    row = backward_row(args)
+    if row is None:
+        return Held(beside=((), (), ()))
+    gradient, data, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+    key = key_of(row)
+    of_data = workspace_of(key, FORWARD if transposed else DATA_GRADIENT)
+    of_weight = workspace_of(key, WEIGHT_GRADIENT)
+    again = _other_copy(row, "gradient_format", gradient)
+    twice = bool(again and mask[0] and not _is_last(row) and not transposed and not _is_depthwise(row))
+    before = _other_copy(row, "data_format", data) + (() if twice else again)
+    beside_data = (again if twice else ()) + _weight_copy(row, weight)
+    return Held(
+        before,
+        ((*beside_data, of_data.size_bytes), (of_weight.size_bytes,), _bias_bytes(gradient, row, multiprocessors)),
+        again if twice else (),
+        key,
+        (of_data, of_weight) if mask[0] else (of_weight,),
+    )
+
+
+def _bias_bytes(gradient: Any, row: Row, multiprocessors: int) -> Sizes:
+    """Return what the sum of a gradient over images and places holds."""
+    if not row[PLACE["bias"]]:
+        return ()
+    places = math.prod(gradient.shape[2:])
+    along_places = row[PLACE["gradient_format"]] in (FIRST, OTHER) and places > 1
+    return sum_bytes(gradient.shape[0] * places, gradient.shape[1], multiprocessors, along_inputs=along_places)

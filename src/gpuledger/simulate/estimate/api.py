@@ -1,0 +1,201 @@
+"""Estimates from Python and notebooks: a function that takes one training step, followed in this process."""
+
+from __future__ import annotations
+
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from gpuledger.collect.launch.run_manifest import new_manifest
+from gpuledger.errors import InputError, UsageError
+from gpuledger.model.run import write_json
+from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.fit import Search, Trial, find_largest
+from gpuledger.simulate.estimate.follow import describe_convolutions
+from gpuledger.simulate.estimate.run import DEFAULT_LEVEL, DEFAULT_STEPS, WHAT_TO_TELL, Estimate, Order, finish
+from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
+
+
+def estimate(
+    step: Callable[..., Any],
+    *inputs: Any,
+    gpu: str = "h200",
+    steps: int = DEFAULT_STEPS,
+    level: float = DEFAULT_LEVEL,
+    alloc_conf: str = "",
+    out: str | Path | None = None,
+) -> Estimate:
+    """Return what a training step would hold on a card that is not here.
+
+    Modules and optimizers that ``step`` refers to (its closure, the globals it names, the object it is bound to) and
+    ``inputs`` are put on the virtual card for as long as the steps are followed; nothing of theirs is changed.
+
+    Args:
+        step: Takes one training step when called with ``inputs``.
+        inputs: Tensors, or containers of tensors.
+        gpu: A card of ``gpuledger cards``.
+        steps: How often ``step`` is called.
+        level: Share of truths that lie below the upper end of the interval.
+        alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
+        out: Directory of the run; a temporary one without it.
+
+    Raises:
+        UsageError: no such card, or ``steps`` is not at least 1.
+        InputError: the step needs what is not modelled.
+    """
+    if steps < 1:
+        raise UsageError(f"estimate(steps={steps}): at least one step is needed")
+    card = find_card(gpu)
+    order = Order((getattr(step, "__name__", "step"),), card, steps, level, parse_alloc_conf(alloc_conf))
+    directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
+    directory.mkdir(parents=True)
+    write_json(directory / "manifest.json", new_manifest(directory.name, order.program, {}))
+    device = VirtualDevice(card, CachingAllocator(order.settings))
+    session = VirtualSession(device, steps, directory, ends_program=False)
+    said: dict[str, None] = {}
+    with in_place(device, lambda sentence: said.setdefault(sentence)) as mode:
+        session.start()
+        try:
+            with _on_card(mode, step, inputs) as moved:
+                for _ in range(steps):
+                    step(*moved)
+                    session.mark_step()
+        except NotModelledError as error:
+            raise InputError(f"{error}", hint=WHAT_TO_TELL) from error
+        finally:
+            session.finish("end of estimate")
+    return finish(order, directory, (*said, *describe_convolutions(device)))
+
+
+def find_batch(step: Callable[[int], Any], *, gpu: str = "h200", start: int = 1, **how: Any) -> Search:
+    """Return the largest batch that fits, None in ``largest`` where not even one does, and what was tried.
+
+    Args:
+        step: Takes one training step on as many samples as it is called with.
+        gpu: A card of ``gpuledger cards``.
+        start: Where to begin.
+        how: As in :func:`estimate`.
+
+    Raises:
+        UsageError: ``start`` is not at least 1.
+    """
+    if start < 1:
+        raise UsageError(f"find_batch(start={start}): at least one sample is needed")
+
+    def try_value(value: int) -> Trial:
+        found = estimate(step, value, gpu=gpu, **how)
+        return Trial(value, found.peak_process_bytes, found.fit.verdict)
+
+    return find_largest(try_value, start)
+
+
+@contextmanager
+def _on_card(mode: VirtualMode, step: Callable[..., Any], inputs: Any) -> Iterator[Any]:
+    """Put what a step uses on the card; everything is as before at the end."""
+    things = list(_reachable(step, inputs))
+    moved: dict[int, torch.Tensor] = {}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        known = moved.get(id(tensor))
+        if known is None:
+            with torch.no_grad(), mode.where.asking(True):
+                copied = torch.ops.aten._to_copy.default(tensor.detach())
+            known = nn.Parameter(copied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied
+            moved[id(tensor)] = known
+        return known
+
+    undo: list[Callable[[], None]] = []
+    for thing in things:
+        if isinstance(thing, nn.Module):
+            for module in thing.modules():
+                undo.append(_exchange(module._parameters, move))
+                undo.append(_exchange(module._buffers, move))
+    undo += [_exchange_groups(thing, move) for thing in things if isinstance(thing, Optimizer)]
+    try:
+        yield tree_map(lambda value: move(value) if isinstance(value, torch.Tensor) else value, inputs)
+    finally:
+        for action in reversed(undo):
+            action()
+
+
+def _exchange(tensors: dict[str, Any], move: Callable[[Any], Any]) -> Callable[[], None]:
+    before = dict(tensors)
+    tensors.update({name: move(tensor) for name, tensor in before.items() if tensor is not None})
+    return lambda: tensors.update(before)
+
+
+def _exchange_groups(optimizer: Optimizer, move: Callable[[Any], Any]) -> Callable[[], None]:
+    groups = [list(group["params"]) for group in optimizer.param_groups]
+    state = dict(optimizer.state)
+    for group in optimizer.param_groups:
+        group["params"] = [move(parameter) for parameter in group["params"]]
+    optimizer.state.clear()
+    for parameter, values in state.items():
+        kept = {name: move(value) if _is_large(value) else value for name, value in values.items()}
+        optimizer.state[move(parameter)] = kept
+
+    def undo() -> None:
+        for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+            group["params"] = parameters
+        optimizer.state.clear()
+        optimizer.state.update(state)
+
+    return undo
+
+
+def _is_large(value: Any) -> bool:
+    """Return whether a value of an optimizer's state goes where its parameter is: a count of steps does not."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def _reachable(step: Any, inputs: Any) -> Iterator[Any]:
+    """Yield the modules and optimizers that a function refers to, once each."""
+    waiting: list[Any] = [step, *inputs]
+    seen: set[int] = set()
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, (nn.Module, Optimizer)):
+            yield thing
+        waiting += _referred_to(thing)
+
+
+_FOLLOWED = (nn.Module, Optimizer, types.FunctionType, list, tuple, dict)
+
+
+def _referred_to(thing: Any) -> list[Any]:
+    if isinstance(thing, types.MethodType):
+        return [thing.__func__, thing.__self__, *vars(thing.__self__).values()]
+    if isinstance(thing, types.FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
+        named = [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
+        own = [
+            value for value in named if isinstance(value, (nn.Module, Optimizer, types.FunctionType, list, tuple, dict))
+        ]
+        return [*cells, *(thing.__defaults__ or ()), *own]
+    if isinstance(thing, dict):
+        return list(thing.values())
+    return list(thing) if isinstance(thing, (list, tuple)) else []
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - asking is the test
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""The largest value of a program's argument that fits a card."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpuledger.errors import UsageError
+from gpuledger.simulate.estimate.fit import Search, Trial, find_largest
+from gpuledger.simulate.estimate.run import Order, estimate_program
+from gpuledger.units import format_bytes
+
+
+def search_argument(order: Order, name: str, say: Callable[[str], None]) -> Search:
+    """Return the largest value of ``--NAME`` with which a program fits, trying each in a child process.
+
+    Raises:
+        UsageError: the program's arguments do not hold ``--NAME`` with a whole number from 1 on.
+        InputError: the program failed with a value that should fit.
+    """
+    place, start = find_argument(order.program, name)
+
+    def try_value(value: int) -> Trial:
+        program = set_argument(order.program, place, value)
+        with tempfile.TemporaryDirectory() as directory:
+            found = estimate_program(replace(order, program=program), Path(directory) / "trial.ledger")
+        say(f"gpuledger: --{name.lstrip('-')} {value}: {format_bytes(found.peak_process_bytes)}, {found.fit.verdict}")
+        return Trial(value, found.peak_process_bytes, found.fit.verdict)
+
+    return find_largest(try_value, start)
+
+
+def find_argument(program: tuple[str, ...], name: str) -> tuple[int, int]:
+    """Return where in a program's words the value of ``--NAME`` stands, and the value.
+
+    Raises:
+        UsageError: it is not there, or not a whole number from 1 on.
+    """
+    flag = name if name.startswith("-") else f"--{name}"
+    for place, word in enumerate(program):
+        if word == flag and place + 1 < len(program):
+            return place + 1, _whole(flag, program[place + 1])
+        if word.startswith(f"{flag}="):
+            return place, _whole(flag, word.partition("=")[2])
+    raise UsageError(
+        f"--find-batch {name}: the program is not given {flag}", hint=f"gpuledger estimate … train.py {flag} 8"
+    )
+
+
+def _whole(flag: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{flag} {text}: not a whole number from 1 on")
+    return int(text)
+
+
+def set_argument(program: tuple[str, ...], place: int, value: int) -> tuple[str, ...]:
+    """Return a program's words with another value at ``place``."""
+    word = program[place]
+    text = f"{word.partition('=')[0]}={value}" if word.startswith("-") else str(value)
+    return (*program[:place], text, *program[place + 1 :])

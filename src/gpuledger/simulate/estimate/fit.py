@@ -1,0 +1,221 @@
+"""Whether it fits: peaks, an interval around them, and every card of the catalogue."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.model.journal.journal import Action, Journal
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
+from gpuledger.simulate.catalogue import HANDLES, Card, catalogue
+from gpuledger.units import counted
+
+FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
+
+
+FOLLOWED, GUESSED = "followed", "guessed"
+"""Kinds of programs: all workspaces by rule, and those with cuDNN's layers, whose algorithms are guessed."""
+LEAST_EXCESS = 0.005
+"""The interval is no narrower than this: rules were written in the light of the figures it is made of."""
+_ROUNDING = 1e-9
+"""What 20 x 0.95 may be off by in binary."""
+_GUESSED = ("aten.convolution", "aten._cudnn_rnn")
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most a step held, in bytes: given to blocks, taken from the driver, and all of the process on the card."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    process_bytes: int
+    upper_bytes: int
+    kind: str = GUESSED
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One card's answer. ``retries`` is how often the allocator had to give cached segments back to get there."""
+
+    card: Card
+    verdict: str
+    process_bytes: int
+    upper_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """Return what is left of the card; negative where it is too small."""
+        return self.card.usable_bytes - self.process_bytes
+
+
+def kind_of(operators: Iterable[str]) -> str:
+    """Return the kind of a program that ran these operators."""
+    return GUESSED if any(name.startswith(_GUESSED) for name in operators) else FOLLOWED
+
+
+@cache
+def _kept_errors() -> dict[str, dict[str, float]]:
+    text = files("gpuledger.simulate.estimate").joinpath("errors.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def grid_errors(kind: str) -> dict[str, float]:
+    """Return truth over estimate of the process's bytes, by training (``MODEL-…``) of a kind in our own grid.
+
+    Source: ``bench/estimate_grid.py`` on an H200; kept in ``errors.toml``.
+    """
+    return dict(_kept_errors()[kind])
+
+
+def category_spread() -> dict[str, float]:
+    """Return by how much of the allocated peak a category was off in all but one of twenty trainings of the grid."""
+    return dict(_kept_errors()["by_category"])
+
+
+def upper_factor(level: float, kind: str = GUESSED) -> float:
+    """Return what an estimate is multiplied with, so that a kind's next truth is below it at ``level``."""
+    return excess_factor(grid_errors(kind), level)
+
+
+def excess_factor(errors: Mapping[str, float], level: float) -> float:
+    """Return the factor below which a model that is not among ``errors`` stays with probability ``level``.
+
+    A user's program is another model, and trainings of one model err alike: each counts once, by its worst training.
+    Where the next one might be any of them (they are exchangeable), it is below the ceil((n + 1) level)-th of n. At a
+    level that n models cannot tell, the tail goes on beyond the largest, as :func:`tail_excess` has it.
+
+    Args:
+        errors: Truth over estimate by training, ``MODEL-…``; at least one.
+        level: Between 0 and 1.
+    """
+    worst = sorted(worst_by_model(errors).values())
+    rank = math.ceil((len(worst) + 1) * level - _ROUNDING)
+    factor = worst[rank - 1] if rank <= len(worst) else max(worst[-1], 1.0 + tail_excess(worst, level))
+    return max(factor, 1.0 + LEAST_EXCESS)
+
+
+def worst_by_model(errors: Mapping[str, float]) -> dict[str, float]:
+    """Return model -> the largest truth over estimate among its trainings."""
+    worst: dict[str, float] = {}
+    for training, ratio in errors.items():
+        model = training.partition("-")[0]
+        worst[model] = max(ratio, worst.get(model, ratio))
+    return worst
+
+
+def tail_excess(ratios: Sequence[float], level: float) -> float:
+    """Return what the next of ``ratios`` is above 1 by with probability ``1 - level`` at most; 0 where none ever was.
+
+    With m of n above 1, the next is with probability (m + 1) / (n + 1) at most. Excesses are taken as exponential, the
+    usual law of what passes a threshold. Then the next over the sum of m is above x with probability (1 + x) ** -m,
+    which holds for any mean and allows for its being estimated from as few.
+    """
+    above = [ratio - 1.0 for ratio in ratios if ratio > 1.0]
+    if not above:
+        return 0.0
+    chance = (len(above) + 1) / (len(ratios) + 1)
+    return max(0.0, sum(above) * float((chance / (1.0 - level)) ** (1 / len(above)) - 1.0))
+
+
+def peaks_on(card: Card, allocated_bytes: int, reserved_bytes: int, level: float, kind: str = GUESSED) -> Peaks:
+    """Return the peaks of a step on a card, with the upper end of the interval that programs of a kind have."""
+    process_bytes = reserved_bytes + card.outside_bytes
+    upper_bytes = int(process_bytes * upper_factor(level, kind))
+    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind)
+
+
+class Requests:
+    """What a program asked the allocator for and gave back, in order; to be asked for again on another card."""
+
+    def __init__(self, journal: Journal, settings: AllocatorSettings) -> None:
+        events = journal.tables["events"]
+        wanted = np.isin(events["action"], (int(Action.ALLOC), int(Action.FREE_REQUESTED)))
+        columns = ("action", "address", "bytes", "stream")
+        self._rows = list(zip(*(events[name][wanted].tolist() for name in columns), strict=True))
+        self.settings = settings
+
+    def replay(
+        self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None
+    ) -> CachingAllocator | None:
+        """Return the allocator after all requests; None where the card was too small for one of them."""
+        allocator = CachingAllocator(settings or self.settings, Limits(capacity_bytes=capacity_bytes))
+        places: dict[int, int] = {}
+        try:
+            for action, address, size_bytes, stream in self._rows:
+                if action == Action.ALLOC:
+                    places[address] = allocator.malloc(size_bytes, stream)
+                elif address in places:
+                    allocator.free(places.pop(address))
+        except OutOfMemoryError:
+            return None
+        return allocator
+
+
+def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
+    """Return whether a card holds a program whose peaks and requests are known."""
+    own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level, peaks.kind)
+    if own.upper_bytes <= card.usable_bytes:
+        return Fit(card, FITS, own.process_bytes, own.upper_bytes)
+    room = card.usable_bytes - card.outside_bytes
+    survives = peaks.allocated_bytes <= room and requests.replay(capacity_bytes=room) is not None
+    return Fit(card, EDGE if survives else TOO_LARGE, own.process_bytes, own.upper_bytes)
+
+
+def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
+    """Return the answer of every card, the largest first, for a program with so many cuBLAS handles."""
+    cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
+    return tuple(fit_card(card, peaks, requests, level) for card in cards)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One value that was tried, what it held, and whether it fits."""
+
+    value: int
+    process_bytes: int | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """The largest value that fits, None where not even one does, and every value tried, in order of the value."""
+
+    largest: int | None
+    trials: tuple[Trial, ...]
+
+    def __repr__(self) -> str:
+        found = "nothing fits" if self.largest is None else f"{self.largest:,} fits"
+        return f"<Search: {found}, {counted(len(self.trials), 'value')} tried>"
+
+
+def find_largest(try_value: Callable[[int], Trial], start: int, most: int = 1 << 24) -> Search:
+    """Return the largest whole number from 1 on that fits, by doubling and then halving the gap.
+
+    Args:
+        try_value: Tells whether a value fits; a larger one must not fit where a smaller one does not.
+        start: Where to begin.
+        most: Not looked beyond.
+    """
+    tried: dict[int, Trial] = {}
+
+    def fits(value: int) -> bool:
+        if value not in tried:
+            tried[value] = try_value(value)
+        return tried[value].verdict == FITS
+
+    low, high = 0, max(start, 1)
+    while high <= most and fits(high):
+        low, high = high, high * 2
+    high = min(high, most + 1)
+    while high - low > max(1, low // 256):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return Search(low or None, tuple(tried[value] for value in sorted(tried)))

@@ -1,0 +1,78 @@
+"""Follows a program on a virtual card and says how it ended."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import catalogue
+from gpuledger.simulate.estimate.failures import describe_failure
+from gpuledger.simulate.estimate.session import StepsDone, VirtualSession
+from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError
+
+
+def describe_convolutions(device: VirtualDevice) -> list[str]:
+    """Return sentences on how many of the convolutions that were met have workspaces as measured."""
+    shapes = device.convolutions
+    if not shapes:
+        return []
+    borrowed = "" if device.card.name.endswith(MEASURED_ON) else f", all borrowed from it for the {device.card.name}"
+    said = [
+        f"Convolutions: {sum(shapes.values())} of {len(shapes)} shapes have cuDNN's workspaces as measured on an "
+        f"{MEASURED_ON}, the others by rule{borrowed}."
+    ]
+    if torch.backends.cudnn.benchmark:
+        said.append("torch.backends.cudnn.benchmark is on: what cuDNN holds while it tries algorithms is not modelled.")
+    return said
+
+
+MEASURED_ON = "H200"
+
+
+def follow(
+    order: dict[str, Any], program: Callable[[], None], at_first_bytes: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """Return how a program ended on the card an order names; its run is written to the order's directory.
+
+    Args:
+        order: The card, steps, settings of the allocator and the run's directory.
+        program: Runs it.
+        at_first_bytes: Called once, before the first bytes are put on the card.
+    """
+    let_torchvision_import()
+    device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))
+    device.at_first_bytes = at_first_bytes
+    session = VirtualSession(device, order["steps"], Path(order["run_directory"]))
+    said: dict[str, int] = {}
+
+    def say(sentence: str) -> None:
+        said[sentence] = said.get(sentence, 0) + 1
+
+    outcome: dict[str, Any] = {"ended": "exit"}
+    with in_place(device, say):
+        session.start()
+        try:
+            program()
+        except StepsDone:
+            outcome = {"ended": "steps"}
+        except SystemExit as error:
+            outcome = {"ended": "exit", "status": error.code if isinstance(error.code, int) else int(bool(error.code))}
+        except NotModelledError as error:
+            outcome = {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
+        except BaseException as error:
+            outcome = {"ended": "raised", **describe_failure(error), "traceback": traceback.format_exc()}
+        for sentence in describe_convolutions(device):
+            say(sentence)
+        for sentence in said:
+            session.journal.note(sentence)
+        steps = session.steps.seen
+        session.finish(outcome["ended"])
+    return {**outcome, "steps": steps, "allocations": device.counters.alloc_count, "notes": list(said)}

@@ -1,0 +1,198 @@
+"""From a command to an estimate: a child follows the program, what it wrote is posted, and the peaks are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
+from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.model.journal.journal import read_journal
+from gpuledger.model.new_run import made_run
+from gpuledger.model.run import Run, read_run
+from gpuledger.processes.parent_death import dying_with
+from gpuledger.simulate.catalogue import HANDLES, Card
+from gpuledger.simulate.estimate.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
+from gpuledger.units import format_bytes
+
+DEFAULT_STEPS = 3
+DEFAULT_LEVEL = 0.95
+WHAT_TO_TELL = "tell the shape of its result with gpuledger.fake_output (docs/estimate.md), or run on a card"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a program would hold on a card. ``run`` is a run like any other; ``notes`` say what was guessed."""
+
+    card: Card
+    peaks: Peaks
+    fit: Fit
+    others: tuple[Fit, ...]
+    steps: int
+    level: float
+    notes: tuple[str, ...]
+    run: Run
+
+    def __repr__(self) -> str:
+        sizes = [format_bytes(size) for size in (self.peak_process_bytes, self.upper_bytes, self.card.usable_bytes)]
+        return f"<Estimate: {self.fit.verdict} on {self.card.name}, {sizes[0]}, at most {sizes[1]}, of {sizes[2]}>"
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the upper end of the interval is within the card."""
+        return self.fit.verdict == "fits"
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Return the most bytes given to blocks."""
+        return self.peaks.allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Return the most bytes taken from the driver."""
+        return self.peaks.reserved_bytes
+
+    @property
+    def peak_process_bytes(self) -> int:
+        """Return the most bytes of the process on the card: reserved, context and libraries."""
+        return self.peaks.process_bytes
+
+    @property
+    def upper_bytes(self) -> int:
+        """Return the upper end of the interval around ``peak_process_bytes``."""
+        return self.peaks.upper_bytes
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be estimated: a program with its arguments, on which card, for how many steps."""
+
+    program: tuple[str, ...]
+    card: Card
+    steps: int = DEFAULT_STEPS
+    level: float = DEFAULT_LEVEL
+    settings: AllocatorSettings = field(default_factory=AllocatorSettings)
+
+
+def estimate_program(
+    order: Order, run_directory: Path, output: TextIO | None = None, *, replace: bool = False
+) -> Estimate:
+    """Return what a program would hold, after following its first steps in a child process.
+
+    Args:
+        order: The program and the card.
+        run_directory: Where the run is written. Nothing is left of it where there is no answer.
+        output: Where the program's own output goes; None drops it.
+        replace: Whether a run that is there is replaced, once there is an answer.
+
+    Raises:
+        FileExistsError: something is in ``run_directory``, and ``replace`` is not given.
+        InputError: the program raised, took no step, or needs what is not modelled.
+        UsageError: there is nothing to run.
+    """
+    _check_program(order.program)
+    manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
+    with made_run(run_directory, manifest, replace=replace) as made:
+        outcome = _follow(order, made.directory, output)
+        _refuse_failure(order, outcome)
+        found = finish(order, made.directory, tuple(outcome["notes"]))
+    return dataclasses.replace(found, run=read_run(run_directory))
+
+
+def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimate:
+    """Return the estimate that a followed program's journal leads to, its run posted and closed."""
+    rank_directory = run_directory / "rank-0"
+    post_rank(rank_directory)
+    close_manifest(run_directory, (f"Nothing ran: estimated for {order.card.name}.",))
+    journal = read_journal(rank_directory / "journal")
+    counters = journal.tables["counters"]
+    handles = int(journal.facts.get("cublas_handles", HANDLES))
+    card = order.card.with_handles(handles)
+    peaks = peaks_on(
+        card,
+        int(counters["peak_allocated_bytes"].max()),
+        int(counters["peak_reserved_bytes"].max()),
+        order.level,
+        kind_of(journal.facts.get("operators", ())),
+    )
+    requests = Requests(journal, order.settings)
+    steps = int(journal.facts.get("steps_seen", 0))
+    return Estimate(
+        card,
+        peaks,
+        fit_card(card, peaks, requests, order.level),
+        fit_catalogue(peaks, requests, order.level, handles),
+        steps,
+        order.level,
+        notes,
+        read_run(run_directory),
+    )
+
+
+def _check_program(program: Sequence[str]) -> None:
+    if program[0] != "-m" and not Path(program[0]).is_file():
+        raise UsageError(f"{program[0]}: no such script", hint="gpuledger estimate train.py, or -m MODULE")
+
+
+def _follow(order: Order, run_directory: Path, output: TextIO | None) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory) / "order.json"
+        given = {
+            "card": order.card.key,
+            "steps": order.steps,
+            "settings": asdict(order.settings),
+            "run_directory": str(run_directory.absolute()),
+        }
+        place.write_text(json.dumps(given), encoding="utf-8")
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "gpuledger.simulate.estimate.child", str(place), *order.program]
+        quiet = subprocess.DEVNULL if output is None else output
+        done = subprocess.run(
+            command, env=environment, stdout=quiet, stderr=quiet, check=False, preexec_fn=dying_with(os.getpid())
+        )
+        answer = place.with_name("outcome.json")
+        if not answer.is_file():
+            raise GpuLedgerError(f"{order.program[0]}: the process that followed it ended with {done.returncode}")
+        outcome: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+        return outcome
+
+
+def _first_line(message: str) -> str:
+    return message.splitlines()[0] if message else ""
+
+
+def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
+    """Raise what stood in the way of an answer."""
+    ended = outcome["ended"]
+    name = order.program[1] if order.program[0] == "-m" else order.program[0]
+    place = outcome.get("place") or name
+    if ended == "not modelled":
+        raise InputError(f"{place}: {outcome['message']}", hint=WHAT_TO_TELL)
+    if ended == "raised" and outcome.get("unmodelled"):
+        raise InputError(
+            f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
+            hint=WHAT_TO_TELL if "C++" in outcome["unmodelled"] else "estimate what one process does without it",
+        )
+    if ended == "raised":
+        raise InputError(
+            f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}",
+            hint="the program raised this on the virtual card; gpuledger -v estimate … shows where",
+        )
+    if outcome["steps"] and not outcome["allocations"]:
+        raise InputError(
+            f"{name}: put nothing on the card", hint="its model stays on the CPU: move it with .to('cuda')"
+        )
+    if not outcome["steps"]:
+        status = outcome.get("status")
+        how = f"ended with status {status}" if status else "ended"
+        raise InputError(f"{name}: {how} before a training step was seen", hint="a step is an optimizer's, or a call")

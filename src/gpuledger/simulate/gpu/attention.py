@@ -1,0 +1,148 @@
+"""Which attention a card takes, by dtype, shapes and mask, and the plain one written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from gpuledger.simulate.gpu.autocast import without_autocast
+from gpuledger.simulate.gpu.functions import VirtualFunctions, cast_for_autocast
+from gpuledger.simulate.gpu.patches import Patches
+
+aten = torch.ops.aten
+HALVES = (torch.float16, torch.bfloat16)
+_WIDEST_FLASH, _MASK_ALIGNMENT = 256, 8
+
+
+def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
+    """Put in the order in which a card tries its kernels: flash, memory-efficient, plain.
+
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Seen on an H200: T5's mask, whose last dimension is
+    not the dense one, ends in the plain kernel.
+    """
+    plain = F.scaled_dot_product_attention
+
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if not functions.on_card(query):
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        query, key, value = cast_for_autocast(query, key, value)
+        if attn_mask is not None and attn_mask.dtype != torch.bool:
+            attn_mask = cast_for_autocast(attn_mask)[0]
+        with without_autocast():
+            capability = functions.device.card.compute_capability
+            if _takes_flash(query, key, value, attn_mask, is_causal) and capability >= (8, 0):
+                return _flash(query, key, value, dropout_p, is_causal, scale)
+            if _takes_efficient(query, key, value, attn_mask) and not (
+                query.dtype == torch.bfloat16 and capability < (8, 0)
+            ):
+                return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+            return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+    patches.put(F, "scaled_dot_product_attention", attention)
+    patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
+
+
+def _has_dense_rows(*tensors: Any) -> bool:
+    return all(tensor.stride(-1) == 1 for tensor in tensors if tensor is not None)
+
+
+def _takes_flash(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> bool:
+    width = query.shape[-1]
+    return bool(
+        query.dim() == 4
+        and query.dtype in HALVES
+        and mask is None
+        and width == key.shape[-1] == value.shape[-1]
+        and width <= _WIDEST_FLASH
+        and not (causal and query.shape[-2] != key.shape[-2])
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and _has_dense_rows(query, key, value)
+    )
+
+
+def _takes_efficient(query: Any, key: Any, value: Any, mask: Any) -> bool:
+    alignment = 16 // query.element_size()
+    return bool(
+        query.dim() == 4
+        and query.dtype in (*HALVES, torch.float32)
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and query.shape[-1] == key.shape[-1]
+        and query.shape[-1] % alignment == value.shape[-1] % alignment == 0
+        and _has_dense_rows(query, key, value, mask)
+    )
+
+
+def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+    width = query.shape[-1]
+    if width % 8:
+        query, key, value = (F.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
+        scale = scale or width**-0.5
+    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    return out[..., :width] if width % 8 else out
+
+
+def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None) -> Any:
+    if mask is not None:
+        mask = _additive(mask, query.dtype).to(query.dtype)
+        rest = mask.shape[-1] % _MASK_ALIGNMENT
+        if rest:
+            mask = F.pad(mask, (0, _MASK_ALIGNMENT - rest))[..., : mask.shape[-1]]
+        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, trained, dropout_p, causal, scale=scale
+    )[0]
+
+
+def _additive(mask: Any, dtype: torch.dtype) -> Any:
+    """Return a mask of booleans as what is added to the scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, 0.0, torch.full((), -math.inf, dtype=dtype, device=mask.device))
+
+
+def _plain(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float,
+    causal: bool,
+    scale: float | None,
+    gqa: bool,
+) -> Any:
+    """Return attention with its scores in memory; halves are turned into floats.
+
+    Source: ``_scaled_dot_product_attention_math`` in aten/src/ATen/native/transformers/attention.cpp; block for block
+    what T5 allocated on an H200.
+    """
+    dtype = query.dtype
+    if dtype in HALVES:
+        query, key, value = query.float(), key.float(), value.float()
+    factor = math.sqrt(abs(scale) if scale else 1 / math.sqrt(query.shape[-1]))
+    query = query * factor
+    if causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if gqa and query.shape[-3] != key.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = torch.matmul(query, key.transpose(-2, -1) * factor)
+    if mask is not None:
+        scores = scores.add_(_additive(mask, query.dtype))
+    weights = torch._safe_softmax(scores, -1)
+    del scores
+    if dropout_p > 0.0:
+        weights = aten.native_dropout(weights, dropout_p, True)[0]
+    return torch.matmul(weights, value).to(dtype)

@@ -1,0 +1,303 @@
+"""CUDA's choices where torch's own code asks the tensor for its device, and would be told CPU."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+
+from gpuledger.simulate.gpu.attention import HALVES, patch_attention
+from gpuledger.simulate.gpu.functions import CUDA, VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.patches import Patches
+
+aten = torch.ops.aten
+_RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable[[str], None]) -> None:
+    """Put CUDA's choices in."""
+    _patch_dropout(patches, functions)
+    patch_attention(patches, functions)
+    _patch_recurrent(patches, functions)
+    _patch_softmax(patches, functions)
+    _patch_optimizers(patches)
+    _patch_parameters(patches, functions)
+    _patch_devices(patches, functions)
+    _patch_engine(patches, functions)
+    _patch_programs(patches, say)
+
+
+def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
+    """A card drops out with one fused kernel that keeps a mask of booleans."""
+    plain = F.dropout
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+        if not functions.on_card(input) or not training or p in (0.0, 1.0) or inplace:
+            return plain(input, p, training, inplace)
+        return aten.native_dropout(input, p, True)[0]
+
+    def short(input: Any, p: float, train: bool) -> Any:  # noqa: A002
+        return dropout(input, p, train)
+
+    patches.put(F, "dropout", dropout)
+    patches.put(torch, "dropout", short)
+
+
+def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
+    """All layers of an RNN run at once, in cuDNN; a single cell runs in a fused kernel."""
+    for name, mode in _RNN_MODES.items():
+        patches.put(torch._VF, name, _all_layers(functions, getattr(torch._C._VariableFunctions, name), mode))
+    for name, fused in (("lstm_cell", aten._thnn_fused_lstm_cell), ("gru_cell", aten._thnn_fused_gru_cell)):
+        patches.put(torch._VF, name, _one_cell(functions, getattr(torch._C._VariableFunctions, name), fused))
+    patches.put(torch._VF, "_pad_packed_sequence", _pad_packed(functions, torch._VF._pad_packed_sequence))
+    patches.put(nn.RNNBase, "flatten_parameters", lambda module: _flatten_weights(functions, module))
+
+
+def _all_layers(functions: VirtualFunctions, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
+    def recurrent(*args: Any) -> Any:
+        packed = isinstance(args[3], (list, tuple))
+        if not functions.on_card(args[0]):
+            return plain(*args)
+        if packed:
+            data, sizes, hidden, weights, biased, layers, dropout, train, both = args
+            batch_first = False
+        else:
+            data, hidden, weights, biased, layers, dropout, train, both, batch_first = args
+            sizes = []
+        h0, c0 = hidden if mode == 2 else (hidden, None)
+        weights = _recast(functions, weights)
+        data, h0 = cast_for_autocast(data, h0)
+        c0 = cast_for_autocast(c0)[0] if c0 is not None else None
+        made = aten._cudnn_rnn(
+            data, weights, 4 if biased else 2, None, h0, c0, mode, h0.shape[-1], 0, layers, batch_first,
+            dropout, train, both, sizes, None,
+        )  # fmt: skip
+        return made[:3] if mode == 2 else made[:2]
+
+    return recurrent
+
+
+class _Together(torch.autograd.Function):
+    """Weights in another type, in one storage."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Any) -> Any:
+        ctx.dtypes = [weight.dtype for weight in weights]
+        flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device=CUDA)
+        pieces = flat.split([weight.numel() for weight in weights])
+        return tuple(piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, *(
+            None if gradient is None else gradient.to(dtype)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+        )
+
+
+def _recast(functions: VirtualFunctions, weights: Any) -> list[Any]:
+    """Return an RNN's weights as autocast hands them to cuDNN: in one storage, as cuDNN wants them."""
+    if not torch.is_autocast_enabled("cuda"):
+        return list(weights)
+    dtype = torch.get_autocast_dtype("cuda")
+    if all(weight.dtype == dtype for weight in weights):
+        return list(weights)
+    return list(_Together.apply(dtype, *weights))  # type: ignore[no-untyped-call]
+
+
+def _one_cell(functions: VirtualFunctions, plain: Callable[..., Any], fused: Any) -> Callable[..., Any]:
+    def cell(data: Any, hidden: Any, *weights: Any) -> Any:
+        if not functions.on_card(data):
+            return plain(data, hidden, *weights)
+        pair = isinstance(hidden, (list, tuple))
+        before = hidden[0] if pair else hidden
+        of_data, of_before = F.linear(data, weights[0]), F.linear(before, weights[1])
+        biases = weights[2:4] if len(weights) > 2 else (None, None)
+        if pair:
+            return fused(of_data, of_before, cast_for_autocast(hidden[1])[0], *biases)[:2]
+        return fused(of_data, of_before, cast_for_autocast(before)[0], *biases)[0]
+
+    return cell
+
+
+def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return padding without C++, which writes lengths into a tensor it makes itself; here that has no bytes."""
+
+    def pad(data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int) -> Any:
+        if not functions.on_card(data):
+            return plain(data, batch_sizes, batch_first, padding, total)
+        sizes = batch_sizes.tolist()
+        padded = data.new_full((max(total, len(sizes)), sizes[0], *data.shape[1:]), padding)
+        row = start = 0
+        for size, group in itertools.groupby(sizes):
+            steps = len(list(group))
+            piece = data[row : row + steps * size].view(steps, size, *data.shape[1:])
+            padded[start : start + steps, :size] = piece
+            row, start = row + steps * size, start + steps
+        lengths = torch.tensor([sum(size > place for size in sizes) for place in range(sizes[0])])
+        return padded.transpose(0, 1) if batch_first else padded, lengths
+
+    return pad
+
+
+def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
+    """A card's softmax turns halves into floats in the same kernel."""
+    for name, operator in (("softmax", aten._softmax), ("log_softmax", aten._log_softmax)):
+        plain = getattr(torch, name)
+
+        def fused(input: Any, dim: Any = None, dtype: Any = None, *, plain: Any = plain, op: Any = operator) -> Any:  # noqa: A002
+            if dtype == torch.float32 and functions.on_card(input) and input.dtype in HALVES:
+                return op(input, dim, True)
+            return plain(input, dim, dtype=dtype)
+
+        patches.put(torch, name, fused)
+
+
+def _patch_optimizers(patches: Patches) -> None:
+    """Optimizers default to foreach on a card; torch's own test asks for plain tensors, which fake ones are not."""
+
+    def choose(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
+        return (False, False) if differentiable else (use_fused, not use_fused)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("torch.optim", "torch.nn.utils", "torch.utils._foreach_utils")) and module is not None:
+            if hasattr(module, "_default_to_fused_or_foreach"):
+                patches.put(module, "_default_to_fused_or_foreach", choose)
+            if hasattr(module, "_has_foreach_support"):
+                patches.put(module, "_has_foreach_support", lambda tensors, device: True)
+            if hasattr(module, "_device_has_foreach_support"):
+                patches.put(module, "_device_has_foreach_support", lambda device: True)
+
+    def always(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    patches.put(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", always)
+
+
+def _patch_parameters(patches: Patches, functions: VirtualFunctions) -> None:
+    """Parameters are fake from their first moment, so that moving a model keeps each parameter the object it is."""
+    plain_new = nn.Parameter.__new__
+    fake_mode = functions.mode.fake_mode
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if type(data) in (torch.Tensor, nn.Parameter) and data.device.type == "cpu":
+            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+                data = fake_mode.from_tensor(data.detach(), static_shapes=True)
+        return plain_new(cls, data, requires_grad)
+
+    def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in module.children() if recurse else ():
+            child._apply(fn)
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                _move_parameter(module, name, parameter, fn)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = fn(buffer)
+        return module
+
+    patches.put(nn.Parameter, "__new__", staticmethod(new))
+    patches.put(nn.Module, "_apply", apply)
+
+
+def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]) -> None:
+    """Move a parameter as torch does for plain tensors: the object stays, its data are exchanged."""
+    with torch.no_grad():
+        moved = fn(parameter)
+        moved_gradient = None if parameter.grad is None else fn(parameter.grad)
+    if isinstance(moved, FakeTensor) != isinstance(parameter, FakeTensor):
+        module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
+        return
+    if moved is not parameter:
+        parameter.data = moved
+    if moved_gradient is not None:
+        parameter.grad = moved_gradient
+
+
+def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
+    """A fake tensor tells the program that it is on the card, and torch's own code that it is not."""
+    plain = vars(FakeTensor)["device"].fget
+    disabled = torch._C._is_torch_function_all_disabled
+
+    def device_of(tensor: Any) -> torch.device:
+        if not disabled() and functions.device.holds(tensor):
+            return CUDA
+        return plain(tensor)  # type: ignore[no-any-return]
+
+    def set_default(device: Any) -> None:
+        told = None if device is None else as_device(device)
+        on_card = told is not None and told.type == "cuda"
+        functions.default_device = CUDA if on_card else None
+        plain_set(None if on_card else told)
+
+    plain_set, plain_get = torch.set_default_device, torch.get_default_device
+    patches.put(FakeTensor, "device", property(device_of))
+    patches.put(torch, "set_default_device", set_default)
+    patches.put(torch, "get_default_device", lambda: functions.default_device or plain_get())
+
+
+def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:
+    """While autograd works, the program's own code may run again (checkpoints, hooks), and needs the mode back."""
+    plain = torch.autograd.graph._engine_run_backward
+    device, where = functions.device, functions.where
+
+    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+        before = where.around, device.in_backward, device.in_engine
+        where.around = device.in_backward = device.in_engine = True
+        try:
+            with functions:
+                return plain(*args, **kwargs)
+        finally:
+            where.around, device.in_backward, device.in_engine = before
+
+    patches.put(torch.autograd.graph, "_engine_run_backward", _engine_run_backward)
+    patches.put(torch.autograd, "_engine_run_backward", _engine_run_backward)
+
+
+def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
+    """Give an RNN's weights one storage, as cuDNN wants them."""
+    weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
+    together = {weight.untyped_storage()._cdata for weight in weights}
+    if not weights or len(together) == 1 or not all(functions.on_card(weight) for weight in weights):
+        return
+    flat = torch.empty(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=CUDA)
+    start = 0
+    with torch.no_grad():
+        for weight in weights:
+            weight.data = flat[start : start + weight.numel()].view(weight.shape)
+            start += weight.numel()
+
+
+def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
+    """Nothing is saved or compiled, data are loaded in the process itself, and no distribution checks its values."""
+
+    def save(*_args: Any, **_kwargs: Any) -> None:
+        say("torch.save: the file was not written; nothing was computed.")
+
+    def compile_(model: Any = None, **_how: Any) -> Any:
+        say("torch.compile is not modelled: the program was followed uncompiled.")
+        return model if model is not None else lambda function: function
+
+    from torch.utils.data import DataLoader
+
+    plain_init = DataLoader.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = list(args)
+        if len(given) > 5:
+            given[5] = 0
+        kwargs |= {"num_workers": 0} if len(given) <= 5 else {}
+        for name in ("prefetch_factor", "multiprocessing_context", "persistent_workers", "pin_memory", "timeout"):
+            kwargs.pop(name, None)
+        plain_init(self, *given, **kwargs)
+
+    patches.put(torch, "save", save)
+    patches.put(torch.distributions.Distribution, "_validate_args", False)
+    patches.put(torch, "compile", compile_)
+    patches.put(DataLoader, "__init__", init)

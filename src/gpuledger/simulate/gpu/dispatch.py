@@ -1,0 +1,310 @@
+"""The dispatch mode under a virtual card: tensors on it are fake, everything else is computed as usual.
+
+A fake tensor keeps its shape and no bytes. It says to C++ that it is on the CPU, since a machine without a card has no
+device guard, no stream and no autograd queue for CUDA; where C++ would have chosen differently for a CUDA tensor,
+:mod:`.functions`, :mod:`.autocast` and :mod:`.kernels` put CUDA's choice in.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._compile
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.hints import told_operator
+from gpuledger.simulate.gpu.kernels import KERNELS
+from gpuledger.simulate.gpu.shortcuts import shortcut
+from gpuledger.simulate.gpu.workspaces import workspaces_of
+
+LARGE_CPU_BYTES = 256 << 20
+"""CPU tensors from this size on are fake as well: a model of many GiB is built in none."""
+
+PLACEHOLDER = 0.5
+"""What ``item()`` gives for a tensor that was never computed; integers give 1, booleans False."""
+
+_CPU = torch.device("cpu")
+_LAST_FIRST = frozenset({torch.ops.aten.native_dropout.default})
+"""Operators that make their last result first."""
+
+_BETWEEN = (
+    str(Path(__file__).parents[1]),
+    torch._compile.__file__,
+    str(Path(torch.__file__).with_name("_dynamo") / "eval_frame.py"),
+)
+"""Files whose frames stand between an operator and whoever called it."""
+
+_DEVICE = torch.ops.prim.device.default
+
+_UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, NotImplementedError)
+
+
+class NotModelledError(Exception):
+    """An operator cannot be followed without a card."""
+
+    def __init__(self, operator: str, why: str, module: str = "") -> None:
+        super().__init__(f"{operator}{f', called by {module},' if module else ':'} {why}")
+        self.operator = operator
+        self.why = why
+
+
+class Where:
+    """Where new tensors go: what the call under way asked for, and what they follow without a word."""
+
+    def __init__(self) -> None:
+        self.asked: bool | None = None
+        self.around = False
+
+    @contextmanager
+    def asking(self, on_card: bool | None) -> Iterator[None]:
+        """Put new storages on the card (True), off it (False), or where their arguments are (None)."""
+        before, self.asked = self.asked, on_card
+        try:
+            yield
+        finally:
+            self.asked = before
+
+
+class VirtualMode(TorchDispatchMode):
+    """Runs each operator: fake where the card is concerned, and tells the device of every new storage.
+
+    Args:
+        device: The card.
+        where: Set by the function mode that sees the user's calls first.
+        say: Keeps a sentence about what was guessed.
+    """
+
+    def __init__(self, device: VirtualDevice, where: Where, say: Callable[[str], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self.device = device
+        self.where = where
+        self.say = say
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled on a virtual card: that the compiler stays away need not be said at every operator."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
+            return args[0].fake_device  # two of three calls: each look at a tensor's device comes here
+        with torch._C.DisableTorchFunction():
+            return self._run(func, args, kwargs or {})
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        any_fake = any_card = any_tensor = False
+        holds = self.device.holds
+        for tensor in tensors_in((args, kwargs)):
+            any_tensor = True
+            if isinstance(tensor, FakeTensor):
+                any_fake = True
+                if holds(tensor):
+                    any_card = True
+                    break
+        asked = self.where.asked
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            asked, kwargs = True, {**kwargs, "device": _CPU}
+        on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
+        if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
+            return func(*args, **kwargs)
+        if not on_card:
+            return self.fake(func, args, kwargs)
+        kernel = KERNELS.get(func)
+        if kernel is not None:
+            result = kernel(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.run_on_card(func, args, kwargs)
+
+    def run_on_card(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the result of an operator on the card, its storages and workspaces accounted for."""
+        device = self.device
+        told = told_operator(func)
+        if told is not None:
+            return self.as_told(told, func, args, kwargs)
+        spaces = workspaces_of(func, args, kwargs, device)
+        if spaces is None:
+            result = self.fake(func, args, kwargs)
+            self.account(func, result)
+            return result
+        with device.borrow(spaces.before, spaces.label):
+            with device.borrow(spaces.first, spaces.label):
+                pass
+            result = self.fake(func, args, kwargs)
+            self.account(func, result)
+            for key, size_bytes in spaces.kept:
+                device.keep(key, size_bytes, spaces.label)
+            for sizes in (spaces.after, spaces.later):
+                with device.borrow(sizes, spaces.label):
+                    pass
+        return result
+
+    def as_told(self, told: Callable[..., Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what a user's function makes in the place of an operator or of a function."""
+        with torch._C.DisableTorchFunction(), self.fake_mode:
+            result = told(*args, **kwargs)
+        self.account(func, result)
+        return result
+
+    def account(self, func: Any, result: Any) -> None:
+        """Put every new storage of a result on the card."""
+        if isinstance(result, torch.Tensor):
+            self.device.adopt(result, func)
+            return
+        made = list(tensors_in(result))
+        for tensor in reversed(made) if func in _LAST_FIRST else made:
+            self.device.adopt(tensor, func)
+
+    def fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return an operator's result without computing it.
+
+        Raises:
+            NotModelledError: it cannot be had without a card.
+        """
+        result = shortcut(self.fake_mode, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        try:
+            with self.fake_mode:
+                return func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return self._guess(func, args, kwargs)
+        except _UNSUPPORTED as error:
+            why = f"has no fake kernel ({type(error).__name__})"
+            raise NotModelledError(str(func), why, self.device.module_now()) from error
+
+    def make(self, size: Any, like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a new fake tensor of a size."""
+        with self.fake_mode:
+            return torch.empty(size, dtype=dtype or like.dtype, device="cpu")
+
+    # -- what is not known ------------------------------------------------------------------------------------------
+
+    def _guess(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return a stand-in for a value or a size that only a computed tensor has."""
+        name = func.overloadpacket._qualified_op_name.partition("::")[2]
+        if name in ("_local_scalar_dense", "item"):
+            return self.placeholder(args[0])
+        if name == "equal":
+            self.say(f"{_caller()}: two tensors were compared; they count as equal.")
+            return True
+        sizes = _LARGEST.get(name)
+        if sizes is None:
+            why = "the size of its result depends on values, which are not computed"
+            raise NotModelledError(str(func), why, self.device.module_now())
+        self.say(f"{_caller()}: the size of {name}'s result depends on values; the largest possible one was taken.")
+        return sizes(self, args, kwargs)
+
+    def called_from_python(self) -> bool:
+        """Return whether the operator at work was called by Python code, not by the autograd engine itself."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+            frame = frame.f_back
+        return frame is None or frame.f_code.co_name != "_engine_run_backward"
+
+    def placeholder(self, tensor: torch.Tensor) -> Any:
+        """Return what ``item()`` gives for a tensor that was never computed."""
+        if tensor.dtype == torch.bool:
+            self.say(
+                f"{_caller()}: asks whether something holds, which is not computed; the branch for False was taken."
+            )
+            return False
+        self.say(f"{_caller()}: asks for a value, which is not computed; a stand-in was given.")
+        return PLACEHOLDER if tensor.is_floating_point() else 1
+
+
+def _nonzero(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    return mode.make((args[0].numel(), max(args[0].dim(), 1)), args[0], torch.int64)
+
+
+def _masked_select(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    return mode.make((math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape)),), args[0])
+
+
+def _unique(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    values = mode.make((args[0].numel(),), args[0])
+    others = [mode.make((args[0].numel(),), args[0], torch.int64) for _ in range(2)]
+    return (values, *others)
+
+
+def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
+    """A mask picks as many entries as it has, at most."""
+    places: list[Any] = []
+    for index in args[1]:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            places.append(index)
+        else:
+            places += [mode.make((index.numel(),), index, torch.int64) for _ in range(index.dim())]
+    return mode.fake(torch.ops.aten.index.Tensor, (args[0], places), kwargs)
+
+
+def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    """One loss a sequence, and the log probability of each place between and on the targets, for each time."""
+    scores, targets, lengths = args[0], args[1], args[3]
+    if isinstance(lengths, FakeTensor):
+        longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
+    else:
+        longest = max(lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)
+    batch = scores.shape[1]
+    return mode.make((batch,), scores), mode.make((batch, scores.shape[0], 2 * longest + 1), scores)
+
+
+_LARGEST: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
+    "nonzero": _nonzero,
+    "masked_select": _masked_select,
+    "_unique2": _unique,
+    "index": _index,
+    "_ctc_loss": _ctc_loss,
+}
+"""Operators whose result has as many entries as values say -> the largest it can be."""
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of arguments or results, in nested lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from tensors_in(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_in(inner)
+
+
+def _is_large(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a factory's result is so large that it should be fake on the CPU too."""
+    size = args[0] if args else kwargs.get("size")
+    if not isinstance(size, (list, tuple)) or not all(isinstance(n, int) for n in size):
+        return False
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    return math.prod(size) * dtype.itemsize >= LARGE_CPU_BYTES
+
+
+def _caller() -> str:
+    """Return file and line of the program's own code that is at work."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/torch/" not in file and "/gpuledger/" not in file and not file.startswith("<"):
+            return f"{file.rpartition('/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the program"

@@ -1,0 +1,256 @@
+"""``torch.cuda`` as a program on the virtual card sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.functions import CPU, CUDA
+from gpuledger.simulate.gpu.patches import Patches
+
+
+class VirtualStream:
+    """A stream of the virtual card: a number that keeps its allocations apart."""
+
+    _count = 0
+
+    def __init__(self, device: Any = None, priority: int = 0, *, number: int | None = None, **_how: Any) -> None:
+        if number is None:
+            VirtualStream._count += 1
+            number = VirtualStream._count
+        self.number = number
+        self.priority = priority
+        self.device = CUDA
+        self.cuda_stream = self.stream_id = number
+        self.device_index = 0
+        self._before: list[Any] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VirtualStream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def query(self) -> bool:
+        """Return that everything on it has finished."""
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return an event."""
+        return event or VirtualEvent()
+
+    def synchronize(self) -> None:
+        """Nothing runs, so nothing is waited for."""
+
+    def is_capturing(self) -> bool:
+        """Return that no CUDA graph is captured."""
+        return False
+
+    wait_event = wait_stream = lambda self, other: None
+
+
+class VirtualEvent:
+    """An event that has always happened."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        return
+
+    def query(self) -> bool:
+        """Return that it has happened."""
+        return True
+
+    def elapsed_time(self, _other: Any) -> float:
+        """Return one millisecond: nothing is timed."""
+        return 1.0
+
+    record = wait = synchronize = lambda self, stream=None: None
+
+
+class CudaFacade:
+    """Answers for ``torch.cuda`` from a virtual device."""
+
+    def __init__(self, device: VirtualDevice) -> None:
+        self.device = device
+        self._peak_offsets = [0, 0]
+
+    def install(self, patches: Patches) -> None:
+        """Put the answers in."""
+        for name, answer in self._answers().items():
+            if hasattr(torch.cuda, name):
+                patches.put(torch.cuda, name, answer)
+        for place in (torch.cuda.memory, torch.cuda.random):
+            for name, answer in self._answers().items():
+                if hasattr(place, name):
+                    patches.put(place, name, answer)
+        for name, answer in self._accelerator().items():
+            if hasattr(torch.accelerator, name):
+                patches.put(torch.accelerator, name, answer)
+        patches.put(torch, "get_device_module", lambda device=None: torch.cuda)
+        patches.put(torch, "Generator", _Generator)
+        patches.put(torch.backends.cuda, "is_built", lambda: True)
+        patches.put(torch.Tensor, "record_stream", self._record_stream)
+
+    @property
+    def _record_stream(self) -> Callable[[Any, Any], None]:
+        device = self.device
+
+        def record_stream(tensor: Any, stream: Any) -> None:
+            device.record_stream(tensor, getattr(stream, "number", 0))
+
+        return record_stream
+
+    def _answers(self) -> dict[str, Any]:
+        return {**self._presence(), **self._memory(), **self._seeds(), **self._streams()}
+
+    def _presence(self) -> dict[str, Any]:
+        card = self.device.card
+        properties = SimpleNamespace(
+            name=card.name,
+            major=card.compute_capability[0],
+            minor=card.compute_capability[1],
+            total_memory=card.total_bytes,
+            multi_processor_count=card.multiprocessors,
+            warp_size=32,
+            max_threads_per_multi_processor=2048,
+            is_integrated=False,
+            is_multi_gpu_board=False,
+            gcnArchName="",
+            L2_cache_size=50 << 20,
+            shared_memory_per_block_optin=232_448,
+        )
+        return {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "set_device": lambda device: None,
+            "init": lambda: None,
+            "_lazy_init": lambda: None,
+            "_lazy_call": lambda callback, **_how: callback(),
+            "synchronize": lambda device=None: self.device.allocator.finish_streams(),
+            "get_device_name": lambda device=None: card.name,
+            "get_device_capability": lambda device=None: card.compute_capability,
+            "get_device_properties": lambda device=None: properties,
+            "get_arch_list": lambda: ["sm_{}{}".format(*card.compute_capability)],
+            "is_bf16_supported": lambda *_args, **_kwargs: card.compute_capability >= (8, 0),
+            "is_current_stream_capturing": lambda: False,
+            "can_device_access_peer": lambda *_: False,
+            "utilization": lambda device=None: 0,
+            "device": lambda device=None: nullcontext(),
+            "device_of": lambda tensor: nullcontext(),
+            "ipc_collect": lambda: None,
+        }
+
+    def _memory(self) -> dict[str, Any]:
+        counters = self.device.counters
+        return {
+            "empty_cache": self.device.allocator.empty_cache,
+            "memory_allocated": lambda device=None: counters.allocated_bytes,
+            "max_memory_allocated": lambda device=None: max(self._peaks()[0], counters.allocated_bytes),
+            "memory_reserved": lambda device=None: counters.reserved_bytes,
+            "memory_cached": lambda device=None: counters.reserved_bytes,
+            "max_memory_reserved": lambda device=None: self._peaks()[1],
+            "max_memory_cached": lambda device=None: self._peaks()[1],
+            "reset_peak_memory_stats": lambda device=None: None,
+            "reset_max_memory_allocated": lambda device=None: None,
+            "reset_accumulated_memory_stats": lambda device=None: None,
+            "memory_stats": lambda device=None: self._statistics(),
+            "memory_stats_as_nested_dict": lambda device=None: {},
+            "memory_summary": lambda device=None, abbreviated=False: "virtual card",
+            "memory_snapshot": lambda *_args, **_kwargs: [],
+            "mem_get_info": lambda device=None: self._free_and_total(),
+            "set_per_process_memory_fraction": lambda fraction, device=None: None,
+            "get_allocator_backend": lambda: "native",
+            "_record_memory_history": lambda *_args, **_kwargs: None,
+        }
+
+    def _peaks(self) -> tuple[int, int]:
+        return self.device.counters.peak_allocated_bytes, self.device.counters.peak_reserved_bytes
+
+    def _statistics(self) -> dict[str, int]:
+        counters = self.device.counters
+        found = {"num_alloc_retries": counters.retries, "num_ooms": 0}
+        for name, now, peak in (
+            ("allocated_bytes", counters.allocated_bytes, counters.peak_allocated_bytes),
+            ("active_bytes", counters.active_bytes, counters.peak_allocated_bytes),
+            ("requested_bytes", counters.requested_bytes, counters.peak_allocated_bytes),
+            ("reserved_bytes", counters.reserved_bytes, counters.peak_reserved_bytes),
+            ("inactive_split_bytes", 0, 0),
+        ):
+            for pool in ("all", "large_pool", "small_pool"):
+                found |= {f"{name}.{pool}.current": now, f"{name}.{pool}.peak": peak}
+        return found
+
+    def _free_and_total(self) -> tuple[int, int]:
+        card = self.device.card
+        used = card.outside_bytes + self.device.counters.reserved_bytes
+        return max(card.usable_bytes - used, 0), card.total_bytes
+
+    def _seeds(self) -> dict[str, Any]:
+        def state(device: Any = None) -> Any:
+            return torch.get_rng_state()
+
+        def nothing(*_args: Any, **_kwargs: Any) -> None:
+            return
+
+        return {
+            "manual_seed": nothing,
+            "manual_seed_all": nothing,
+            "seed": nothing,
+            "seed_all": nothing,
+            "initial_seed": lambda: 0,
+            "get_rng_state": state,
+            "get_rng_state_all": lambda: [state()],
+            "set_rng_state": nothing,
+            "set_rng_state_all": nothing,
+        }
+
+    def _streams(self) -> dict[str, Any]:
+        device = self.device
+
+        @contextmanager
+        def on_stream(stream: Any) -> Any:
+            before, device.stream = device.stream, getattr(stream, "number", device.stream)
+            try:
+                yield
+            finally:
+                device.stream = before
+
+        def set_stream(stream: Any) -> None:
+            device.stream = stream.number
+
+        return {
+            "Stream": VirtualStream,
+            "ExternalStream": VirtualStream,
+            "Event": VirtualEvent,
+            "stream": on_stream,
+            "StreamContext": on_stream,
+            "set_stream": set_stream,
+            "current_stream": lambda device_=None: VirtualStream(number=device.stream),
+            "default_stream": lambda device_=None: VirtualStream(number=0),
+        }
+
+    def _accelerator(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_accelerator": lambda check_available=False: torch.device("cuda"),
+            "current_device_index": lambda: 0,
+            "current_device_idx": lambda: 0,
+            "set_device_index": lambda device: None,
+            "set_device_idx": lambda device: None,
+            "synchronize": lambda device=None: None,
+            "current_stream": lambda device=None: VirtualStream(number=self.device.stream),
+        }
+
+
+class _Generator(torch._C.Generator):
+    """A generator that is asked to be on a card; it draws nothing, so it is one of the CPU's."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return torch._C.Generator.__new__(torch._C.Generator, CPU)  # type: ignore[call-arg]  # torch's stub has none

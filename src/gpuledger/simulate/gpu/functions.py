@@ -1,0 +1,245 @@
+"""What the program's own calls mean where a tensor is on the virtual card: devices, and CUDA's choices of operator."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+
+from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, VirtualMode
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+_MOST_ZEROS_BYTES = 1 << 30
+Handler = Callable[["VirtualFunctions", Any, Any, dict[str, Any]], Any]
+
+
+class VirtualFunctions(TorchFunctionMode):
+    """Sees every call of torch's functions from Python, before C++ does."""
+
+    def __init__(self, mode: VirtualMode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.device = mode.device
+        self.where = mode.where
+        self.default_device: torch.device | None = None
+        """What ``torch.set_default_device`` was told, where that is the card."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.default_device is not None and kwargs.get("device") is None and func in _device_constructors():
+            kwargs = {**kwargs, "device": self.default_device}
+        handler = _HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        if kwargs and kwargs.get("device") is not None:
+            return self.with_device(func, args, kwargs)
+        if isinstance(func, (types.FunctionType, types.BuiltinFunctionType)):
+            before = self.where.around
+            self.where.around = before or self.any_on_card(args)
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.where.around = before
+        return func(*args, **kwargs)
+
+    def on_card(self, value: Any) -> bool:
+        """Return whether a value is a tensor on the card."""
+        return isinstance(value, FakeTensor) and self.device.holds(value)
+
+    def any_on_card(self, args: Any) -> bool:
+        """Return whether any argument is on the card."""
+        return any(self.on_card(value) for value in args)
+
+    def with_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what a function makes on the device it is told."""
+        device = as_device(kwargs["device"])
+        if device.type == "meta":
+            return func(*args, **kwargs)
+        with self.where.asking(device.type == "cuda"):
+            return func(*args, **{**kwargs, "device": CPU})
+
+    def move(self, tensor: torch.Tensor, to_card: bool, **how: Any) -> torch.Tensor:
+        """Return a copy of a tensor on the card or off it; differentiable."""
+        with self.where.asking(to_card):
+            moved: torch.Tensor = torch.ops.aten._to_copy.default(tensor, **how)
+        return moved
+
+
+def as_device(value: Any) -> torch.device:
+    """Return the device that ``"cuda:0"``, ``0`` or a device means."""
+    if isinstance(value, int):
+        return torch.device("cuda", value)
+    return value if isinstance(value, torch.device) else torch.device(value)
+
+
+def _device_of(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    return CUDA if mode.on_card(args[0]) else func(*args, **kwargs)
+
+
+def _is_cuda(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> bool:
+    return mode.on_card(args[0])
+
+
+def _is_cpu(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    return not mode.on_card(args[0]) and func(*args, **kwargs)
+
+
+def _get_device(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> int:
+    return 0 if mode.on_card(args[0]) else -1
+
+
+def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """``Tensor.to`` in all its forms: a device, a dtype, another tensor."""
+    tensor, rest, how = args[0], list(args[1:]), dict(kwargs)
+    device, dtype = how.pop("device", None), how.pop("dtype", None)
+    other = how.pop("other", None)
+    if rest and isinstance(rest[0], torch.Tensor):
+        other = rest.pop(0)
+    if other is not None:
+        device, dtype = (CUDA if mode.on_card(other) else CPU), other.dtype
+    for value in rest[:2]:
+        if isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (str, torch.device)) or (isinstance(value, int) and not isinstance(value, bool)):
+            device = value
+    here = mode.on_card(tensor)
+    device = as_device(device) if device is not None else CUDA if here else CPU
+    if device.type == "meta":
+        return func(*args, **kwargs)
+    there = device.type == "cuda"
+    dtype = dtype or tensor.dtype
+    layout = how.get("memory_format")
+    copy = how.get("copy") or any(value is True for value in rest[3:4])
+    same_layout = layout in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=layout)
+    if here == there and dtype == tensor.dtype and same_layout and not copy:
+        return tensor
+    if not there and not isinstance(tensor, FakeTensor):
+        return func(tensor, dtype=dtype, copy=copy, memory_format=layout or torch.preserve_format)
+    extra = {} if layout is None else {"memory_format": layout}
+    return mode.move(tensor, there, dtype=dtype, **extra)
+
+
+def _cuda(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    layout = kwargs.get("memory_format")
+    return _to(mode, torch.Tensor.to, (args[0], CUDA), {} if layout is None else {"memory_format": layout})
+
+
+def _cpu(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    return _to(mode, torch.Tensor.to, (args[0], CPU), {}) if mode.on_card(args[0]) else func(*args, **kwargs)
+
+
+def _same(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a real tensor of zeros in the shape of one that was never computed."""
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _values(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """``numpy()``, ``tolist()`` and the like: zeros for what was never computed."""
+    tensor = args[0]
+    if not isinstance(tensor, FakeTensor):
+        return func(*args, **kwargs)
+    mode.mode.placeholder(tensor)
+    with torch.utils._python_dispatch._disable_current_modes():
+        return func(_zeros(tensor.detach()), *args[1:], **kwargs)
+
+
+def _format(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> str:
+    tensor = args[0]
+    if not isinstance(tensor, FakeTensor):
+        return func(*args, **kwargs)  # type: ignore[no-any-return]
+    if tensor.dim() == 0 and len(args) > 1:
+        return format(PLACEHOLDER if tensor.is_floating_point() else 1, args[1])
+    where = ", device='cuda:0'" if mode.on_card(tensor) else ""
+    return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
+
+
+def _address(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    return mode.device.address(args[0]) if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+
+
+def _tensor(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """``torch.tensor`` and ``as_tensor``: made on the CPU as they are, then moved."""
+    device = kwargs.get("device")
+    data = args[0] if args else kwargs.get("data")
+    if device is None:
+        return data if func is torch.as_tensor and mode.on_card(data) else func(*args, **kwargs)
+    made = func(
+        *args,
+        **{**kwargs, "device": CPU, "requires_grad": False} if func is torch.tensor else {**kwargs, "device": CPU},
+    )
+    if as_device(device).type == "cuda" and not mode.on_card(made):
+        made = mode.move(made, True)
+    return made.requires_grad_() if kwargs.get("requires_grad") else made
+
+
+def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """``new_zeros`` and the like, without a device: where the tensor is."""
+    if kwargs.get("device") is not None:
+        return mode.with_device(func, args, kwargs)
+    with mode.where.asking(mode.on_card(args[0])):
+        return func(*args, **kwargs)
+
+
+def _linear(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """The bias is added in place to the product of a turned input; for a tensor subclass torch adds it apart."""
+    data, bias = args[0], args[2] if len(args) > 2 else kwargs.get("bias")
+    if bias is None or not mode.on_card(data) or data.dim() <= 2 or data.is_contiguous():
+        return func(*args, **kwargs)
+    data, weight, bias = cast_for_autocast(data, args[1], bias)
+    return torch.matmul(data, weight.t()).add_(bias)
+
+
+def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
+    """Return tensors as autocast hands them to a product."""
+    if not torch.is_autocast_enabled("cuda"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cuda")
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
+
+
+def _deepcopy(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor, memo = args
+    if not isinstance(tensor, FakeTensor):
+        return func(*args, **kwargs)
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch.no_grad():
+        copied = tensor.detach().clone()
+    made = torch.nn.Parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied
+    memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
+_T = torch.Tensor
+_HANDLERS: dict[Any, Handler] = {
+    _T.device.__get__: _device_of,
+    _T.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    _T.is_cpu.__get__: _is_cpu,  # type: ignore[attr-defined]
+    _T.get_device: _get_device,
+    _T.to: _to,
+    _T.cuda: _cuda,
+    _T.cpu: _cpu,
+    _T.pin_memory: _same,
+    _T.share_memory_: _same,
+    _T.numpy: _values,
+    _T.__array__: _values,
+    _T.__format__: _format,
+    _T.__repr__: _format,
+    _T.data_ptr: _address,
+    _T.new_tensor: _new,
+    _T.__deepcopy__: _deepcopy,
+    torch._C._nn.linear: _linear,
+    torch.tensor: _tensor,
+    torch.as_tensor: _tensor,
+}

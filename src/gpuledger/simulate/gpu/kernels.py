@@ -1,0 +1,79 @@
+"""Operators of CUDA that have no fake kernel, or one for the CPU only: what they make, written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpuledger.simulate.convolutions.convolutions import backward_held
+from gpuledger.simulate.gpu.recurrent import RECURRENT
+
+if TYPE_CHECKING:
+    from gpuledger.simulate.gpu.dispatch import VirtualMode
+
+aten = torch.ops.aten
+
+
+def _value(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    return mode.placeholder(args[0])
+
+
+def _unscale(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    return None
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's entries fill one range of memory, each place once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Autograd adds gradients in place where nobody else holds the first; for a tensor subclass it never does."""
+    first, second = args[0], args[1]
+    if not mode.device.in_engine or torch.is_grad_enabled() or kwargs or len(args) > 2:
+        return NotImplemented
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return NotImplemented
+    if first.shape != second.shape or first.dtype != second.dtype or first.requires_grad:
+        return NotImplemented
+    if not _is_dense(first) or mode.called_from_python():
+        return NotImplemented
+    with mode.fake_mode:
+        return first.detach()
+
+
+def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """The data's gradient first, then the weight's, then the bias's, each with what is held beside it."""
+    made = mode.fake(func, args, kwargs)
+    device = mode.device
+    held = backward_held(args, device.card.multiprocessors)
+    device.met(held)
+    with ExitStack() as taken:
+        taken.enter_context(device.borrow(held.before, func))
+        for place, (result, sizes) in enumerate(zip(made, held.beside, strict=True)):
+            if place == 1:
+                taken.enter_context(device.borrow(held.between, func))
+            if result is not None:
+                mode.account(func, result)
+                with device.borrow(sizes, func):
+                    pass
+    return made
+
+
+KERNELS: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
+    aten._local_scalar_dense.default: _value,
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+    **RECURRENT,
+    aten.add.Tensor: _add,
+    aten.convolution_backward.default: _convolution_backward,
+}
+"""Operator -> what stands in for it; ``NotImplemented`` leaves it to torch's own fake kernel."""

@@ -1,0 +1,199 @@
+"""What kernels hold beside their results while they work: one rule each, with the measurement it comes from.
+
+All seen in the allocator's history of an H200 with torch 2.11, CUDA 13.0 and cuDNN 9.19, in November 2026, where a
+rule says no other source. A rule that is exact says so; the others are upper bounds of what was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpuledger.simulate.convolutions.convolutions import forward_held
+from gpuledger.simulate.convolutions.sums import sum_bytes
+from gpuledger.simulate.gpu.device import VirtualDevice
+
+aten = torch.ops.aten
+MIB = 1 << 20
+CUBLASLT_BYTES = MIB
+"""cuBLASLt's workspace where it adds a bias in the same kernel; one for each of cuBLAS's. Exact on an H200."""
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Bytes an operator takes before its result is made and holds until it ends, and after its result is made.
+
+    ``first`` are given back before the result is made; ``later`` are taken when those of ``after`` have been given
+    back. ``kept`` are workspaces that a library takes once, under a key, and never gives back.
+    """
+
+    label: str
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    kept: tuple[tuple[object, int], ...] = ()
+
+
+Rule = Callable[[Any, Any, VirtualDevice], Spaces | None]
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+# -- matrix products ----------------------------------------------------------------------------------------------
+
+
+def cublas_bytes(device: VirtualDevice) -> int:
+    """Return the workspace of one cuBLAS handle and stream, which stays.
+
+    Source: torch's rule (aten/src/ATen/cuda/CublasHandlePool.cpp): 32 MiB from compute capability 9 on, else
+    8,519,680 bytes. Seen: one for forward and one for backward, whose thread has a handle of its own.
+    """
+    return 32 * MIB if device.card.compute_capability >= (9, 0) else 8_519_680
+
+
+def _product(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    key = ("cublas", device.stream, device.in_backward)
+    return Spaces("cuBLAS workspace", kept=((key, cublas_bytes(device)),))
+
+
+def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    """cuBLASLt, which adds the bias in the same kernel, has a workspace of 1 MiB beside cuBLAS's; it stays. Exact."""
+    plain = _product(args, kwargs, device)
+    if args[0].dim() != 1:
+        return plain
+    key = ("cublaslt", device.stream, device.in_backward)
+    return Spaces(plain.label, kept=(*plain.kept, (key, CUBLASLT_BYTES)))
+
+
+# -- sums ---------------------------------------------------------------------------------------------------------
+
+
+def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+    """A sum over leading dimensions (a bias's gradient) is split among blocks that meet in global memory."""
+    tensor, dims = args[0], args[1] if len(args) > 1 else None
+    if not dims or not tensor.is_contiguous() or tensor.dim() < 2:
+        return None
+    reduced = {dim % tensor.dim() for dim in dims}
+    if reduced != set(range(len(reduced))) or len(reduced) == tensor.dim():
+        return None
+    inputs = math.prod(tensor.shape[: len(reduced)])
+    outputs = math.prod(tensor.shape[len(reduced) :])
+    held = sum_bytes(inputs, outputs, device.card.multiprocessors, along_inputs=False)
+    return Spaces("sum over rows", (), held) if held else None
+
+
+# -- attention, embeddings ----------------------------------------------------------------------------------------
+
+
+def _flash_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    """A float gradient of the queries and one float a row. Exact for 8 x 12 x 512 x 64 in bfloat16."""
+    batch, heads, length, width = args[1].shape
+    rows = batch * heads * (-(-length // 128) * 128)
+    return Spaces("flash attention backward", (), (rows * 4 * (-(-width // 32) * 32 + 1) + 256,))
+
+
+def _safe_softmax(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    """Looks for rows that are masked whole: a boolean a score, one a row, and a zero. Exact for T5's attention."""
+    scores = args[0]
+    rows = scores.numel() // scores.shape[args[1]] if scores.numel() else 0
+    return Spaces("softmax", (), (scores.numel(), rows, scores.element_size()))
+
+
+_TILE, _WIDE_TILE, _TILE_HEADER_BYTES, _MOST_SPLIT_HEADS = 64, 128, 16, 200
+
+
+def _efficient_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+    """One float a row, and the query gradient's tiles in floats, each with a lock.
+
+    Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu and mem_eff_attention/kernel_backward.h. Equal
+    to the byte for five shapes of floats with heads 64 wide; halves and wider heads follow the source unseen.
+    """
+    gradient, query, key, out = args[0], args[1], args[2], args[5]
+    batch, heads, length, width = query.shape
+    half = query.element_size() == 2
+    rows_bytes = batch * heads * length * 4
+    tile = _WIDE_TILE if half and _TILE < width <= _WIDE_TILE else _TILE
+    tiles = -(-length // tile) * -(-width // tile)
+    floats = tiles * (_TILE_HEADER_BYTES // 4 + tile * tile)
+    if half and width > _WIDE_TILE:
+        splits = max(min(-(-key.shape[2] // tile), _MOST_SPLIT_HEADS // (batch * heads)), 1)
+        floats += 2 * splits * (-(-key.shape[2] // tile) * tile) * (-(-width // tile) * tile)
+    space_bytes = batch * heads * floats * 4
+    copied = () if gradient.transpose(1, 2).is_contiguous() else (_bytes(gradient),)
+    if half:
+        return Spaces("efficient attention backward", copied, (rows_bytes, space_bytes))
+    product_bytes = out.numel() * 4
+    return Spaces(
+        "efficient attention backward", copied, (product_bytes, rows_bytes, rows_bytes), (rows_bytes, space_bytes)
+    )
+
+
+_SMALL_EMBEDDING, _ROWS_A_PART, _FEW_ROWS = 3072, 10, 32
+_SORT_TILE, _SORT_TILE_BYTES, _SORT_FIXED_BYTES, _SCAN_BYTES = 4608, 1024, 16_895, 1279
+
+
+def _embedding_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+    """Sorts the indices, then adds parts of at most ten rows in a buffer of floats, and the parts of each row.
+
+    Source: aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu. Equal to the byte for 4,096 to 65,536 indices in
+    seven trainings; the sort's buffer was fitted to five of its sizes (keys and places twice, 1 KiB a tile). A table
+    of 2 and one of 32 rows had places where the larger ones had floats. Up to 3,072 indices need no sorting.
+    """
+    gradient, indices, weights = args[0], args[1], args[2]
+    count = indices.numel()
+    if count <= _SMALL_EMBEDDING:
+        return None
+    index_bytes = count * indices.element_size()
+    rows = min(count, weights)
+    parts = count // _ROWS_A_PART + rows
+    sort_bytes = 2 * index_bytes + _SORT_TILE_BYTES * -(-count // _SORT_TILE) + _SORT_FIXED_BYTES
+    sums_bytes = parts * (8 if weights <= _FEW_ROWS else gradient.shape[-1] * 4)
+    return Spaces(
+        "embedding backward",
+        before=(index_bytes, index_bytes),
+        first=(index_bytes, sort_bytes),
+        after=(index_bytes, 8, index_bytes, _SCAN_BYTES),
+        later=(index_bytes, 8, rows * 8, rows * 8, 8, parts * 8, sums_bytes),
+    )
+
+
+def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    """The gradient times the result. Source: aten/src/ATen/native/cuda/SoftMax.cu; exact for T5's attention."""
+    return Spaces("softmax backward", (), (_bytes(args[0]),))
+
+
+def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+    held = forward_held(args)
+    device.met(held)
+    return Spaces("convolution", held.before, held.beside[0])
+
+
+RULES: dict[Any, Rule] = {
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.baddbmm.default: _product,
+    aten.mv.default: _product,
+    aten.dot.default: _product,
+    aten.addmm.default: _product_with_bias,
+    aten.sum.dim_IntList: _sum,
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    aten._safe_softmax.default: _safe_softmax,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.convolution.default: _convolution,
+}
+"""Operator -> what it takes beside its result."""
+
+
+def workspaces_of(func: Any, args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+    """Return what ``func`` takes beside its result; None where no rule knows of anything."""
+    rule = RULES.get(func)
+    return None if rule is None else rule(args, kwargs, device)
