@@ -11,7 +11,7 @@ _WHOLE, _REAL, _TEXT, _FLAG = maybe(int), maybe(float), maybe(str), maybe(bool)
 _STEPS = maybe(ListOf(int, 2, 2))
 _CARD = Items((int, str))
 _MAX_CALLS = 4_000
-"""A recording keeps at most so many (``collect/inputs.py``)."""
+"""A recording keeps at most so many (``collect/attribution/inputs.py``)."""
 
 _DEVICE = Fields(
     {
