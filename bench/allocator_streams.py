@@ -1,6 +1,6 @@
 """Feeds the simulated allocator with every recorded stream of requests, and counts where it differs from the card.
 
-Needs no card: the streams are the journals of the grid, as a card recorded them (bench/results/h200/estimate_truth).
+Needs no card: the streams are the journals of the grid, as a card recorded them (tests/data/h200/estimate_truth).
 
 Usage: python bench/allocator_streams.py --out bench/results/h200/allocator_streams.json
 """
@@ -22,7 +22,7 @@ from gpuledger.model.journal.journal import Action, read_journal
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 
 HERE = Path(__file__).parent
-STREAMS = HERE / "results" / "h200" / "estimate_truth"
+STREAMS = HERE.parent / "tests" / "data" / "h200" / "estimate_truth"
 SEGMENTS = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}
 
 

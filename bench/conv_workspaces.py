@@ -11,7 +11,7 @@ What is never given back is a result. ``state`` is 0 for a case that ran, 1 for 
 
 Usage:
     python bench/conv_workspaces.py --share 0/4 --workers 4 --seconds 200 --out conv_workspaces_0.npz
-    python bench/conv_workspaces.py --join conv_workspaces_[0-3].npz --out bench/results/h200/conv_workspaces.npz
+    python bench/conv_workspaces.py --join conv_workspaces_[0-3].npz --out tests/data/h200/conv_workspaces.npz
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plant an error before every statement of gpuledger's that runs in a recorded program, one after the other.
 
 ``python bench/entrances.py`` writes ``bench/results/cpu/entrances.json``. The programs are those of
-``tests/planted_programs.py``; what is compared is in ``tests/planted_walk.py``, with the reasons for the places where
-an error reaches the program (``unguarded`` in the file). Takes about ten minutes on two cores.
+``tests/support/planted_programs.py``; what is compared is in ``tests/support/planted_walk.py``, with the reasons for
+the places where an error reaches the program (``unguarded`` in the file). Takes about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from environment import ROOT, describe_environment
 
-WALK = ROOT / "tests" / "planted_walk.py"
+WALK = ROOT / "tests" / "support" / "planted_walk.py"
 
 
 def main() -> int:

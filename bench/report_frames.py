@@ -94,7 +94,7 @@ def main() -> None:
     asked = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from synthetic_work import load_timed
 
     with tempfile.TemporaryDirectory() as temporary:

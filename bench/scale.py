@@ -150,7 +150,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         run = directory / "scale.ledger"
-        python(MAKE_RUN, ROOT / "tests", run, str(asked.blocks))
+        python(MAKE_RUN, ROOT / "tests" / "support", run, str(asked.blocks))
         results = {"blocks": asked.blocks, "repeats": asked.repeats, "environment": describe()}
         results |= measure_ours(run, directory, asked.repeats)
         results["torch_memory_viz"] = measure_torch(run, directory, asked.repeats)

@@ -138,7 +138,7 @@ def record_small(directory: Path) -> Path:
 
 def recordings_of_a_card(directory: Path) -> Iterator[tuple[str, Path]]:
     """Yield the recordings of the tests, each as a run."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from recordings.load import RECORDINGS as NAMES
     from recordings.load import post_recording
 

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 from environment import ROOT, describe_environment, write_results
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 from simulated_card import MS, START_NS, Clock, SimulatedCard, order
 
 from gpuledger.analyze.posting.posting import post_rank

@@ -1,15 +1,16 @@
-"""Paths every test may import from."""
+"""What every test begins with."""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
-from pathlib import Path
 
+import hypothesis
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+# A slow machine fails no test.
+hypothesis.settings.register_profile("gpuledger", deadline=None)
+hypothesis.settings.load_profile("gpuledger")
 
 # Two workers have two cores: threads that wait for each other in operators of a few numbers only burn them. Read when
 # torch and NumPy are loaded, here and in every program that a test starts.

@@ -100,7 +100,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         """Lay out what the pages speak of."""
-        shutil.copytree(ROOT / "tests" / "data", self.place, dirs_exist_ok=True)
+        shutil.copytree(ROOT / "tests" / "data", self.place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("h200"))
         shutil.copy(TRAIN, self.place / "train.py")
         tools = self.place / ".bin"
         tools.mkdir()

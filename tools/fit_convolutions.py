@@ -33,7 +33,7 @@ from gpuledger.simulate.convolutions.convolution_terms import (
 )
 
 ROOT = Path(__file__).parent.parent
-MEASURED = ROOT / "bench" / "results" / "h200" / "conv_workspaces.npz"
+MEASURED = ROOT / "tests" / "data" / "h200" / "conv_workspaces.npz"
 OUT = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
 TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT, SEED = 8, 3, 0.4, 0
 NEAR_ENOUGH = 0.003

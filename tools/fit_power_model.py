@@ -24,7 +24,7 @@ from gpuledger.simulate.catalogue import Card, find_card
 
 F64 = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parent.parent
-BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"
+BOOK = ROOT / "tests" / "data" / "h200" / "operator_book.parquet"
 CARD = "NVIDIA H200"
 TABLE = ROOT / "src" / "gpuledger" / "ops" / "predict" / "power_model.json"
 SOURCE = "fitted on operators of an NVIDIA H200"

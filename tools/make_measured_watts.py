@@ -14,9 +14,9 @@ from gpuledger.ops.database.contents import Contents, read_parquet
 from gpuledger.ops.predict.watts import groups_of, ratios_of, told_by_others, watts_of
 
 ROOT = Path(__file__).resolve().parent.parent
-BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"
+BOOK = ROOT / "tests" / "data" / "h200" / "operator_book.parquet"
 CARD = "NVIDIA H200"
-TABLE = ROOT / "src" / "gpuledger" / "operators" / "measured" / "nvidia_h200.json"
+TABLE = ROOT / "src" / "gpuledger" / "ops" / "predict" / "measured" / "nvidia_h200.json"
 SOURCE = "operators measured on such a card, shipped with gpuledger"
 
 

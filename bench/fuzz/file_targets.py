@@ -18,7 +18,7 @@ from mutations import damage_bytes, damage_parquet, damage_value, to_json
 from run_targets import ROOT, RUN, command, damage_manifest, run_seeds
 
 DATA = ROOT / "tests" / "data"
-BOOK = ROOT / "bench" / "results" / "h200" / "operator_book.parquet"
+BOOK = ROOT / "tests" / "data" / "h200" / "operator_book.parquet"
 CAMPAIGN = b"""gpu: h200
 defaults: &shared [1x3x8x8, 2x3x8x8]
 models:
@@ -127,7 +127,7 @@ def _files(folder: str) -> Callable[[], list[Tree]]:
 
 @functools.cache
 def _snapshots() -> list[Tree]:
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from snapshots import dumped, event, segment, snapshot, some_frames
 
     stacks = some_frames(3, 4)

@@ -116,7 +116,7 @@ def run_seeds() -> list[Tree]:
     """Return posted runs: one recorded with all passes, and one that was made with two ranks."""
     import sys
 
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from synthetic import make_run
 
     with tempfile.TemporaryDirectory() as directory:

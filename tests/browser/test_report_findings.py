@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from card_recordings import post_recording
 from opened import Opened
-from recordings.load import post_recording
 
 from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.model.run import write_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from imports import DATA
+from folders import DATA
 from opened import Opened
 from watched_runs import watch_run
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 
+import doc_blocks
 import pytest
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import doc_blocks  # noqa: E402
-from doc_blocks import Block, Desk, blocks_of, commands_of, fits, pages, shortened  # noqa: E402
+from doc_blocks import Block, Desk, blocks_of, commands_of, fits, pages, shortened
 
 ALL = [block for page in pages() for block in blocks_of(page)]
 ALWAYS_RECORDED = ("docs/quickstart.md",)

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 
-ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "docs" / "_build"
 PAGES = sorted([*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if BUILT not in page.parents)])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import DATA
 
-DATA = Path(__file__).parents[1] / "data"
 ON_DEMAND = ("torch", "numpy", "pyarrow", "duckdb", "rich", "click", "pynvml", "psutil")
 READING = ("pyarrow", "duckdb", "rich", "click", "gpuledger.analyze", "gpuledger.report", "gpuledger.cli")
 IMPORT_LIMIT_S = 0.1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from folders import ROOT
 
 
 def test_the_readme_shows_the_committed_results() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 
 sphinx = pytest.importorskip("sphinx.application", reason="the site needs Sphinx")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 from synthetic import make_run
 
 import gpuledger
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "gpuledger"
 CLEAN = ROOT / "build" / "clean" / "bin"
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
-
 from corpus_outcome import Zygote, run_fresh
 from corpus_programs import FRESH_ONLY, KINDS, Program, find_programs, fixed_third
 from run import run_program

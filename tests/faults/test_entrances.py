@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from folders import TESTS
 from planted_programs import PROGRAMS
 
 pytestmark = pytest.mark.torch
 
-WALK = Path(__file__).parents[1] / "planted_walk.py"
+WALK = TESTS / "support" / "planted_walk.py"
 PARTS = 6
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from folders import EXAMPLES
 
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
 ]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "conv_algorithms"
+EXAMPLE = EXAMPLES / "conv_algorithms"
 CHANNELS, SIDE, IMAGES = 64, 64, 4
 IMAGE_BYTES = CHANNELS * SIDE * SIDE * 4
 

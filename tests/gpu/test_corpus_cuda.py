@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -15,7 +16,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 900
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
+from card_recordings import RECORDED, post_recording
+from folders import DATA, RECORDINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,19 +18,16 @@ from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.simulate.estimate.what_if import rank_settings
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "recordings"))
-from load import HERE, RECORDINGS, post_recording
-
 MIB = 1 << 20
 CAPACITY_BYTES = 256 * MIB
 
 
 def journal_of(name: str, directory: Path) -> Journal:
-    (directory / "00000.npz").write_bytes((HERE / f"{name}.npz").read_bytes())
+    (directory / "00000.npz").write_bytes((RECORDINGS / f"{name}.npz").read_bytes())
     return read_journal(directory)
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_stream_gives_the_recorded_events(name: str, tmp_path: Path) -> None:
     """Requests and frees in, the card's own blocks and segments out: each event, its address and its bytes."""
     journal = journal_of(name, tmp_path)
@@ -58,7 +56,7 @@ def test_a_recorded_stream_gives_the_recorded_events(name: str, tmp_path: Path) 
     assert allocator.counters.peak_allocated_bytes == counters["peak_allocated_bytes"].max()
 
 
-TRUTH = Path(__file__).parents[2] / "bench" / "results" / "h200" / "estimate_truth"
+TRUTH = DATA / "h200" / "estimate_truth"
 """Journals of the grid of trainings; other allocator settings were recorded for four of them."""
 MOST_EVENTS = 4000
 
@@ -138,7 +136,7 @@ SETTINGS = st.sampled_from(
 
 
 @given(STEPS, SETTINGS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_books_balance_for_any_program(
     steps: list[tuple[str, int, int]], allocator_settings: AllocatorSettings
 ) -> None:

@@ -54,7 +54,7 @@ def instants(rank: Rank, rows: Rows) -> Iterator[tuple[Instant, int]]:
 
 
 @given(lives)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_peak_is_what_brute_force_finds(drawn: list[Life]) -> None:
     rows = block_rows(drawn)
     with written(rows) as rank:
@@ -69,7 +69,7 @@ def test_peak_is_what_brute_force_finds(drawn: list[Life]) -> None:
 
 
 @given(lives, st.sets(st.sampled_from(KEYS), min_size=1), st.none() | st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_accounts_sum_to_allocated_at_every_instant(drawn: list[Life], by: set[str], depth: int | None) -> None:
     rows = block_rows(drawn)
     with written(rows) as rank:
@@ -87,7 +87,7 @@ def test_accounts_sum_to_allocated_at_every_instant(drawn: list[Life], by: set[s
 
 
 @given(lives)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_each_account_holds_its_own_blocks(drawn: list[Life]) -> None:
     rows = block_rows(drawn)
     with written(rows) as rank:
@@ -109,7 +109,7 @@ def walk(node: ModuleNode) -> Iterator[ModuleNode]:
 
 
 @given(lives)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_node_of_the_tree_sums_and_the_root_is_allocated(drawn: list[Life]) -> None:
     rows = block_rows(drawn)
     with written(rows) as rank:
@@ -125,7 +125,7 @@ def test_every_node_of_the_tree_sums_and_the_root_is_allocated(drawn: list[Life]
 
 
 @given(lives, st.integers(8, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_column_of_the_timeline_is_exact(drawn: list[Life], points: int) -> None:
     rows = block_rows(drawn)
     with written(rows) as rank:
@@ -142,7 +142,7 @@ def test_every_column_of_the_timeline_is_exact(drawn: list[Life], points: int) -
 
 
 @given(lives, st.none() | st.integers(0, 1 << 50), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_balance_sums_to_used_and_to_allocated(drawn: list[Life], used: int | None, measured: bool) -> None:
     rows = block_rows(drawn)
     libraries = {"libraries": {"context_bytes": 600 << 20, "library_bytes": 1 << 20, "source": "here"}}
@@ -179,7 +179,7 @@ def add_readings(rank: Rank, devices: set[int], used: int) -> None:
 
 
 @given(lives)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_what_is_written_is_what_is_read(drawn: list[Life]) -> None:
     rows = block_rows(drawn)
     with written(rows) as rank:

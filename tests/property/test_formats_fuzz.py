@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folders import DATA
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from imports import DATA
 from reader_memory import measure
 from snapshots import dumped, event, segment, snapshot, some_frames
 
@@ -102,7 +102,7 @@ def libraries() -> None:
 
 
 @pytest.mark.parametrize("format_name", OURS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_damaged_files_raise_nothing_but_our_errors(format_name: str, data: Any) -> None:
     content = data.draw(damaged(format_name))
@@ -118,7 +118,7 @@ def test_damaged_files_raise_nothing_but_our_errors(format_name: str, data: Any)
         assert all(0 <= size < 1 << 45 for size in blocks["allocated_bytes"].to_pylist())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(content=st.binary(max_size=3_000))
 def test_bytes_of_any_kind_raise_nothing_but_our_errors(content: bytes) -> None:
     for format_name in OURS:
@@ -127,7 +127,7 @@ def test_bytes_of_any_kind_raise_nothing_but_our_errors(content: bytes) -> None:
             read(format_name, b"\x80\x04" + content)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(content=st.text(st.sampled_from('[mem] Allocate 12bytes GPU memory().,"\n{}:-in_arg'), max_size=400))
 def test_texts_of_the_formats_own_words_raise_nothing_but_our_errors(content: str) -> None:
     for format_name in OURS[1:]:

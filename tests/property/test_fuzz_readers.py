@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from folders import BENCH
 
-FUZZ = Path(__file__).parents[2] / "bench" / "fuzz"
+FUZZ = BENCH / "fuzz"
 INPUTS = {"torch-snapshot": 30, "pyproject": 60, "campaign": 40, "calibration": 60, "keywords-setme": 20}
 """Inputs of targets that are quick; others get :data:`FEW`."""
 FEW = 8

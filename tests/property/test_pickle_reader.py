@@ -41,7 +41,7 @@ def read(data: bytes) -> Any:
     return opened(*read_pickle(data, "file"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(value=plain, protocol=st.integers(2, 5))
 def test_plain_values_are_read_as_the_unpickler_reads_them(value: Any, protocol: int) -> None:
     assert read(pickle.dumps(value, protocol=protocol)) == value
@@ -50,7 +50,7 @@ def test_plain_values_are_read_as_the_unpickler_reads_them(value: Any, protocol:
 numbers = st.integers(0, 255) | st.integers(0, 65535) | st.integers(-(1 << 31), (1 << 63) - 1) | st.integers(0, 1 << 64)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from(("alloc", "free_requested", "oom")), numbers, numbers, st.text(max_size=3)),

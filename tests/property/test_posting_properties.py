@@ -147,7 +147,7 @@ class Program:
         return Rank(0, directory, post_rank(directory))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     before=st.lists(st.integers(1, 1 << 40), max_size=5),
     actions=st.lists(st.tuples(WHAT, st.integers(0, 1000)), max_size=120),

@@ -108,7 +108,7 @@ def drive(allocator: Allocator, seed: int, count: int) -> None:
             allocator.empty_cache()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), before=st.integers(0, 150), after=st.integers(1, 300))
 def test_every_live_block_has_its_true_size(seed: int, before: int, after: int) -> None:
     allocator = Allocator()

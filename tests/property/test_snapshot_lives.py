@@ -28,7 +28,7 @@ def read(allocator: Allocator, last_events: int = ALL, frames: bool = False) -> 
     return read_snapshot(dumped(shown), "file")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9), count=st.integers(1, 400), last=st.integers(1, 300), frames=st.booleans())
 @example(seed=386, count=344, last=20, frames=False)  # a block's uncut rest ends where a later allocation begins
 @example(seed=612617624, count=197, last=105, frames=False)
@@ -47,7 +47,7 @@ def test_lives_are_those_of_the_allocator(seed: int, count: int, last: int, fram
         assert held.sum() == sum(block.size for block in allocator.blocks)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**9), count=st.integers(20, 300), last=st.integers(2, 200))
 def test_a_cut_trace_gives_the_end_of_the_same_book(seed: int, count: int, last: int) -> None:
     allocator = Allocator()

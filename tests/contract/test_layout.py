@@ -1,0 +1,37 @@
+"""Tests lie where what they test lies, and read nothing that is not shipped with them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from folders import ROOT, TESTS
+
+PACKAGE = ROOT / "src" / "gpuledger"
+MODULES = sorted(
+    place
+    for place in TESTS.rglob("*.py")
+    if not {"programs", "cuda_programs", "data"} & set(place.relative_to(TESTS).parts) and place.name != "conftest.py"
+)
+
+
+def test_folders_of_unit_tests_are_those_of_the_package() -> None:
+    tested = {place.parent.relative_to(TESTS / "unit") for place in (TESTS / "unit").rglob("test_*.py")}
+    assert len(tested) > 25
+    assert [folder for folder in sorted(tested) if not (PACKAGE / folder / "__init__.py").exists()] == []
+
+
+def test_names_of_test_modules_and_of_what_they_share_are_unique() -> None:
+    assert [name for name, count in Counter(place.name for place in MODULES).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("words", ["bench/results", 'BENCH / "results"', "sys.path.insert(0, str(Path(__file__)"])
+def test_tests_read_no_results_of_benchmarks_and_extend_no_path_by_hand(words: str) -> None:
+    reading = {place.relative_to(TESTS).as_posix() for place in MODULES if words in place.read_text(encoding="utf-8")}
+    assert reading - {"contract/test_layout.py"} == set()
+
+
+def test_helpers_are_in_one_folder() -> None:
+    elsewhere = [place for place in MODULES if not re.match(r"test_", place.name) and place.parent.name != "support"]
+    assert {place.parent.name for place in elsewhere} == {"corpus"}

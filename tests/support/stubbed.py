@@ -1,0 +1,49 @@
+"""A scripted NVML, built from C and put in front of the driver's library: the real binding runs against it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from folders import TESTS
+from programs import SETTINGS_OF_OTHERS, Ended
+
+SOURCE = TESTS / "stub_nvml" / "nvml.c"
+GPULEDGER = (sys.executable, "-m", "gpuledger")
+
+
+@cache
+def library_directory() -> Path:
+    """Return a directory with the stub as ``libnvidia-ml.so.1``."""
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    assert compiler is not None, "these tests build a small C library: install a C compiler (apt-get install gcc)"
+    directory = Path(mkdtemp(prefix="stub-nvml-"))
+    target = directory / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-O1", "-Wall", "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
+    return directory
+
+
+def with_stub(directory: Path, **script: float) -> dict[str, str]:
+    """Return an environment in which NVML is the stub, scripted by ``script``."""
+    place = directory / "stub.txt"
+    place.write_text("".join(f"{key} {value}\n" for key, value in script.items()))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS_OF_OTHERS)}
+    return {**kept, "LD_LIBRARY_PATH": str(library_directory()), "STUB_NVML": str(place)}
+
+
+def watch(words: list[str], directory: Path, **script: float) -> Ended:
+    """Return how ``gpuledger watch`` with these words ended."""
+    done = subprocess.run(
+        [*GPULEDGER, "watch", *words],
+        cwd=directory,
+        env=with_stub(directory, **script),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,202 @@
+"""Findings: a saving is what a replay without those bytes gives, each can be shown, each rule fires on its cause."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from card_recordings import RECORDED, post_recording
+from click.testing import CliRunner
+from synthetic import HOSTILE, make_run
+
+import gpuledger
+from gpuledger.analyze.memory.families import find_families
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
+from gpuledger.cli.main import main
+from gpuledger.model.run import Rank, read_json, read_run, write_json, write_table
+
+
+def named(rank: Rank, start: str) -> Finding | None:
+    return next((finding for finding in find_findings(rank) if finding.title.startswith(start)), None)
+
+
+def replay(rank: Rank, category: str, fraction: float) -> float:
+    """Return the peak without a fraction of one category's bytes, by going through the events one by one."""
+    changes: dict[int, float] = {}
+    for row in rank.table("blocks").to_pylist():
+        size = row["allocated_bytes"] * (1 - fraction if row["category"] == category else 1)
+        changes[row["alloc_index"]] = changes.get(row["alloc_index"], 0) + size
+        if row["free_requested_index"] is not None:
+            changes[row["free_requested_index"]] = changes.get(row["free_requested_index"], 0) - size
+    return float(np.cumsum([changes[index] for index in sorted(changes)]).max())
+
+
+def test_the_saving_is_what_a_replay_without_those_bytes_gives(tmp_path: Path) -> None:
+    rank = post_recording("lstm", tmp_path)
+    found = named(rank, "Optimizer state is 30 % of the peak")
+    assert found
+    assert found.saving_bytes == pytest.approx(replay(rank, "x", 0) - replay(rank, "optimizer_state", 0.75), abs=1)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_findings_of_a_card_are_few_ordered_and_below_the_peak(name: str, tmp_path: Path) -> None:
+    rank = post_recording(name, tmp_path)
+    found = find_findings(rank)
+    peak = replay(rank, "x", 0)
+    reserved = max(rank.table("counters").column("peak_reserved_bytes").to_pylist())
+    assert 1 <= len(found) <= MOST
+    sizes = [finding.saving_bytes for finding in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(0 < size < max(peak, reserved) for size in sizes)
+    assert len({finding.title for finding in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_command_runs_and_is_about_the_run(name: str, tmp_path: Path) -> None:
+    rank = post_recording(name, tmp_path)
+    run = rank.directory.parent
+    write_json(run / "manifest.json", {"schema_version": 1})
+    for finding in find_findings(rank):
+        words = [str(run) if word == "RUN" else word for word in finding.command]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        assert len(result.stdout.splitlines()) > 3
+
+
+def test_the_layers_of_a_recorded_gpt2_are_one_family(tmp_path: Path) -> None:
+    rank = post_recording("gpt2", tmp_path)
+    family = find_families(rank)[0]
+    assert (family.name, family.class_name, family.count, family.depth) == ("transformer.h.* (12)", "GPT2Block", 12, 3)
+    found = named(rank, "Activations of transformer.h.* (12)")
+    assert found
+    assert found.command == ("show", "RUN", "--by", "module", "--depth", "3")
+
+
+def test_without_a_card_nothing_is_said_of_reserved_bytes(tmp_path: Path) -> None:
+    rank = read_run(make_run(tmp_path / "a.ledger", cuda=False, blocks=300)).rank()
+    assert not [finding for finding in find_findings(rank) if "reserve" in finding.title]
+
+
+def test_advice_knows_what_is_on_already(tmp_path: Path) -> None:
+    rank = post_recording("lstm", tmp_path)
+    place = rank.directory / "manifest.json"
+    advice = {}
+    for on in (False, True):
+        write_json(place, read_json(place) | {"allocator_settings": {"expandable_segments": on}})
+        found = named(Rank(0, rank.directory, read_json(place)), "28 % of what torch reserves")
+        assert found
+        advice[on] = found.advice
+    assert "expandable_segments:True" in advice[False]
+    assert "on already" in advice[True]
+
+
+def test_a_run_without_modules_names_none(tmp_path: Path) -> None:
+    rank = post_recording("gan", tmp_path)
+    assert named(rank, "Discriminator.7 alone holds")
+    table = rank.table("blocks")
+    place = table.schema.get_field_index("module_id")
+    bare = table.set_column(place, table.schema.field(place), pa.nulls(table.num_rows, pa.int32()))
+    write_table(rank.directory, bare, "blocks")
+    assert not [
+        finding for finding in find_findings(Rank(0, rank.directory, rank.manifest)) if "alone" in finding.title
+    ]
+
+
+def test_another_process_on_the_card_is_named(tmp_path: Path) -> None:
+    rank = read_run(make_run(tmp_path / "a.ledger", blocks=1500)).rank()
+    assert not named(rank, "Other processes")
+    place = rank.directory / "manifest.json"
+    write_json(place, read_json(place) | {"pid": 99})
+    found = named(Rank(0, rank.directory, read_json(place)), "Other processes hold")
+    assert found
+    assert found.command[0] == "balance"
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+def test_the_payload_holds_them_with_the_runs_own_name(hostile: bool, tmp_path: Path) -> None:
+    from gpuledger.report.html.data import gather
+    from gpuledger.report.html.payload import build_payload
+
+    run = read_run(make_run(tmp_path / "a b.ledger", blocks=400, hostile_names=hostile))
+    found = build_payload(gather(run, run.ranks))["views"][0]["findings"]
+    assert found
+    assert json.dumps(found, allow_nan=False)
+    assert {finding["command"].split(" ", 2)[0] for finding in found} == {"gpuledger"}
+    assert all("'a b.ledger'" in finding["command"] for finding in found)
+    assert HOSTILE
+
+
+torch = pytest.importorskip("torch")
+
+
+def record_training(tmp_path: Path, step: Any) -> Rank:
+    """Return the recording of three steps of ``step(model, optimizer)`` on CPU tensors."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            step(model, optimizer)
+    return recording.run().rank()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("late", [True, False])
+def test_gradients_that_stay_through_the_forward_are_found(late: bool, tmp_path: Path) -> None:
+    def step(model: Any, optimizer: Any) -> None:
+        if not late:
+            optimizer.zero_grad()
+        loss = model(torch.randn(128, 128)).square().mean()
+        if late:
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    found = named(record_training(tmp_path, step), "Gradients of the step before")
+    assert (found is not None) is late
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("leaks", [True, False])
+def test_what_every_step_leaves_behind_is_found(leaks: bool, tmp_path: Path) -> None:
+    losses = []
+
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        hidden = model(torch.randn(400, 128))
+        losses.append(hidden if leaks else hidden.sum().item())
+        hidden.sum().backward()
+        optimizer.step()
+
+    rank = record_training(tmp_path, step)
+    found = named(rank, "Every step leaves")
+    assert (found is not None) is leaks
+    assert find_peak(rank).label == "peak"
+
+
+@pytest.mark.torch
+def test_an_inference_is_not_told_of_a_backward(tmp_path: Path) -> None:
+    class Cached(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(64, 64)
+            self.kept: list[torch.Tensor] = []
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            self.kept.append(data + 1)
+            return self.inner(data)
+
+    model = torch.nn.Sequential(*(Cached() for _ in range(6)))
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, torch.no_grad():
+        for _ in range(3):
+            model(torch.randn(4096, 64))
+    found = find_findings(recording.run().rank())
+    (layers,) = [one for one in found if one.title.startswith("Activations of")]
+    assert layers.evidence.endswith("though no backward was recorded")
+    assert "use_cache=False" in layers.advice
+    assert not [one for one in found if "accumulated" in one.advice or "checkpointing" in one.advice]

@@ -1,0 +1,145 @@
+"""Logs of times per layer: the two old ones to the digit, what is not whole in them, and their two pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folders import DATA
+from hypothesis import given
+from hypothesis import strategies as st
+from imports import make
+
+from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
+from gpuledger.errors import GpuLedgerError, InputError
+from gpuledger.formats.readers import find_format, read_files
+from gpuledger.report.plots.time_plot import draw_batches, draw_layers
+
+LOGS = DATA / "time_log"
+TOTALS_MS = {
+    "logVGG.txt": {
+        "CUDNN": "47.4 68.8 105.5 180.4",
+        "IM2COL": "99.0 160.9 271.6 464.1",
+        "DIRECT": "2827 5333 10402 20569",
+        "FFT": "8534 12017 19093 33380",
+        "WINOGRAD": "7463 13426 26147 50382",
+    },
+    "logALEX.txt": {
+        "CUDNN": "6.76 6.56 8.50 12.4",
+        "IM2COL": "8.90 12.4 17.0 26.9",
+        "DIRECT": "95.9 183 348 675",
+        "FFT": "818 896 1622 3032",
+    },
+}
+"""Sums over the layers of the type TOTAL, the mean of three repetitions, at batch 1, 2, 4 and 8."""
+
+
+@pytest.mark.parametrize("name", TOTALS_MS)
+def test_the_old_logs_to_the_digit(tmp_path: Path, name: str) -> None:
+    log = read_time_log(make("time-log", tmp_path, LOGS / name))
+    assert log.batches == (1, 2, 4, 8)
+    assert set(log.algorithms) == set(TOTALS_MS[name])
+    total = log.total_s[:, :, log.types.index("TOTAL")] * 1e3
+    for algorithm, sums_ms in TOTALS_MS[name].items():
+        found = total[log.algorithms.index(algorithm)]
+        for value, text in zip(found, sums_ms.split(), strict=True):
+            assert f"{value:.{len(text.partition('.')[2])}f}" == text
+
+
+def test_the_first_repetition_of_a_layer_keeps_its_digits(tmp_path: Path) -> None:
+    run = make("time-log", tmp_path, LOGS / "logVGG.txt")
+    row = run.rank(0).table("spans").to_pylist()[0]
+    assert row["end_ns"] - row["start_ns"] == 29_925_500
+    assert (row["step"], row["module_id"]) == (1, 0)
+
+
+def test_parts_of_a_total_are_kept_apart(tmp_path: Path) -> None:
+    log = read_time_log(make("time-log", tmp_path, LOGS / "logVGG.txt"))
+    at = {name: log.total_s[log.algorithms.index(name), 0] * 1e3 for name in log.algorithms}
+    conv, overhead = log.types.index("CONV"), log.types.index("OVERHEAD")
+    assert at["IM2COL"][conv] == pytest.approx(9.25, abs=0.005)
+    assert at["FFT"][overhead] == pytest.approx(3063, abs=0.5)
+    assert at["CUDNN"][conv] == 0
+
+
+def read(place: Path, text: str) -> tuple[int, tuple[str, ...]]:
+    path = place / "log.txt"
+    path.write_text(text)
+    run = read_files("time-log", (path,), "log", {})
+    return sum(len(rank.tables["spans"]) for rank in run.ranks), run.unread
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("FFT, 1, TOTAL, 1.0, 2.", "cut off"),
+        ("FFT, 1, TOTAL, 1.0\n", "1 layers, where the lines before have 2"),
+        ("FFT, one, TOTAL, 1.0, 2.0\n", "batch 'one'"),
+        ("FFT, 0, TOTAL, 1.0, 2.0\n", "batch '0'"),
+        ("FFT, 1, TOTAL, 1.0, nan\n", "no number"),
+        ("FFT, 1, TOTAL, 1.0, -2\n", "negative"),
+        ("FFT, 1, TOTAL, 1.0, 1e300\n", "negative or no number"),
+        ("Segmentation fault\n", "not ALGO, BATCH, TIME_TYPE"),
+        ("FFT, 1, TOTAL, 1.0, 2,5x\n", "could not convert"),
+    ],
+)
+def test_a_line_that_is_not_whole_is_named_and_the_rest_kept(tmp_path: Path, bad: str, reason: str) -> None:
+    spans, unread = read(tmp_path, "DIRECT, 1, TOTAL, 1.5, 2.5\n" + bad)
+    assert spans == 2
+    (line,) = unread
+    assert "line 2" in line
+    assert reason in line
+
+
+@pytest.mark.parametrize("text", ["", "\n", "hello\n"])
+def test_a_file_without_times_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError):
+        read(tmp_path, text)
+
+
+def test_content_tells_the_format(tmp_path: Path) -> None:
+    assert find_format(LOGS / "logVGG.txt") == find_format(LOGS) == "time-log"
+    other = tmp_path / "x.csv"
+    other.write_text("embedding, 12.5\n")
+    assert find_format(other) != "time-log"
+
+
+def test_a_run_of_another_kind_holds_no_times(tmp_path: Path) -> None:
+    run = make("nvidia-smi", tmp_path, DATA / "nvidia_smi" / "memory_cudnn.txt")
+    assert not is_time_log(run)
+    with pytest.raises(GpuLedgerError, match="holds no times"):
+        read_time_log(run)
+
+
+def test_pictures_say_what_the_log_says(tmp_path: Path) -> None:
+    log = read_time_log(make("time-log", tmp_path, LOGS / "logVGG.txt"))
+    layers, batches = draw_layers(log), draw_batches(log)
+    assert [len(figure.axes) for figure in (layers, batches)] == [6, 3]
+    drawn = layers.axes[0].get_lines()
+    assert len(drawn) == len(log.algorithms)
+    assert np.asarray(drawn[0].get_ydata()) == pytest.approx(log.layer_s[0, 0, 0] * 1e3)
+    words = [text.get_text() for axis in batches.axes for text in axis.texts]
+    assert {"105.5", "50,382", "9.25"} <= set(words)
+    told = " ".join(text.get_text() for text in batches.texts)
+    assert "not drawn: CUDNN CONV, CUDNN OVERHEAD" in told
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("AB"), st.sampled_from([1, 8]), st.lists(st.floats(0, 1e5), min_size=3, max_size=3)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_repetitions_become_their_mean(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int, list[float]]]
+) -> None:
+    place = tmp_path_factory.mktemp("log")
+    path = place / "log.txt"
+    path.write_text("".join(f"{name}, {batch}, TOTAL, {', '.join(map(str, ms))}\n" for name, batch, ms in rows))
+    log = read_time_log(make("time-log", place, path))
+    for name, batch in {(name, batch) for name, batch, _ in rows}:
+        mean = np.mean([ms for one, size, ms in rows if (one, size) == (name, batch)], axis=0)
+        found = log.layer_s[log.algorithms.index(name), log.batches.index(batch), 0] * 1e3
+        assert found == pytest.approx(mean, abs=2e-6)

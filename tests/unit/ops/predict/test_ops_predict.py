@@ -1,0 +1,312 @@
+"""Predictions: they learn a known law, hold outside its range, keep duplicates together, and need no pickle."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.analyze.operator_work.formulas import FAMILIES, work_of
+from gpuledger.errors import EmptyRunError, InputError
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.records import Record
+from gpuledger.ops.predict.features import NAMES, Features, shape_family
+from gpuledger.ops.predict.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
+from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
+from gpuledger.ops.predict.process import Scales, _unlikeliness, learn_process
+from gpuledger.ops.predict.roof import Roof
+from gpuledger.ops.predict.trees import DRAWN, learn, learn_levels
+
+ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
+
+
+def tensor(*shape):
+    stride = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+    return {"shape": list(shape), "dtype": "float32", "stride": stride}
+
+
+def product(m, k, n):
+    return OperatorKey("aten.mm.default", (tensor(m, k), tensor(k, n)))
+
+
+def law_ns(key):
+    """The time of a card that reaches 70 % of its roof, less where tiles are not full."""
+    work = work_of(key)
+    assert work.gemm is not None
+    filled = work.gemm.m * work.gemm.n / (math.ceil(work.gemm.m / 128) * math.ceil(work.gemm.n / 128) * 128 * 128)
+    return ROOF.time_ns(key, work) / 0.7 / filled
+
+
+@pytest.fixture(scope="module")
+def examples():
+    random = np.random.default_rng(0)
+    keys = [product(*(int(2 ** random.uniform(5, 11)) for _ in range(3))) for _ in range(160)]
+    return [Example(key, False, law_ns(key), 350.0, shape_family(key)) for key in keys]
+
+
+@pytest.fixture(scope="module")
+def model(examples):
+    return fit(examples, ROOF, "digest")
+
+
+def errors_of(model, keys):
+    costs = FittedPredictor(model).costs(keys, [False] * len(keys))
+    return np.array([abs(cost.time_ns / law_ns(key) - 1) for cost, key in zip(costs, keys, strict=True)])
+
+
+def test_a_law_is_learned_for_shapes_that_were_not_seen(model):
+    random = np.random.default_rng(1)
+    errors = errors_of(model, [product(*(int(2 ** random.uniform(5.5, 10.5)) for _ in range(3))) for _ in range(60)])
+    assert np.median(errors) < 0.1
+
+
+def test_it_holds_far_outside_the_range_it_was_learned_in(model):
+    random = np.random.default_rng(2)
+    errors = errors_of(model, [product(*(128 * int(2 ** random.uniform(5, 6)) for _ in range(3))) for _ in range(20)])
+    assert np.median(errors) < 0.1  # up to 500 times the FLOPs of the largest it has seen
+
+
+def test_an_interval_lies_around_its_middle_and_energy_is_power_times_time(model):
+    keys = [product(2**n, 256, 512) for n in range(4, 13)]
+    for cost in FittedPredictor(model).costs(keys, [False] * len(keys)):
+        assert 0 < cost.time_low_ns <= cost.time_ns <= cost.time_high_ns
+        assert cost.energy_j == pytest.approx(350.0 * cost.time_ns / 1e9, rel=0.02)
+        assert cost.source == "predicted"
+
+
+def test_another_card_is_predicted_by_its_own_roof(model):
+    twice = Roof("faster", {"float32": 120.0}, 9.6e3, 132, 1000.0, None, "datasheet")
+    key = product(2048, 2048, 2048)
+    here, there = (FittedPredictor(model, roof).costs([key], [False])[0] for roof in (None, twice))
+    assert there.time_ns == pytest.approx(here.time_ns / 2, rel=0.05)
+    assert there.energy_j / there.time_ns == pytest.approx(0.5e3 / 1e9, rel=0.02)  # the same share of its power limit
+
+
+def test_out_of_range_is_said(model):
+    assert out_of_range(product(256, 256, 256), model.ranges) == ""
+    assert "times the FLOPs" in out_of_range(product(2**14, 2**14, 2**14), model.ranges)
+    assert "no elementwise operator" in out_of_range(OperatorKey("aten.relu.default", (tensor(4),)), model.ranges)
+
+
+def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model, tmp_path):
+    place = tmp_path / "operators.model"
+    save_model(model, place)
+    keys = [product(100, 200, 300), product(7, 7, 7)]
+    assert FittedPredictor(load_model(place)).costs(keys, [True, False]) == FittedPredictor(model).costs(
+        keys, [True, False]
+    )
+    with np.load(place, allow_pickle=False) as arrays:
+        assert all(arrays[name].dtype != object for name in arrays.files)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
+def test_a_file_that_is_no_model_is_refused(content, tmp_path):
+    place = tmp_path / "x.model"
+    place.write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.model"):
+        load_model(place)
+
+
+def test_a_pickle_is_refused(tmp_path):
+    place = tmp_path / "x.npz"
+    np.savez(place, facts=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(InputError, match="not a model"):
+        load_model(place)
+
+
+def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
+    place = tmp_path / "x.model"
+    save_model(model, place)
+    monkeypatch.setattr("gpuledger.ops.predict.predict.NAMES", ("other",))
+    with pytest.raises(InputError, match="another version"):
+        load_model(place)
+
+
+@pytest.mark.parametrize("lost", ["laws", "ranges", "roof", "examples"])
+def test_a_model_that_lacks_something_is_refused_and_not_a_defect(model, tmp_path, lost):
+    """One of an older gpuledger is kept in the user's cache, and is made anew where it is refused."""
+    place = tmp_path / "x.model"
+    save_model(model, place)
+    with np.load(place) as arrays:
+        kept = {name: arrays[name] for name in arrays.files}
+    facts = json.loads(str(kept["facts"]))
+    del facts[lost]
+    with place.open("wb") as stream:
+        np.savez(stream, **{**kept, "facts": np.array(json.dumps(facts))})
+    with pytest.raises(InputError, match="not a model, or damaged"):
+        load_model(place)
+
+
+def test_few_examples_teach_nothing(examples):
+    with pytest.raises(EmptyRunError, match="at least"):
+        fit(examples[:5], ROOF)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(2, 6))
+def test_no_split_parts_a_family_of_shapes(numbers, folds):
+    examples = [Example(product(4, 4, 4), False, 1.0, None, str(number)) for number in numbers]
+    groups = group_numbers(examples)
+    places = folds_of(groups, folds)
+    for group in set(groups.tolist()):
+        assert len(set(places[groups == group].tolist())) == 1
+    assert places.max() < folds
+
+
+def test_the_newest_record_of_an_operator_and_mode_is_the_example():
+    key = product(8, 8, 8)
+    records = [
+        Record(key.digest, "e", {"mode": mode}, time, time, time, energy, measured_ns=at, status=status)
+        for mode, time, energy, at, status in (
+            ("rotating", 1000.0, 2e-4, 1, "ok"),
+            ("rotating", 1200.0, None, 2, "ok"),
+            ("hot", 500.0, None, 3, "ok"),
+            ("hot", None, None, 4, "failed"),
+            ("hot", 3.0, None, 5, "ok"),  # launches nothing
+        )
+    ]
+    found = {one.is_hot: one for one in examples_of(records, {key.digest: key})}
+    assert (found[False].time_ns, found[True].time_ns) == (1200.0, 500.0)
+    assert found[False].power_w == pytest.approx(200.0)
+    assert found[True].power_w is None
+
+
+def row_of(values, kind):
+    """Features of which the first two matter."""
+    full = np.full((len(values), len(NAMES)), np.nan)
+    full[:, :2] = values
+    return Features(full, np.array(kind), np.zeros(len(values), dtype=np.int64))
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Two kinds that follow one law, the second twice as slow; the family of shapes is every third row."""
+    random = np.random.default_rng(5)
+    values = random.normal(size=(120, 2))
+    kinds = np.where(random.random(120) < 0.5, "a", "b")
+    target = values[:, 0] + np.sin(values[:, 1]) + (kinds == "b") + 0.05 * random.normal(size=120)
+    groups = np.repeat(np.arange(40), 3)
+    return row_of(values, kinds), target, groups, learn_process(row_of(values, kinds), target, groups)
+
+
+def test_a_process_tells_kinds_apart_and_interpolates(noisy):
+    *_, process = noisy
+    asked = row_of(np.array([[0.1, 0.2]] * 2), ["a", "b"])
+    middle, deviation = process.predict(asked)
+    assert middle == pytest.approx([0.1 + np.sin(0.2), 1.1 + np.sin(0.2)], abs=0.15)
+    _, unsure = process.predict(row_of(np.array([[0.1, 0.2]]), ["c"]))
+    assert unsure[0] > 3 * deviation.max()
+
+
+def test_beyond_what_was_measured_the_outermost_is_taken(noisy):
+    *_, process = noisy
+    edge = process.rows.values.max(axis=0) * process.scale + process.shift
+    values = [row_of(np.array([factor * edge[:2]]), ["a"]) for factor in (1.0, 1.5, 40.0)]
+    assert len({float(process.predict(asked)[0][0]) for asked in values}) == 1
+
+
+def test_trees_are_not_asked_of_what_lies_beyond_the_largest(noisy):
+    features, target, groups, process = noisy
+    levels, column = learn_levels(features.kinds, target, groups)
+    trees = learn(np.column_stack([features.values, column]), target + 5)  # far from the process
+    quantity = Quantity(process, levels, trees, 1.0)
+    asked = row_of(np.array([[4.0, 4.0]] * 3), ["a", "a", "a"])
+    near, deviation = process.predict(asked)
+    middle, low, high = quantity.predict(asked, np.array([0.0, 0.5, 1.0]))
+    assert deviation[0] > 0.2
+    assert middle[0] - near[0] == pytest.approx(2 * (middle[1] - near[1]))
+    assert middle[0] > near[0] + 0.5
+    assert middle[2] == near[2]
+    assert (low <= middle).all()
+    assert (middle <= high).all()
+
+
+def test_families_are_told_by_their_own_rows_and_small_ones_with_help():
+    random = np.random.default_rng(3)
+    families = np.repeat([0, 1, 2, 3], [80, 90, 6, 5])
+    features = replace(row_of(random.normal(size=(181, 2)), ["x"] * 181), families=families)
+    target = features.values[:, 0] + 3.0 * (families == 1) + 0.05 * random.normal(size=181)
+    process = learn_process(features, target, np.arange(181))
+    misses, deviations = process.left_out(np.arange(181))
+    assert np.median(np.abs(misses)) < 0.2
+    assert np.isfinite(misses).all()
+    assert (deviations > 0).all()
+    middle, _ = process.predict(features)
+    assert np.median(np.abs(middle - target)) < 0.1
+    unknown, unsure = process.predict(replace(features[:1], families=np.array([9])))
+    assert np.isfinite(unknown[0])
+    assert unsure[0] > np.median(deviations)
+
+
+def norm_ns(channels, training):
+    inputs = (tensor(32, channels, 64, 64), *[tensor(channels)] * 4, training, 0.1, 1e-5)
+    key = OperatorKey("aten.cudnn_batch_norm.default", inputs)
+    return replace(ROOF, flop_per_ns={"float32": 6e4}).time_ns(key, work_of(key))
+
+
+def test_few_channels_leave_a_card_waiting_where_means_are_made():
+    assert norm_ns(64, training=True) > 1.5 * norm_ns(64, training=False)
+    assert norm_ns(2112, training=True) == pytest.approx(norm_ns(2112, training=False), rel=0.01)
+
+
+def test_a_long_sum_is_split_over_a_card_that_would_wait():
+    short, long = product(128, 4096, 512), product(128, 4096 * 64, 512)
+    assert ROOF.time_ns(long, work_of(long)) < 20 * ROOF.time_ns(short, work_of(short))
+
+
+def test_an_embeddings_gradient_reads_rows_and_writes_the_table():
+    inputs = (tensor(4, 128, 64), {**tensor(4, 128), "dtype": "int64"}, 1000, -1, False)
+    work = work_of(OperatorKey("aten.embedding_dense_backward.default", inputs))
+    assert (work.read_bytes, work.written_bytes) == (4 * 128 * 64 * 4 + 4 * 128 * 8, 1000 * 64 * 4)
+
+
+def test_leaving_groups_out_at_once_is_what_learning_without_them_gives(noisy):
+    features, target, groups, process = noisy
+    misses, deviations = process.left_out(groups)
+    kept = groups != 7
+    without = replace(process, rows=process.rows[kept], target=target[kept])
+    middle, deviation = without.predict(features[~kept])
+    assert target[~kept] - middle == pytest.approx(misses[~kept], abs=1e-6)
+    assert deviation == pytest.approx(deviations[~kept], abs=1e-4)
+
+
+def test_the_slope_of_the_likelihood_is_its_difference(noisy):
+    _, target, _, process = noisy
+    rows, flat = process.rows[:40], process.scales.flat
+    aim = target[:40] - process.centre
+    _, slope = _unlikeliness(process.scales, rows, aim)
+    for place in (0, 1, 2, 3, 4, 4 + len(FAMILIES), len(flat) - 2 * len(NAMES), len(flat) - len(NAMES) + 1):
+        step = np.zeros_like(flat)
+        step[place] = 1e-5
+        costs = [_unlikeliness(Scales.of_flat(flat + sign * step), rows, aim)[0] for sign in (1, -1)]
+        assert slope[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, rel=1e-3, abs=1e-5)
+
+
+def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does():
+    random = np.random.default_rng(5)
+    features = random.normal(size=(300, 3))
+    features[random.random((300, 3)) < 0.3] = np.nan
+    target = np.where(np.isnan(features[:, 0]), 3.0, features[:, 0])
+    forest = learn(features, target)  # compares itself with scikit-learn and raises where they differ
+    assert np.abs(forest.predict(features) - target).mean() < 0.25
+    assert forest.predict(features[:0]).shape == (0,)
+
+
+def test_a_kinds_level_is_told_without_what_is_to_be_learned():
+    kinds, groups = np.array(["a", "a", "a", "b"]), np.array([0, 0, 1, 2])
+    levels, without = learn_levels(kinds, np.array([1.0, 3.0, 8.0, 0.0]), groups)
+    mean = 3.0
+    assert levels.of(np.array(["a", "c"])) == pytest.approx([(12 + DRAWN * mean) / (3 + DRAWN), mean])
+    one, other = (8 + DRAWN * mean) / (1 + DRAWN), (4 + DRAWN * mean) / (2 + DRAWN)
+    assert without == pytest.approx([one, one, other, mean])
+
+
+def test_intervals_hold_nine_tenths_of_what_was_not_learned_from(examples):
+    groups = group_numbers(examples)
+    inside = [one for one, group in zip(examples, groups, strict=True) if group % 2]
+    asked = [one for one, group in zip(examples, groups, strict=True) if not group % 2]
+    costs = FittedPredictor(fit(inside, ROOF)).costs([one.key for one in asked], [False] * len(asked))
+    held = [cost.time_low_ns <= one.time_ns <= cost.time_high_ns for one, cost in zip(asked, costs, strict=True)]
+    assert np.mean(held) > 0.75

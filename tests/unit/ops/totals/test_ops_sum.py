@@ -1,0 +1,209 @@
+"""Sums: what they are made of, what they leave out, and what the power cap and the host add."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.method import Mode, mode_weights
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.totals.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, sum_up
+from gpuledger.ops.totals.type_totals import by_type
+from gpuledger.ops.workloads.workload import Use, Workload
+
+ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 1000, "power_limit_w": 700.0})
+
+
+def key_of_size(size, name="relu"):
+    return OperatorKey(f"aten.{name}.default", ({"shape": [size], "dtype": "float32", "stride": [1]},))
+
+
+def record_of(
+    key, time_ns, energy_j=None, *, mode=Mode.ROTATING, base_w=None, half=0.0, host_ns=None, at=1, window_ns=None
+):
+    blocks = ({"kind": "summary", "host_ns": host_ns},)
+    if energy_j is not None:
+        blocks += ({"kind": "energy", "call_ns": window_ns or time_ns},)
+    return Record(
+        key.digest, ENVIRONMENT.digest, {"mode": mode.value}, time_ns, time_ns - half, time_ns + half, energy_j,
+        energy_j, energy_j, base_w, blocks, measured_ns=at,
+    )  # fmt: skip
+
+
+def workload_of(*uses):
+    return Workload("model", "inference", tuple(uses))
+
+
+counts = st.lists(st.tuples(st.integers(1, 500), st.floats(1, 1e7), st.floats(1e-6, 10)), min_size=1, max_size=12)
+
+
+@given(counts)
+def test_a_sum_is_every_count_times_its_cost_and_its_types_add_up_to_it(found):
+    keys = [key_of_size(place + 1, f"op{place % 3}") for place in range(len(found))]
+    workload = workload_of(*(Use(key, count) for key, (count, _, _) in zip(keys, found, strict=True)))
+    records = [record_of(key, time_ns, energy_j) for key, (_, time_ns, energy_j) in zip(keys, found, strict=True)]
+    total = sum_up(workload, records, replace(ENVIRONMENT, flags={}))
+    assert total.busy_ns == pytest.approx(sum(count * time_ns for count, time_ns, _ in found))
+    assert total.energy_j == pytest.approx(sum(count * energy_j for count, _, energy_j in found))
+    assert total.step_ns == total.busy_ns
+    assert (total.calls_frac, total.time_frac, total.energy_frac) == pytest.approx((1.0, 1.0, 1.0))
+    assert sum(one.time_ns for one in by_type(total)) == pytest.approx(total.busy_ns)
+    assert sum(one.energy_j for one in by_type(total)) == pytest.approx(total.energy_j)
+    assert sum(one.count for one in by_type(total)) == workload.calls
+
+
+def test_an_error_counts_with_every_call_of_its_operator_and_joins_others_in_squares():
+    one, other = key_of_size(1), key_of_size(2)
+    total = sum_up(
+        workload_of(Use(one, 30), Use(other, 40)),
+        [record_of(one, 100.0, half=1.0), record_of(other, 100.0, half=1.0)],
+        ENVIRONMENT,
+    )
+    assert total.busy_half_ns == pytest.approx(math.hypot(30, 40))
+
+
+def test_what_the_book_lacks_is_counted_and_not_taken_for_nothing():
+    known, unknown, broken = key_of_size(1), key_of_size(2), key_of_size(3)
+    failed = replace(record_of(broken, 1.0), time_median_ns=None, status="failed", reason="out of memory")
+    total = sum_up(
+        workload_of(Use(known, 6), Use(unknown, 3), Use(broken, 1)), [record_of(known, 10.0), failed], ENVIRONMENT
+    )
+    assert total.busy_ns == 60
+    assert total.calls_frac == pytest.approx(0.6)
+    assert [line.source for line in total.lines] == [MEASURED, UNKNOWN, FAILED]
+    assert total.lines[2].reason == "out of memory"
+    assert total.notes == ("1 operator (1 call) failed to be measured", "1 operator (3 calls) not measured")
+    assert total.energy_j is None
+
+
+class Fixed:
+    def __init__(self, cost):
+        self.cost, self.asked = cost, []
+
+    def costs(self, keys, hot):
+        self.asked += list(zip(keys, hot, strict=True))
+        return [self.cost] * len(keys)
+
+
+def test_a_prediction_stands_in_for_what_is_lacking_and_is_marked():
+    both, time_only, lacking = key_of_size(1), key_of_size(2), key_of_size(3)
+    fixed = Fixed(Cost(100.0, 90.0, 110.0, 2.0, 1.0, 3.0, source=PREDICTED))
+    total = sum_up(
+        workload_of(Use(both, 1), Use(time_only, 1), Use(lacking, 1)),
+        [record_of(both, 50.0, 1.0), record_of(time_only, 50.0)],
+        ENVIRONMENT,
+        predictor=fixed,
+    )
+    assert {key for key, _ in fixed.asked} == {time_only, lacking}
+    assert [(line.source, line.energy_source) for line in total.lines] == [
+        (MEASURED, MEASURED), (MEASURED, PREDICTED), (PREDICTED, PREDICTED),
+    ]  # fmt: skip
+    assert total.busy_ns == 200
+    assert [line.energy_j for line in total.lines] == pytest.approx(
+        [1.0, 1.0, 2.0]
+    )  # time alone: at the power predicted
+    assert total.time_frac == pytest.approx(0.5)
+    assert total.energy_frac == pytest.approx(0.25)
+
+
+def test_the_waiting_cards_power_is_paid_for_gaps_too():
+    key = key_of_size(1)
+    records = [record_of(key, 1e6, 0.3, base_w=100.0, host_ns=2e6)]
+    total = sum_up(workload_of(Use(key, 1000)), records, ENVIRONMENT)
+    assert total.busy_ns == 1e9
+    assert total.host_ns == total.step_ns == 2e9  # the host launches too slowly: the card waits for half of the time
+    assert total.energy_j == pytest.approx(300 + 100)
+
+
+def test_a_time_that_would_take_more_than_the_power_limit_is_stretched():
+    key = key_of_size(1)
+    total = sum_up(workload_of(Use(key, 1000)), [record_of(key, 1e6, 1.0, base_w=100.0)], ENVIRONMENT)
+    assert total.is_capped
+    assert total.step_ns == pytest.approx(900 / 600 * 1e9)
+    assert total.energy_j / (total.step_ns / 1e9) == pytest.approx(700)
+
+
+def test_a_sustained_windows_base_power_is_taken_for_a_bursts_time():
+    key = key_of_size(1)
+    records = [record_of(key, 1e6, 0.5, base_w=100.0, window_ns=1.5e6)]
+    total = sum_up(workload_of(Use(key, 1)), records, ENVIRONMENT)
+    assert total.energy_j == pytest.approx(0.5 - 100.0 * 0.5e-3)
+
+
+def test_reuse_decides_between_hot_and_rotating():
+    key = key_of_size(1)
+    records = [record_of(key, 10.0, mode=Mode.HOT), record_of(key, 20.0, mode=Mode.ROTATING)]
+
+    def busy(reuse_bytes):
+        return sum_up(workload_of(Use(key, 1, (), reuse_bytes)), records, ENVIRONMENT).busy_ns
+
+    assert (busy(100), busy(None), busy(5000), busy(1250)) == pytest.approx((10.0, 20.0, 20.0, 15.0))
+    one_mode = sum_up(workload_of(Use(key, 1, (), 100)), records[1:], ENVIRONMENT)
+    assert one_mode.busy_ns == 20.0
+
+
+@given(st.one_of(st.none(), st.floats(0, 1e6)), st.integers(1, 10**6))
+def test_the_weights_of_modes_sum_to_one(reuse_bytes, cache_bytes):
+    weights = mode_weights(reuse_bytes, cache_bytes)
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert all(weight >= 0 for weight in weights.values())
+
+
+def test_the_newest_record_counts_but_one_with_energy_is_kept():
+    key = key_of_size(1)
+    workload = workload_of(Use(key, 1))
+    newer = sum_up(
+        workload, [record_of(key, 30.0, at=3), record_of(key, 10.0, at=1), record_of(key, 20.0, at=2)], ENVIRONMENT
+    )
+    assert newer.busy_ns == 30.0
+    kept = sum_up(workload, [record_of(key, 10.0, 1.0, at=1), record_of(key, 20.0, at=2)], ENVIRONMENT)
+    assert (kept.busy_ns, kept.energy_j) == (10.0, 1.0)
+    failed = replace(record_of(key, 1.0, at=9), status="failed", reason="gone")
+    assert sum_up(workload, [record_of(key, 10.0, at=1), failed], ENVIRONMENT).busy_ns == 10.0
+
+
+def test_only_some_operators_can_be_added_up():
+    one, other = key_of_size(1), key_of_size(2)
+    total = sum_up(
+        workload_of(Use(one, 1), Use(other, 1)),
+        [record_of(one, 5.0), record_of(other, 7.0)],
+        ENVIRONMENT,
+        only={one.digest},
+    )
+    assert total.busy_ns == 5.0
+    assert total.lines[1].reason == "not asked for"
+    assert total.notes == ("1 operator (1 call) not asked for",)
+    assert [(kind.time_ns, kind.count) for kind in by_type(total)] == [(5.0, 1)]
+
+
+def test_a_type_of_which_nothing_is_measured_has_no_time_and_is_not_nothing():
+    one, other = key_of_size(1, "known"), key_of_size(2, "lacking")
+    total = sum_up(workload_of(Use(one, 1), Use(other, 3)), [record_of(one, 5.0)], ENVIRONMENT)
+    assert total.notes == ("1 operator (3 calls) not measured",)
+    assert [(kind.time_ns, kind.time_half_ns, kind.unknown) for kind in by_type(total)][1] == (None, None, 1)
+
+
+def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so():
+    both, time_only, lacking = key_of_size(1), key_of_size(2), key_of_size(3)
+    workload = workload_of(Use(both, 2), Use(time_only, 3), Use(lacking, 5))
+    records = [record_of(both, 1_000.0, 0.5), record_of(time_only, 100.0)]
+    environment = replace(ENVIRONMENT, flags={})
+    left_out = sum_up(workload, records, environment)
+    whole = sum_up(workload, records, environment, energy_predictor=Fixed(Cost(1e3, 1e3, 1e3, 0.25, 0.2, 0.3)))
+    assert left_out.energy_j == pytest.approx(1.0)
+    assert whole.energy_j == pytest.approx(1.0 + 3 * 0.25 * 100 / 1_000)
+    assert whole.energy_half_j == pytest.approx(3 * 0.05 * 100 / 1_000)  # as sure as the power that is predicted
+    assert whole.busy_ns == left_out.busy_ns
+    assert "of 1 operator (3 calls) the energy is predicted" in whole.notes
+
+
+def test_calls_launched_one_by_one_are_a_moment_apart():
+    known, unknown = key_of_size(1), key_of_size(2)
+    told = record_of(known, 1_000.0)
+    told = replace(told, blocks=({"kind": "summary", "queued_ns": 1_300.0, "host_ns": 10.0},))
+    total = sum_up(workload_of(Use(known, 2), Use(unknown, 5)), [told, record_of(unknown, 100.0)], ENVIRONMENT)
+    assert total.busy_ns == 2_500
+    assert total.queued_ns == total.step_ns == pytest.approx(2 * 1_300 + 5 * (100 + 300))

@@ -1,0 +1,145 @@
+"""What convolutions hold, against what an H200's allocator gave out inside them (bench/conv_workspaces.py)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conv_example import Load, example_modules
+from folders import DATA
+
+torch = pytest.importorskip("torch")
+import gpuledger  # noqa: E402
+from gpuledger.simulate.convolutions import convolution_guess as guess  # noqa: E402
+from gpuledger.simulate.convolutions.convolution_rows import PLACE  # noqa: E402
+from gpuledger.simulate.convolutions.convolution_terms import describe, key_of, twin_of  # noqa: E402
+from gpuledger.simulate.convolutions.convolutions import Held, backward_held, forward_held  # noqa: E402
+
+pytestmark = pytest.mark.torch
+PROCESSORS = 132
+MEASURED = DATA / "h200" / "conv_workspaces.npz"
+
+
+@pytest.fixture(scope="module")
+def load() -> Iterator[Load]:
+    with example_modules() as load_module:
+        yield load_module
+
+
+@pytest.fixture(scope="module")
+def cases(load: Load) -> list[Any]:
+    return load("conv_workspaces").read(MEASURED)[0]  # type: ignore[no-any-return]
+
+
+def held_in(load: Load, row: Any) -> tuple[Held, Held, list[bool]]:
+    """Return what we say forward and backward hold, and which gradients are made."""
+    rows, aten = load("conv_rows"), torch.ops.aten
+    tensors, rest = rows.arguments_of(row, "meta")
+    bias_sizes = None if tensors[2] is None else list(tensors[2].shape)
+    mask = [bool(row[PLACE["data_gradient"]]), True, bias_sizes is not None]
+    gradient = rows.gradient_like(aten.convolution(*tensors, *rest), row)
+    backward = backward_held((gradient, *tensors[:2], bias_sizes, *rest, mask), PROCESSORS)
+    return forward_held((*tensors, *rest)), backward, mask
+
+
+def stream_of(held: Held, made: list[bool]) -> list[int]:
+    """Return the blocks in the order they are taken; a result is 0."""
+    blocks = list(held.before)
+    for place, (sizes, is_made) in enumerate(zip(held.beside, made, strict=True)):
+        blocks += held.between if place == 1 else ()
+        blocks += [0, *(size_bytes for size_bytes in sizes if size_bytes)] if is_made else []
+    return blocks
+
+
+def recorded(stream: list[int]) -> list[int]:
+    """Return the blocks of a recorded stream in order; a result is 0."""
+    freed = {-number for number in stream if number < 0}
+    sizes = [number for number in stream if number > 0]
+    return [size_bytes if place in freed else 0 for place, size_bytes in enumerate(sizes, 1)]
+
+
+def test_measured_shapes_hold_the_same_blocks_in_the_same_order(load: Load, cases: list[Any]) -> None:
+    dice = random.Random(4)
+    chosen = dice.sample([case for case in cases if case.source.startswith(("model", "grid"))], 200)
+    known = [case for case in chosen if guess.measured_bytes(key_of(case.row), 2) is not None]
+    assert len(known) > 190
+    for case in known:
+        forward, backward, made = held_in(load, case.row)
+        assert all(workspace.measured for workspace in (*forward.workspaces, *backward.workspaces)), case.row
+        assert stream_of(forward, [True]) == recorded(case.streams[0]), case.row
+        assert stream_of(backward, made) == recorded(case.streams[1]), case.row
+
+
+def test_copies_and_sums_are_right_for_any_shape(load: Load, cases: list[Any]) -> None:
+    """Where cuDNN's workspaces are taken out, what is left is torch's, and equal to the byte."""
+    dice = random.Random(5)
+    for case in dice.sample([case for case in cases if case.source == "drawn"], 100):
+        _, backward, made = held_in(load, case.row)
+        sizes = recorded(case.streams[1])
+        assert tuple(sizes[: len(backward.before)]) == backward.before, case.row
+        if made[2]:
+            after_bias = len(sizes) - sizes[::-1].index(0)
+            assert tuple(sizes[after_bias:]) == backward.beside[2], case.row
+
+
+def test_other_shapes_are_near(cases: list[Any]) -> None:
+    """The trainings that estimates are judged by had no part in the trees."""
+    judges = [case for case in cases if case.source.startswith("held out") and case.row[PLACE["transposed"]] == 0]
+    off = whole = 0.0
+    for case in judges:
+        key = key_of(case.row)
+        assert guess.measured_bytes(key, 0) is None
+        described = describe(key)
+        found = recorded(case.streams[0])
+        off += abs(guess.guess_bytes(key, 0) - sum(found[found.index(0) :]))
+        whole += float((described["X"] + described["Y"])[0])
+    assert len(judges) > 100
+    assert off / whole < 0.15
+
+
+def test_a_half_that_was_not_measured_has_its_twins_bytes() -> None:
+    row = (2, 0, 1, 24, 448, 28, 28, 0, 448, 448, 1, 1, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1)
+    key = key_of(row)
+    assert twin_of(twin_of(key)) == key
+    float_key = key_of((*row[:2], 0, *row[3:]))
+    assert twin_of(float_key) == float_key
+    seen = 0
+    for batch in range(1, 257):
+        one = key_of((*row[:3], batch, *row[4:]))
+        if guess.measured_bytes(one, 0) is None and (twin_bytes := guess.measured_bytes(twin_of(one), 0)) is not None:
+            assert guess.workspace_of(one, 0) == guess.Workspace(twin_bytes, False)
+            seen += 1
+    assert seen
+
+
+def test_formats_are_told_apart() -> None:
+    row = (2, 0, 0, 8, 64, 28, 28, 0, 64, 64, 3, 3, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1)
+    last = (*row[: PLACE["data_format"]], 1, *row[PLACE["data_format"] + 1 :])
+    assert key_of(last) != key_of(row)
+
+
+def test_a_type_that_was_not_measured_holds_nothing() -> None:
+    data, weight = (torch.empty(shape, dtype=torch.float64, device="meta") for shape in ((2, 4, 8, 8), (8, 4, 3, 3)))
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    assert forward_held((data, weight, None, *rest)) == Held(beside=((),))
+    gradient = torch.empty(2, 8, 8, 8, dtype=torch.float64, device="meta")
+    assert not any(backward_held((gradient, data, weight, None, *rest, [True] * 3), PROCESSORS).beside)
+
+
+@pytest.mark.parametrize(("card", "borrowed"), [("h200", False), ("a100-80gb", True)])
+def test_it_is_said_how_many_shapes_were_measured(card: str, borrowed: bool) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False), torch.nn.Conv2d(64, 61, 3))
+    found = gpuledger.estimate(lambda images: model(images).sum().backward(), torch.zeros(32, 3, 224, 224), gpu=card)
+    said = [note for note in found.notes if note.startswith("Convolutions:")]
+    assert len(said) == 1
+    assert "1 of 2 shapes have cuDNN's workspaces as measured" in said[0]
+    assert ("borrowed" in said[0]) is borrowed
+
+
+def test_it_is_said_that_trying_algorithms_is_not_modelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    model = torch.nn.Conv2d(3, 8, 3)
+    found = gpuledger.estimate(lambda images: model(images).sum().backward(), torch.zeros(2, 3, 16, 16))
+    assert [note for note in found.notes if "cudnn.benchmark" in note]
