@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import Any
 
-PACKAGES = ("gpuledger.collect", "gpuledger.model")
-"""What runs inside the recorded program."""
+PACKAGES = ("gpuledger.",)
+"""Every module of gpuledger's: whichever of them runs inside the recorded program."""
 
 _ASK = "__gpuledger_planted__"
 

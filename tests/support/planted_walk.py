@@ -219,8 +219,9 @@ def _apart(one: Any, other: Any) -> Any:
     return [one, other]
 
 
-def walk(name: str, walked: set[tuple[int, str]], share: tuple[int, int], *, every_statement: bool) -> dict[str, Any]:
-    """Return what became of each place of a program, or of one in so many."""
+def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dict[str, Any]:
+    """Return what became of each place of a program, or of one in so many, or of those of some modules."""
+    (part, parts), every_statement, modules = orders["share"], orders["every_statement"], orders.get("modules")
     program = PROGRAMS[name]
     code = compile(program.source, f"{name}.py", "exec")
     bare = forked(program, code, recorded=False)
@@ -230,9 +231,10 @@ def walk(name: str, walked: set[tuple[int, str]], share: tuple[int, int], *, eve
         one for one in reached if one not in walked and (every_statement or planted.PLANTS.places[one[0]].is_first)
     ]
     walked.update(chosen)
+    chosen = [one for one in chosen if not modules or planted.PLANTS.places[one[0]].module in modules][part::parts]
     failures: list[dict[str, Any]] = []
     unguarded: list[dict[str, Any]] = []
-    for number, at in chosen[share[0] :: share[1]]:
+    for number, at in chosen:
         found = forked(program, code, (number, at), recorded=True)
         place = planted.PLANTS.places[number]
         wrong = differences(bare, found, plain)
@@ -250,8 +252,8 @@ def walk(name: str, walked: set[tuple[int, str]], share: tuple[int, int], *, eve
         "without": differences(bare, plain, plain),
         "notes": plain["notes"],
         "reached": len(reached),
-        "walked": len(chosen[share[0] :: share[1]]),
-        "phases": sorted({at for _, at in chosen[share[0] :: share[1]]}),
+        "walked": len(chosen),
+        "phases": sorted({at for _, at in chosen}),
         "failures": failures,
         "unguarded": unguarded,
     }
@@ -265,7 +267,7 @@ def main() -> None:
     gc.freeze()
     walked: set[tuple[int, str]] = set()
     for name in orders["programs"] or PROGRAMS:
-        result = walk(name, walked, tuple(orders["share"]), every_statement=orders["every_statement"])
+        result = walk(name, walked, orders)
         print(json.dumps(result), flush=True)
 
 

@@ -11,13 +11,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from gpuledger.errors import InputError
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_LINKS = 40
 """As many as Linux follows in one path."""
@@ -43,18 +42,23 @@ def replaced(path: Path, *, inside: Path | None = None) -> Iterator[IO[bytes]]:
     """
     with _opened_directory(path, inside) as directory:
         beside = f".{os.urandom(8).hex()}.tmp"
-        with _naming(path):
-            descriptor = os.open(beside, _NEW, 0o666, dir_fd=directory)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                _keep_permissions(descriptor, path.name, directory)
+        with _new_file(path, beside, directory) as stream:
+            try:
+                _keep_permissions(stream.fileno(), path.name, directory)
                 yield stream
-            with _naming(path):
-                os.replace(beside, path.name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=directory)
-            raise
+                stream.close()
+                with _naming(path):
+                    os.replace(beside, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(beside, dir_fd=directory)
+                raise
+
+
+def _new_file(path: Path, beside: str, directory: int) -> IO[bytes]:
+    """Return a stream to a new file, which is no link: it must not be there yet."""
+    with _naming(path):
+        return open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o666, dir_fd=directory))
 
 
 def write_whole(path: Path, content: bytes, *, inside: Path | None = None) -> None:
@@ -154,16 +158,12 @@ def _refusal(path: Path, directory: Path, what: str) -> InputError:
 @contextmanager
 def _opened_directory(path: Path, inside: Path | None) -> Iterator[int]:
     """Open the directory of a file, from ``inside`` on without following links."""
-    with _naming(path):
-        directory = os.open(path.parent if inside is None else inside, _DIRECTORY)
-    try:
+    with ExitStack() as opened:  # closes each directory; opened and registered at once, so an error leaves none open
+        with _naming(path):
+            opened.callback(os.close, directory := os.open(path.parent if inside is None else inside, _DIRECTORY))
         for name in () if inside is None else path.parent.relative_to(inside).parts:
-            below = _open_below(directory, name, path, inside)
-            os.close(directory)
-            directory = below
+            opened.callback(os.close, directory := _open_below(directory, name, path, inside))
         yield directory
-    finally:
-        os.close(directory)
 
 
 def _open_below(directory: int, name: str, path: Path, inside: Path | None) -> int:

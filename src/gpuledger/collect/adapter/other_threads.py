@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 from torch.autograd import graph
@@ -26,17 +26,14 @@ def undisturbed() -> Iterator[bool]:
     if threading.active_count() == 1:
         yield True
         return
-    if not _section.acquire(blocking=False):  # never waited for: it may have been held where a process was forked
-        yield False
-        return
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_LONG_S)
-    try:
-        time.sleep(0)  # for a thread that has asked for its turn already
-        yield True
-    finally:
-        sys.setswitchinterval(before)
-        _section.release()
+    with ExitStack() as undo:  # what is undone is registered before or where it is done, so an error leaves nothing
+        # Never waited for: it may have been held where a process was forked.
+        nobody_else = _section.acquire(blocking=False) and bool(undo.callback(_section.release))
+        if nobody_else:
+            undo.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(_LONG_S)
+            time.sleep(0)  # for a thread that has asked for its turn already
+        yield nobody_else
 
 
 def frames_of_others() -> Iterator[FrameType]:

@@ -64,18 +64,17 @@ class JournalLog:
         """
         first = not self.size_bytes
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        place = os.open(self._path, flags | (os.O_CREAT | os.O_EXCL if first else 0), 0o666)
-        try:
-            if first:
-                self._write(place, MAGIC + entry)
-            else:
-                self._write_next(place, entry)
-        except BaseException:  # a signal's handler may raise here too
-            if first:  # a file without an entry would be in the way of the next one
-                self._path.unlink()
-            raise
-        finally:
-            os.close(place)
+        flags |= os.O_CREAT | os.O_EXCL if first else 0
+        with open(self._path, "ab", buffering=0, opener=lambda path, _: os.open(path, flags, 0o666)) as file:
+            try:
+                if first:
+                    self._write(file.fileno(), MAGIC + entry)
+                else:
+                    self._write_next(file.fileno(), entry)
+            except BaseException:  # a signal's handler may raise here too
+                if first:  # a file without an entry would be in the way of the next one
+                    self._path.unlink()
+                raise
 
     def _write_next(self, place: int, entry: bytes) -> None:
         found = os.fstat(place)
