@@ -139,7 +139,7 @@ def _damage_column(rng: random.Random, values: np.ndarray) -> np.ndarray | None:
     kind = rng.choice(
         ("value", "value", "value", "many", "type", "cut", "twice", "shape", "shuffle", "constant", "gone")
     )
-    if kind == "gone" or not values.size:
+    if kind == "gone" or not values.size or not values.ndim:
         return None
     if kind in ("value", "many", "constant"):
         return _with_numbers(rng, values, kind)

@@ -36,10 +36,14 @@ class MappingOf:
 
 @dataclass(frozen=True)
 class Fields:
-    """An object with these names; further names may be there. Of ``required`` each must be."""
+    """An object with these names; further names may be there.
+
+    Of ``required`` each must be there; of ``together`` all must be where one is.
+    """
 
     known: Mapping[str, Shape]
     required: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def _check_object(value: Any, shape: MappingOf | Fields, place: str) -> None:
         for name, one in value.items():
             check_shape(one, shape.entry, f"{place}.{name[:SHOWN]}")
         return
-    lacking = [name for name in shape.required if name not in value]
+    required = shape.required + (shape.together if any(name in value for name in shape.together) else ())
+    lacking = [name for name in required if name not in value]
     if lacking:
         raise ValueError(f"{place}: {lacking[0]} is missing".removeprefix(": "))
     for name, inner in shape.known.items():

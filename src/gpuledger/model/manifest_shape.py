@@ -35,24 +35,26 @@ _OOM = Fields(
         "largest_free_bytes": _WHOLE,
     }
 )
+_EDGES = ("first_step", "last_step", "start_ns", "end_ns")
 _ENERGY = Fields(
     {
-        **dict.fromkeys(("device_idx", "first_step", "last_step", "start_ns", "end_ns"), int),
+        **dict.fromkeys(("device_idx", *_EDGES), int),
         **dict.fromkeys(("energy_j", "uncertainty_j", "base_before_w", "base_after_w", "idle_w"), _REAL),
         "ticks": _WHOLE,
         "throttled_ns": _WHOLE,
         "source": _TEXT,
         "notes": _TEXTS,
     },
-    ("device_idx", "first_step", "last_step", "start_ns", "end_ns", "uncertainty_j"),
+    ("device_idx", *_EDGES, "uncertainty_j"),
 )
 _ENERGY_PASS = Fields(
     {
         "cards": ListOf(_CARD),
         "idle_ns": maybe(ListOf(ListOf(int, 2, 2))),
-        **dict.fromkeys(("first_step", "last_step", "start_ns", "end_ns"), int),
+        **dict.fromkeys(_EDGES, int),
     },
     ("cards",),
+    together=_EDGES,  # none of them where the program was killed in the pass
 )
 _INPUTS = Fields({"module_id": int, "shape": ListOf(int, 1), "tokens": _FLAG}, ("module_id", "shape"))
 _WAIT = Fields(dict.fromkeys(("device_idx", "gap_ns", "host_ns"), int), ("device_idx", "gap_ns", "host_ns"))

@@ -196,7 +196,7 @@ def test_calls_that_never_end_are_read_at_once(run: Path) -> None:
         run / "rank-0" / "manifest.json",
         inputs={"module_id": 0, "shape": [4, 5], "tokens": True},
         calls=[[1, 1 << 61, 4, 5]] * 4_000,
-        energy_pass={"cards": [], "first_step": 1, "last_step": 1 << 61},
+        energy_pass={"cards": [], "first_step": 1, "last_step": 1 << 61, "start_ns": 1, "end_ns": 2},
     )
     rates = find_rates(api.load(run).rank())
     assert rates is not None
@@ -220,6 +220,18 @@ def test_readings_that_cannot_be_are_left_out(damage: str, tmp_path: Path) -> No
     np.savez(place, **arrays)
     (found,) = api.load(run).rank().manifest["energy"]
     assert (found["source"] == POWER) == (damage == "ticks at one time")
+
+
+@pytest.mark.parametrize("where", ["first_step", "last_step", "start_ns", "end_ns"])
+def test_an_energy_pass_with_some_of_its_edges_is_bad_input(where: str, tmp_path: Path) -> None:
+    run = tmp_path / "x.ledger"
+    shutil.copytree(HERE / "passes" / "halves.ledger", run)
+    place = run / "rank-0" / "manifest.json"
+    manifest = json.loads(place.read_text())
+    del manifest["energy"], manifest["energy_pass"][where]  # not posted yet
+    place.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=rf"energy_pass: {where} is missing"):
+        api.load(run)
 
 
 @pytest.mark.parametrize("where", ["first_step", "start_ns"])
