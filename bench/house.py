@@ -1,0 +1,132 @@
+"""Compares two checkouts of gpuledger: how their source is built, and how long ``show`` and ``report`` take.
+
+The figures of ``tools/measure_house.py`` are taken for both. Then synthetic runs (one rank of a million blocks, and 64
+ranks) are written once, by the first checkout's own ``tests/**/synthetic.py``, and each command is started as a user
+would start it, in the two checkouts in turn, so that a slow minute of the machine falls on both. One round that is not
+counted warms the file cache.
+
+Usage: python bench/house.py BEFORE AFTER [--blocks 1000000] [--ranks 64] [--repeats 7]
+                             [--out bench/results/cpu/house.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from measure_house import describe, measure_checkout  # noqa: E402
+
+MAKE_RUN = """
+import sys; from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from synthetic import make_run
+make_run(Path(sys.argv[2]), blocks=int(sys.argv[3]), modules=200, ranks=int(sys.argv[4]))
+"""
+
+
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Return the environment in which ``import gpuledger`` takes the checkout's source."""
+    return {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
+
+
+def make_run(checkout: Path, run: Path, blocks: int, ranks: int) -> None:
+    """Write a synthetic run of ``ranks`` ranks with ``blocks`` blocks each."""
+    helpers = next((checkout / "tests").rglob("synthetic.py")).parent
+    command = [sys.executable, "-c", MAKE_RUN, str(helpers), str(run), str(blocks), str(ranks)]
+    subprocess.run(command, check=True, env=environment_of(checkout))
+
+
+def time_command(checkout: Path, arguments: list[str]) -> tuple[float, float]:
+    """Return the wall seconds and the processor seconds of one whole process.
+
+    Source: monotonic clock; the kernel's accounting of that child and of the children that it waited for (wait4).
+    """
+    command = [sys.executable, "-m", "gpuledger", *arguments]
+    with tempfile.TemporaryFile() as errors:
+        begin = time.perf_counter()
+        child = subprocess.Popen(
+            command, env=environment_of(checkout), cwd="/", stdout=subprocess.DEVNULL, stderr=errors
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        wall_s = time.perf_counter() - begin
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            errors.seek(0)
+            raise SystemExit(f"{checkout}: {' '.join(arguments)}: status {child.returncode}\n{errors.read().decode()}")
+    return wall_s, usage.ru_utime + usage.ru_stime
+
+
+def time_in_turn(checkouts: list[Path], arguments: list[str], repeats: int) -> list[dict[str, Any]]:
+    """Return per checkout the medians and the worst of ``repeats`` rounds after one that warms up."""
+    rounds = [[time_command(checkout, arguments) for checkout in checkouts] for _ in range(repeats + 1)][1:]
+    return [
+        {
+            "median_wall_s": round(statistics.median(wall_s for wall_s, _ in times), 3),
+            "worst_wall_s": round(max(wall_s for wall_s, _ in times), 3),
+            "median_processor_s": round(statistics.median(processor_s for _, processor_s in times), 3),
+            "all_wall_s": [round(wall_s, 3) for wall_s, _ in times],
+        }
+        for times in zip(*rounds, strict=True)
+    ]
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return versions, processor and date, and how many cores are here and how busy they were."""
+    code = f"import json,sys;sys.path.insert(0,{str(ROOT / 'bench')!r});from environment import *;"
+    code += "print(json.dumps(describe_environment('cpu')))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment_of(ROOT)
+    )
+    return {**json.loads(told.stdout), "cores": os.cpu_count(), "load_average_1_min": os.getloadavg()[0]}
+
+
+def main() -> None:
+    """Measure both checkouts, print the tables and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--blocks", type=int, default=1_000_000)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cpu" / "house.json")
+    asked = parser.parse_args()
+    checkouts = [asked.before, asked.after]
+    results: dict[str, Any] = {"environment": describe_machine(), "repeats": asked.repeats}
+    results["source"] = dict(
+        zip(("before", "after"), (measure_checkout(path, asked.repeats) for path in checkouts), strict=True)
+    )
+    for rows in zip(*map(describe, results["source"].values()), strict=True):
+        print(f"{rows[0][0]:28}" + "".join(f"{value:44}" for _, value in rows).rstrip())
+    results["times"] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        page = Path(temporary) / "report.html"
+        for name, blocks, ranks in (("a million blocks", asked.blocks, 1), ("64 ranks", 2000, asked.ranks)):
+            run = Path(temporary) / f"{ranks}.ledger"
+            make_run(asked.before, run, blocks, ranks)
+            figures = {"blocks_per_rank": blocks, "ranks": ranks}
+            for command, arguments in (
+                ("show", ["show", str(run)]),
+                ("report", ["report", str(run), "-o", str(page), "--force"]),
+            ):
+                before, after = time_in_turn(checkouts, arguments, asked.repeats)
+                figures[command] = {"before": before, "after": after}
+                for when, figure in figures[command].items():
+                    wall, processor = figure["median_wall_s"], figure["median_processor_s"]
+                    print(f"{name:18}{command:8}{when:8}{wall:8.2f} s wall {processor:8.2f} s processor")
+            results["times"][name] = figures
+    asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
