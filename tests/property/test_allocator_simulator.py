@@ -168,9 +168,10 @@ def test_books_balance_for_any_program(
 def assert_books(allocator: CachingAllocator) -> None:
     counters = allocator.counters
     assert counters.reserved_bytes <= CAPACITY_BYTES
-    free_bytes = sum(block.size for block in allocator.free_blocks())
+    free = [block for pool in allocator.pools.values() for block in pool.free.values()]
+    free_bytes = sum(block.size for block in free)
     assert counters.reserved_bytes == counters.active_bytes + free_bytes
-    held = sorted((b.address, b.size) for b in (*allocator.live.values(), *allocator.free_blocks()))
+    held = sorted((b.address, b.size) for b in (*allocator.live.values(), *free))
     starts, sizes = (np.array(column, dtype=np.int64) for column in zip(*held, strict=True)) if held else ([], [])
     assert all(starts[i] + sizes[i] <= starts[i + 1] for i in range(len(held) - 1))
     for block in allocator.live.values():

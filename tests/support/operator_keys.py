@@ -3,6 +3,8 @@
 import torch
 
 from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.method import Mode
+from gpuledger.ops.measure.measure import Task
 
 
 def described(value):
@@ -18,3 +20,8 @@ def key_for(func, *args, **flags):
     return OperatorKey(
         str(func), tuple(described(value) for value in args), {"autocast": None, "tf32": False, "grad": False, **flags}
     )
+
+
+def tasks_of_keys(keys):
+    """Return a task for each operator, as one whose inputs' reuse is not known: rotating."""
+    return [Task(key, Mode.ROTATING) for key in dict.fromkeys(keys)]

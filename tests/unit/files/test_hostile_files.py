@@ -156,7 +156,7 @@ def book(tmp_path: Path) -> Path:
     place = tmp_path / "x.book"
     record = Record(KEY.digest, ENVIRONMENT.digest, {"mode": "hot"}, 5.0, 4.0, 6.0, measured_ns=1)
     with open_book(place) as found:
-        found.put_key(KEY)
+        found.put_keys([KEY])
         found.put_environment(ENVIRONMENT)
         found.put_records([record])
     return place

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-ALIGNMENTS = ("start", "first-use")
-BASELINES = ("first", "none")
-HOLDERS = ("device", "process")
 MEMORY = "memory"
 CPU = -1
 _KEPT_POINTS = 4000

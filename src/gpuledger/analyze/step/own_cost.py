@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 class OwnCost:
     """``recorder_bytes`` of host memory at most, time the program was kept waiting, and what steps took longer.
 
-    ``timed_step_frac`` is a step of the time pass over a bare one, ``recorded_step_frac`` one of the memory pass. Where
-    steps of the time pass were recorded for their kernels alone it is one of those, and ``named_step_frac`` the step
-    that was recorded with its operators.
+    ``timed_step_frac`` is a step of the time pass over a bare one. Where steps of the time pass were recorded for their
+    kernels alone it is one of those, and ``named_step_frac`` the step that was recorded with its operators.
     ``energy_j`` is what the card used while the program waited: its base power over the pauses; None without it.
     """
 
     recorder_bytes: int | None
     paused_ns: int
-    recorded_step_frac: float | None
     timed_step_frac: float | None
     named_step_frac: float | None
     energy_j: float | None
@@ -56,7 +54,6 @@ def own_cost(rank: Rank, device_idx: int | None = None) -> OwnCost:
     return OwnCost(
         recorder_bytes=None if held_bytes is None else int(held_bytes),
         paused_ns=paused_ns,
-        recorded_step_frac=against_bare(recorded),
         timed_step_frac=against_bare(in_pass & (numbers >= first_alone)),
         named_step_frac=against_bare(in_pass & (numbers < first_alone)),
         energy_j=None if step is None or step.base_w is None else step.base_w * paused_ns / 1e9,

@@ -174,10 +174,6 @@ class Book:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def put_key(self, key: OperatorKey) -> None:
-        """Add a key."""
-        self.put_keys([key])
-
     def put_keys(self, keys: Iterable[OperatorKey]) -> None:
         """Add keys, all or none."""
         rows = [

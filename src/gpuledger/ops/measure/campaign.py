@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Protocol
 
-from gpuledger.errors import GpuLedgerError
 from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.records import Environment, Record
@@ -19,10 +18,6 @@ from gpuledger.ops.workloads.workload import Workload
 
 DEATHS = 2
 """A worker that dies may have been killed; when a second one dies of the same operator, that is why."""
-
-
-class WorkerDiedError(GpuLedgerError):
-    """A worker ended before it gave its record."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment
@@ -41,11 +40,6 @@ def _missing(tasks: Sequence[Task], book: Book, environment: Environment, *, nee
         found = book.missing(digests, environment, need_energy, mode.value)
         lacking.update((digest, mode) for digest in found)
     return [task for task in tasks if (task.key.digest, task.mode) in lacking]
-
-
-def tasks_of_keys(keys: Iterable[OperatorKey]) -> list[Task]:
-    """Return tasks for operators that no model uses: nothing is known of their inputs' reuse, so none is hot."""
-    return [Task(key, Mode.ROTATING) for key in dict.fromkeys(keys)]
 
 
 def needs_energy(workload: Workload, times_ns: dict[str, float], share_frac: float) -> set[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuledger.ops.totals.sum import NOT_ASKED, PREDICTED, Line, Sum, half_interval, share
+from gpuledger.ops.totals.sum import NOT_ASKED, Line, Sum, half_interval
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class TypeTotal:
     time_half_ns: float | None
     energy_j: float | None
     energy_half_j: float | None
-    predicted_frac: float
     unknown: int
 
 
@@ -38,7 +37,6 @@ def by_type(total: Sum) -> tuple[TypeTotal, ...]:
 def _type_total(name: str, lines: Sequence[Line]) -> TypeTotal:
     known = [line for line in lines if line.cost is not None]
     time_ns = math.fsum(line.time_ns or 0.0 for line in known)
-    predicted_ns = math.fsum(line.time_ns or 0.0 for line in known if line.source == PREDICTED)
     energies = [line for line in known if line.energy_j is not None]
     return TypeTotal(
         operator=name,
@@ -48,6 +46,5 @@ def _type_total(name: str, lines: Sequence[Line]) -> TypeTotal:
         time_half_ns=half_interval(known, "time") if known else None,
         energy_j=math.fsum(line.energy_j or 0.0 for line in energies) if energies else None,
         energy_half_j=half_interval(energies, "energy") if energies else None,
-        predicted_frac=share(predicted_ns, time_ns) or 0.0,
         unknown=len(lines) - len(known),
     )

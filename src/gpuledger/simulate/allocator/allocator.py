@@ -10,7 +10,7 @@ Not simulated: private pools (CUDA graphs), ``cudaMallocAsync``, several threads
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from gpuledger.analyze.posting.replay import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
 from gpuledger.model.journal.journal import Action
@@ -51,7 +51,7 @@ class CachingAllocator:
         self.memory = CardMemory(limits or Limits(), listen, place)
         self.counters = self.memory.counters
         self.live: dict[int, Block] = {}
-        self._pools = {True: Pool(small=True), False: Pool(small=False)}
+        self.pools = {True: Pool(small=True), False: Pool(small=False)}
         self._awaiting: list[Block] = []
         self._expandable = ExpandableSegments(self.memory)
 
@@ -65,7 +65,7 @@ class CachingAllocator:
         """
         self.finish_streams()
         size = self.settings.round_up(requested_bytes)
-        pool = self._pools[size <= SMALL_BYTES]
+        pool = self.pools[size <= SMALL_BYTES]
         block = self._find(pool, size, stream) or self._grow(pool, size, stream, requested_bytes)
         rest = block.size - size
         if rest and self._splits(pool, size, rest):
@@ -107,21 +107,12 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Give every segment without a block in use back to the driver."""
         self.finish_streams()
-        for pool in (self._pools[False], self._pools[True]):
+        for pool in (self.pools[False], self.pools[True]):
             for block in pool.blocks():
                 if block.expandable:
                     self._expandable.unmap(block)
                 elif block.is_whole:
                     self._release(block)
-
-    def allocated_size(self, address: int) -> int:
-        """Return the bytes given for the block at ``address``."""
-        return self.live[address].size
-
-    def free_blocks(self) -> Iterator[Block]:
-        """Yield every free block that has memory behind it."""
-        for pool in self._pools.values():
-            yield from pool.free.values()
 
     # -- finding ------------------------------------------------------------------------------------------------
 
@@ -198,7 +189,6 @@ class CachingAllocator:
         if not self.memory.has_room(bytes_taken):
             return None
         address = self.memory.place(bytes_taken)
-        self.counters.segment_count += 1
         self.memory.take(Action.SEGMENT_ALLOC, address, bytes_taken, stream)
         return Block(address, bytes_taken, stream, pool)
 
@@ -213,7 +203,6 @@ class CachingAllocator:
     def _release(self, block: Block) -> None:
         """Give a whole segment back to the driver."""
         block.pool.remove(block)
-        self.counters.segment_count -= 1
         self.memory.give_back(Action.SEGMENT_FREE, block.address, block.size, block.stream)
 
     def _release_available(self, size: int, stream: int) -> bool:
@@ -222,7 +211,7 @@ class CachingAllocator:
         if limit is None:
             return False
         wanted = max(size, limit)
-        pool = self._pools[size <= SMALL_BYTES]
+        pool = self.pools[size <= SMALL_BYTES]
         order = pool.order.get(stream, [])
         place = bisect_left(order, (wanted, 0))
         if place < len(order):
@@ -242,7 +231,7 @@ class CachingAllocator:
         if self.memory.limits.fraction is None or allowed is None or not threshold:
             return
         target = self.counters.reserved_bytes - int(allowed * threshold)
-        pool = self._pools[False]
+        pool = self.pools[False]
         freed = True
         while target > 0 and freed:
             candidates = [block for block in pool.blocks() if block.is_whole and not block.expandable]

@@ -159,7 +159,6 @@ class Counters:
     peak_reserved_bytes: int = 0
     alloc_count: int = 0
     free_count: int = 0
-    segment_count: int = 0
     retries: int = 0
 
 

@@ -127,8 +127,3 @@ def guess_many(keys: Sequence[Row], operation: int) -> list[int]:
     scale = (described["X"] + described["Y"])[:, None, None]
     apart = np.minimum(np.abs(answers[:, :, None] - answers[:, None, :]) / scale, _MOST_OFF).sum(axis=2)
     return [int(row[place]) for row, place in zip(answers, apart.argmin(axis=1), strict=True)]
-
-
-def catalogue_size() -> int:
-    """Return of how many shapes measurements are kept."""
-    return len(_kept()["digests"])

@@ -143,13 +143,6 @@ def _fused_softmax(name: str, tensor: Any, dim: int) -> Any:
     return operator(tensor, dim, half)
 
 
-class _CudaState:
-    """What the program believes of autocast on the CPU itself, which is left alone."""
-
-    def __init__(self) -> None:
-        self.cpu_enabled = False
-
-
 def _patch_entrances(patches: Patches) -> None:
     plain_init, plain_enabled, plain_dtype = (
         torch.autocast.__init__,

@@ -76,7 +76,6 @@ class CudaFacade:
 
     def __init__(self, device: VirtualDevice) -> None:
         self.device = device
-        self._peak_offsets = [0, 0]
 
     def install(self, patches: Patches) -> None:
         """Put the answers in."""

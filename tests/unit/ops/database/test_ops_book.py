@@ -194,7 +194,7 @@ from gpuledger.ops.database.records import Environment, Record
 book = open_book(sys.argv[1])
 where = Environment("H200", None, "2.13.0", None)
 key = OperatorKey("aten.relu.default", ())
-book.put_key(key)
+book.put_keys([key])
 book.put_environment(where)
 print("ready", flush=True)
 for batch in range(int(sys.argv[2])):

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from operator_keys import key_for
+from operator_keys import key_for, tasks_of_keys
 
 from gpuledger.ops.database.book import open_book
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.campaign import Answer, measure_workloads, run_campaign
-from gpuledger.ops.measure.plan import missing_tasks, tasks_of_keys
+from gpuledger.ops.measure.plan import missing_tasks
 from gpuledger.ops.workloads.workload import Use, Workload
 
 CARD = Environment("card", "1", "2", "3")

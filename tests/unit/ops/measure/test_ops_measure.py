@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from operator_keys import key_for
+from operator_keys import key_for, tasks_of_keys
 
 from gpuledger.errors import NoDeviceError, UsageError
 from gpuledger.operator_key import OperatorKey
@@ -16,7 +16,7 @@ from gpuledger.ops.measure.fill import fill
 from gpuledger.ops.measure.measure import measure, shuffled
 from gpuledger.ops.measure.one import CardLostError, measure_one
 from gpuledger.ops.measure.place import find_place, refuse_busy
-from gpuledger.ops.measure.plan import missing_tasks, needs_energy, tasks_of, tasks_of_keys
+from gpuledger.ops.measure.plan import missing_tasks, needs_energy, tasks_of
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.workload import Use, Workload
 

@@ -28,7 +28,7 @@ def desk(tmp_path_factory):
         with open_book(place / f"{name}.book") as book:
             for number in range(40):
                 key, time_ns = product(64 + 48 * number), 2e3 * (1 + (number / 4) ** 3)
-                book.put_key(key)
+                book.put_keys([key])
                 times = (time_ns, 0.99 * time_ns, 1.01 * time_ns)
                 how = {"mode": "rotating"}
                 book.put_environment(environment)
