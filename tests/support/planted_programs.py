@@ -212,7 +212,7 @@ torch_private.watch_out_of_memory = observers.append
 torch_private.light_snapshot = lambda: {"segments": [{"device": 0, "blocks": [{"state": "inactive", "size": 5}]}]}
 if session._session is not None:
     running = session._session
-    running._guarded(lambda: out_of_memory.watch(running._guarded.for_good, running._ran_out_of_memory))()
+    running.guard(lambda: out_of_memory.watch(running.guard.for_good, running.ran_out_of_memory))()
 for number in range(8):
     sgd.zero_grad()
     net(torch.randn(4, 8)).sum().backward()

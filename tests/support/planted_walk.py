@@ -66,7 +66,7 @@ def phase() -> str:
     session = sessions._session
     if session is None or not hasattr(session, "_later"):
         return "start"
-    if session._guarded.ended:
+    if session.guard.ended:
         return "ended"
     if session.window is None:
         return "before"

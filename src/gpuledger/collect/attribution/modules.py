@@ -76,7 +76,7 @@ class ModuleTracker:
         self._on_backward_end = on_backward_end
         self._guard = guard
         self._sequence = torch_private.sequence_reader()
-        self._set_token = phases.recorder.set_token
+        self._set_token = phases.set_token
         self._module_ids = roster.module_ids
         self._gone = roster.gone
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from gpuledger.collect.attribution.recorder import Recorder
-from gpuledger.collect.attribution.tags import TagBook, suffix
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.tags import TagBook, module_id_of, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import TagFlag
 
@@ -62,15 +63,46 @@ class _Threads(threading.local):
         self.state = ThreadState()
 
 
+class ModuleContext:
+    """Knows the module at work: it takes the tokens that a recorder would put on allocations.
+
+    Args:
+        roster: Paths of modules.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self.token = ""
+        self._roster = roster
+
+    def set_token(self, token: str) -> None:
+        """Take the token of what comes next."""
+        self.token = token
+
+    @property
+    def current_module_id(self) -> int:
+        """Return the number of the module at work; -1 outside of any."""
+        return module_id_of(self.token)
+
+    @property
+    def current_module_path(self) -> str:
+        """Return the path of the module at work; ``""`` outside of any."""
+        module_id = self.current_module_id
+        return "" if module_id == OUTSIDE else self._roster.path_of(module_id)
+
+
 class Phases:
     """The one answer to "what is going on".
 
     A *visit* is one stay in one phase; ``prefix`` is its part of every token. It ends with the phase or the step, so
     that a tag always tells the step and the visit it was made in.
+
+    Args:
+        set_token: Puts a token on the calling thread's next allocations; see :class:`..recorder.Recorder`.
+        tags: Numbers of tags.
     """
 
-    def __init__(self, recorder: Recorder, tags: TagBook) -> None:
-        self.recorder = recorder
+    def __init__(self, set_token: Callable[[str], None], tags: TagBook) -> None:
+        self.set_token = set_token
         self.tags = tags
         self.local = _Threads()
         self.step = 0
@@ -109,7 +141,7 @@ class Phases:
         """Put a token on the calling thread, a new one or one it had before; the scope stays."""
         state = self.local.state
         state.token = token
-        self.recorder.set_token(token + state.scope)
+        self.set_token(token + state.scope)
 
     def flags_now(self) -> int:
         """Return the flags of a module entered now: in backward it is being computed again."""

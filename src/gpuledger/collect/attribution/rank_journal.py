@@ -62,7 +62,7 @@ class RankJournal:
         Raises:
             OSError: it cannot be written; what was waiting is lost.
         """
-        self._write(lambda part: self._open_writer().write(part))
+        self.pass_on(lambda part: self._open_writer().write(part))
 
     def append(self) -> None:
         """Write what is waiting at the end of a file that grows, for a fraction of the time.
@@ -70,12 +70,13 @@ class RankJournal:
         Raises:
             OSError: it cannot be written; what was waiting is lost.
         """
-        self._write(lambda part: self._open_writer().append(part))
+        self.pass_on(lambda part: self._open_writer().append(part))
 
-    def _write(self, write: Callable[[Part], None]) -> None:
+    def pass_on(self, write: Callable[[Part], None]) -> None:
+        """Take what the sources have, and give what is waiting to ``write`` whatever one of them raises."""
         part, self.part = self.part, Part()
         sources = [partial(source.drain, part) for source in self.sources]
-        do_all([*sources, lambda: write(part)])  # notes are written whatever a source raises
+        do_all([*sources, lambda: write(part)])
 
     def directory(self) -> Path:
         """Return the rank's directory; it is claimed when first needed.

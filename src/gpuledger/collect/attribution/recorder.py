@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.tensor_observations import Place
 from gpuledger.model.journal.journal import Part
 
 
@@ -29,6 +30,9 @@ class Recorder(Protocol):
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees requested)`` since the process started."""
+
+    def place_of(self, tensor: Any) -> Place | None:
+        """Return where a tensor's storage is; None where it has none, or none that is recorded."""
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the allocator's counters of every device in use to ``part``."""

@@ -90,7 +90,7 @@ class ScopeTracker:
 
         It has everything it needs at hand: it is the hot path.
         """
-        phases, local, set_token = self._phases, self._phases.local, self._phases.recorder.set_token
+        phases, local, set_token = self._phases, self._phases.local, self._phases.set_token
         sequence, outside, backward = self._sequence, suffix(OUTSIDE), Phase.BACKWARD
         mine, find, guard = self._mine, self._find, self._guard
 
@@ -121,7 +121,7 @@ class ScopeTracker:
 
         Only where there is nothing to find out, and the thread has a token; else the listener is told.
         """
-        local, set_token, sequence = self._phases.local, self._phases.recorder.set_token, self._sequence
+        local, set_token, sequence = self._phases.local, self._phases.set_token, self._sequence
         phases, backward, mine, tracker = self._phases, Phase.BACKWARD, self._mine, self
         changed, guard, go_back = self._changed, self._guard, scopes.go_back
 
@@ -255,7 +255,7 @@ class ScopeTracker:
 
     def _make_hook(self, piece: str) -> Callable[[Any], None]:
         tracker, phases, local = self, self._phases, self._phases.local
-        set_token, outside = phases.recorder.set_token, suffix(OUTSIDE)
+        set_token, outside = phases.set_token, suffix(OUTSIDE)
 
         def at_work(_gradients: Any) -> None:
             try:

@@ -2,7 +2,7 @@
 
 A token is put together from short pieces: the visit (one stay in one phase of one step), the module, and the scope
 where there is one. Nothing is looked up or written down for it while the program runs; its number in the journal is
-given when the events are drained.
+given when the events are drained. No other module reads a token.
 """
 
 from __future__ import annotations
@@ -36,6 +36,23 @@ def scope_piece(name_id: int) -> str:
     return f"{_SCOPE_MARK}{base36(name_id + 1)}"
 
 
+def module_id_of(token: str) -> int:
+    """Return the module that a token names; -1 for none, and for a text that is no token."""
+    pieces = _pieces_of(token)
+    return pieces[1] if pieces is not None else -1
+
+
+def _pieces_of(token: str) -> tuple[int, int, int, int, int] | None:
+    """Return ``(visit, module_id, scope_id, stack_id, flags)`` of a token, -1 for none; None for any other text."""
+    plain, mark, scope = token.partition(_SCOPE_MARK)
+    pieces = plain.split(".")
+    known = (*pieces, scope) if mark else pieces
+    if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in known):
+        return None
+    visit, module_id, flags, stack_id = (int(piece, 36) for piece in (*pieces, "0", "0")[:4])
+    return visit, module_id - 1, int(scope or "0", 36) - 1, stack_id - 1, flags
+
+
 class TagBook:
     """Knows what each visit was, and gives tokens their numbers when they are drained."""
 
@@ -58,19 +75,12 @@ class TagBook:
         return known
 
     def _write_down(self, token: str) -> int:
-        plain, mark, scope = token.partition(_SCOPE_MARK)
-        pieces = plain.split(".")
-        known = (*pieces, scope) if mark else pieces
-        if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in known):
-            return -1
-        visit, module_id, flags, stack_id = (int(piece, 36) for piece in (*pieces, "0", "0")[:4])
-        if visit >= len(self._visits):
+        pieces = _pieces_of(token)
+        if pieces is None or pieces[0] >= len(self._visits):
             return -1
         number = self._next
         self._next += 1
-        self._rows.append(
-            (number, *self._visits[visit], visit, module_id - 1, int(scope or "0", 36) - 1, stack_id - 1, flags)
-        )
+        self._rows.append((number, *self._visits[pieces[0]], *pieces))
         return number
 
     def drain(self, part: Part) -> None:

@@ -45,12 +45,22 @@ def storage_place(tensor: Any) -> Place | None:
 
 
 class Sightings:
-    """Collects sightings and stamps each with the allocator's counts, which place it among the events."""
+    """Collects sightings and stamps each with the allocator's counts, which place it among the events.
 
-    def __init__(self, roster: Roster, counts: Callable[[], dict[int, tuple[int, int]]]) -> None:
+    Args:
+        roster: The modules whose tensors are looked for.
+        counts: Returns ``device_idx -> (allocations, frees)``.
+        place_of: Returns where a tensor's storage is.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        counts: Callable[[], dict[int, tuple[int, int]]],
+        place_of: Callable[[Any], Place | None] = storage_place,
+    ) -> None:
         self.roster = roster
-        self.place_of: Callable[[Any], Place | None] = storage_place
-        """Tells where a tensor's storage is; a virtual card has its own answer."""
+        self._place_of = place_of
         self._counts = counts
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
         self._last: dict[tuple[int, int, int], int] = {}
@@ -138,7 +148,7 @@ class Sightings:
         counts = self._counts()
         dense = ((*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor))
         for kind, name_id, module_id, tensor, key in dense:
-            place = self.place_of(tensor)
+            place = self._place_of(tensor)
             if place is None or place[0] not in counts:
                 continue
             if key is not None:

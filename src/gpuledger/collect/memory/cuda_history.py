@@ -14,6 +14,7 @@ from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.attribution.live_objects import Living
 from gpuledger.collect.attribution.stacks import StackBook
 from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 from gpuledger.model.pools import pool_number
 
@@ -47,6 +48,7 @@ class CudaRecorder:
     """
 
     kind = "cuda-history"
+    place_of = staticmethod(storage_place)
 
     def __init__(self, stacks: StackBook, tags: TagBook) -> None:
         self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()

@@ -35,6 +35,7 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.live_objects import Living
 from gpuledger.collect.attribution.stacks import StackBook
 from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 
 _PSEUDO_ADDRESS = 1 << 56
@@ -72,6 +73,7 @@ class DispatchRecorder:
     """
 
     kind = "dispatch"
+    place_of = staticmethod(storage_place)
 
     def __init__(
         self,

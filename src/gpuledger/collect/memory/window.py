@@ -65,8 +65,8 @@ class MemoryWindow:
         self.recorder = recorder
         self.is_open = False
         self.was_opened = False
-        self.phases = Phases(recorder, tags)
-        self.sightings = Sightings(self._roster, recorder.counts)
+        self.phases = Phases(recorder.set_token, tags)
+        self.sightings = Sightings(self._roster, recorder.counts, recorder.place_of)
         self.inputs = InputShapes()
         journal.sources += [self.sightings, self.inputs]
         self._tracker = ModuleTracker(
@@ -74,7 +74,7 @@ class MemoryWindow:
             self._roster,
             on_outermost=self._on_outermost,
             on_outermost_end=self.on_outermost_end,
-            on_backward_end=self._on_backward_end,
+            on_backward_end=self.on_backward_end,
             guard=guard,
         )
         self._journal = journal
@@ -206,7 +206,8 @@ class MemoryWindow:
         if self._roster.holds_tensors(module_id):
             self._steps.call_ended(module_id, self.expects_training)
 
-    def _on_backward_end(self) -> None:
+    def on_backward_end(self) -> None:
+        """A whole backward pass has ended."""
         self.sightings.see_gradients()
         if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that nobody counts
             self.drain()

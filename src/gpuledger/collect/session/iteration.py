@@ -38,9 +38,9 @@ from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.collect.memory.device_readings import CardReader
-from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.session.outer_run import find_outer_run
+from gpuledger.collect.session.recorders import describe_cuda, describe_process, make_dispatch_recorder
 from gpuledger.collect.session.session import current
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import STEP_KINDS, Journal, Part, journal_of
@@ -140,7 +140,7 @@ class IterationRecorder:
     def _start(self) -> _UnderWay:
         guard, tags, stacks = Guard(self._fail), TagBook(), StackBook()
         journal = _KeptJournal([tags, self._roster, stacks], self._known)
-        recorder, history = self._recorder(journal, tags, stacks, guard)
+        recorder, card, history = self._recorder(journal, tags, stacks, guard)
         steps = StepCounter(
             guard,
             before_optimizer=lambda optimizer: window.before_optimizer(optimizer),
@@ -154,7 +154,7 @@ class IterationRecorder:
             steps,
             _ALL_STEPS,
             books=(tags, self._roster, stacks),
-            card=self._card if isinstance(recorder, CudaRecorder) else None,
+            card=card,
             begins_late=True,
             guard=guard,
         )
@@ -174,28 +174,19 @@ class IterationRecorder:
 
     def _recorder(
         self, journal: RankJournal, tags: TagBook, stacks: StackBook, guard: Guard
-    ) -> tuple[Recorder, UserHistory | None]:
-        """Return a recorder for the device the model is on, and what notices a history of the program's own."""
-        journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
+    ) -> tuple[Recorder, CardReader | None, UserHistory | None]:
+        """Return a recorder for the device the model is on, its card, and what notices the program's own history."""
+        describe_process(journal)
         model = self._model()
         with without_overrides():
             on_card = model is not None and any(is_on_card(parameter) for _, parameter in named_parameters(model))
         why_not = torch_private.keeps_cuda_history() if on_card else None
         if not on_card or why_not is not None:
-            journal.fact(
-                recorder=DispatchRecorder.kind,
-                devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}],
-            )
-            kinds = ("cuda", "cpu") if on_card else ("cpu",)
-            return DispatchRecorder(stacks, tags, guard, devices=kinds), None
+            return make_dispatch_recorder(journal, (tags, stacks), guard, with_cuda=on_card), None, None
         recorder = CudaRecorder(stacks, tags)
         self._card = self._card or CardReader()
-        journal.fact(
-            recorder=CudaRecorder.kind,
-            devices=self._card.describe(list(recorder.devices())),
-            workspace_bytes=torch_private.workspace_bytes(torch.cuda.current_device()),
-        )
-        return recorder, UserHistory(guard(self._give_way), guard.absorbs)
+        describe_cuda(journal, recorder, self._card)
+        return recorder, self._card, UserHistory(guard(self._give_way), guard.absorbs)
 
     def _note_gradients(self, parameters: Iterable[Any] | None = None) -> None:
         """Keep the highest bytes of each gradient, of all or of some parameters."""
@@ -245,7 +236,7 @@ class _KeptJournal(RankJournal):
 
     def write(self) -> None:
         """Keep what is waiting as one part."""
-        self._write(self._keep)
+        self.pass_on(self._keep)
 
     def _keep(self, part: Part) -> None:
         self._known.names += part.names
@@ -281,9 +272,10 @@ class _Window(MemoryWindow):
         self.note_gradients(_parameters(optimizer) if inside else None)
         super().before_optimizer(optimizer)
 
-    def _on_backward_end(self) -> None:
+    def on_backward_end(self) -> None:
+        """A whole backward pass has ended."""
         self.note_gradients()
-        super()._on_backward_end()
+        super().on_backward_end()
 
 
 class _UnderWay:

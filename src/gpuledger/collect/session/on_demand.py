@@ -85,8 +85,7 @@ class Listener:
         settings = replace(
             self._settings, run_directory=self._path, first_step=1, last_step=STEPS, passes={"memory": 0}
         )
-        self._session = sessions.start_recording(settings, self._path / "rank-0")
-        self._session.from_outside = True
+        self._session = sessions.start_recording(settings, self._path / "rank-0", from_outside=True)
 
     def _finish(self) -> None:
         from gpuledger.collect.session import session as sessions

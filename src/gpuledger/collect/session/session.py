@@ -7,10 +7,8 @@ ours takes everything out, notes what happened and lets the program go on.
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,11 +18,9 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls, in_data_worker
+from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls
 from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
-from gpuledger.collect.adapter.user_history import UserHistory
-from gpuledger.collect.adapter.user_profiler import ProfilerStart
 from gpuledger.collect.attribution.module_registry import Roster
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
@@ -33,11 +29,10 @@ from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, RecordSettings, settings_from
-from gpuledger.collect.memory import out_of_memory
-from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
+from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
 from gpuledger.errors import UsageError
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run import rank_directories
@@ -48,29 +43,49 @@ AT_THE_LIMIT = (
 
 
 class Session:
-    """Records one process into ``rank-N/journal``."""
+    """Records one process into ``rank-N/journal``.
 
-    def __init__(self, settings: RecordSettings, *, rank_directory: Callable[[], Path] | None = None) -> None:
+    Args:
+        settings: What to record.
+        rank_directory: Makes the rank's directory, for a recording that the program itself asks for. Without it the
+            process claims a rank of the run in ``settings``.
+        recorders: Chooses what records, and when it begins; without it, what fits the process.
+        from_outside: Whether the program knows nothing of the recording; without it, whether it claims its rank.
+        begins_late: Whether tensors may be alive already that are to be found; without it, where the program asks.
+        on_step: Called with the number of steps at each step's end, after the step was written down.
+    """
+
+    def __init__(
+        self,
+        settings: RecordSettings,
+        *,
+        rank_directory: Callable[[], Path] | None = None,
+        recorders: RecorderFactory | None = None,
+        from_outside: bool | None = None,
+        begins_late: bool | None = None,
+        on_step: Callable[[int], None] = lambda _steps: None,
+    ) -> None:
         self.settings = settings
         self.pid = os.getpid()
         self.window: MemoryWindow | None = None
-        self.from_outside = rank_directory is None  # the program knows nothing of it
+        self.from_outside = rank_directory is None if from_outside is None else from_outside
         self.stacks = StackBook()
         self.tags = TagBook()
         self.roster = Roster()
-        self._begins_late = rank_directory is not None  # asked for from Python: the program is under way
+        self._recorders = ProcessRecorders() if recorders is None else recorders
+        self._begins_late = rank_directory is not None if begins_late is None else begins_late
+        self._on_step = on_step
+        self._on_card = False
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
-        self._guarded = Guard(self.fail)
+        self.guard = Guard(self.fail)
         self._calls: FirstCall | OutermostCalls | None = None
         self._deferred: OutermostCalls | None = None
         self._action: Callable[[], None] = lambda: None
         self._closing: OutermostCalls | None = None
-        self._user_history: UserHistory | None = None
-        self._user_profiler: ProfilerStart | None = None
         self._oom: list[dict[str, Any]] = []
         self.steps = StepCounter(
-            self._guarded,
+            self.guard,
             before_optimizer=self._before_optimizer,
             after_optimizer=self._after_optimizer,
             ended=self._step_ended,
@@ -81,41 +96,35 @@ class Session:
             self.journal,
             self.steps,
             self.roster,
-            guard=self._guarded,
-            give_up=self._end,
+            guard=self.guard,
+            give_up=self.end,
             see_calls=self._see_calls,
         )
-        self.mark_step = self._guarded(self.steps.mark)
+        self.mark_step = self.guard(self.steps.mark)
         """The program says itself that a step has ended."""
 
     @property
     def ended(self) -> bool:
         """Return whether nothing is recorded any more."""
-        return self._guarded.ended
+        return self.guard.ended
 
     @property
     def _is_recording(self) -> bool:
         return self.window is not None and self.window.is_open
 
-    @property
-    def _on_card(self) -> bool:
-        return self.window is not None and isinstance(self.window.recorder, CudaRecorder)
-
     # -- beginning ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Choose a recorder and wait for the moment it can begin. Called when torch has just been imported."""
-        self._guarded(self._start)()
+        self.guard(self._start)()
 
     def _start(self) -> None:
         atexit.register(self.finish, "exit")
         keep_uncompiled()
-        os.register_at_fork(after_in_child=calling(self._guarded, self._leave_to_parent))
+        os.register_at_fork(after_in_child=calling(self.guard, self._leave_to_parent))
         last_step = self.settings.last_step if self.settings.last_step < ALL_STEPS else None
+        describe_process(self.journal)
         self.journal.fact(
-            pid=self.pid,
-            torch_version=torch.__version__,
-            cuda_version=torch.version.cuda,
             python_version=platform.python_version(),
             steps_asked=[self.settings.first_step, last_step],
             stacks=self.settings.stacks,
@@ -123,65 +132,14 @@ class Session:
         )
         self.steps.install()
         self._later.install()
-        self._begin()
+        self._recorders.begin(self)
 
-    def _begin(self) -> None:
-        """Begin now, or have whoever initialises CUDA or calls the first module begin."""
-        if self._wants_cuda():
-            torch.cuda._lazy_call(self._guarded(self._begin_cuda))
-        elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.orig_argv:
-            self._begin_dispatch(None)
-        else:
-            self._watch_calls(FirstCall(self._guarded(self._first_call), self._guarded.absorbs))
-
-    def _wants_cuda(self) -> bool:
-        if self.settings.devices == "cpu" or torch.version.cuda is None:
-            return False
-        return self.settings.devices == "cuda" or os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
-
-    def _begin_cuda(self) -> None:
-        """CUDA has just been initialised by the program."""
-        if self.window is not None:
-            return
-        why_not = torch_private.keeps_cuda_history()
-        if why_not is not None:
-            self._begin_dispatch(why_not)
-            return
-        if torch_private.history_enabled():
-            self.journal.note("Nothing was recorded: the program keeps a memory history of its own, which goes first.")
-            self._end()
-            return
-        recorder, card = CudaRecorder(self.stacks, self.tags), CardReader()
-        out_of_memory.watch(self._guarded.for_good, self._ran_out_of_memory)
-        self.journal.fact(
-            devices=card.describe(list(recorder.devices())),
-            workspace_bytes=torch_private.workspace_bytes(torch.cuda.current_device()),
-        )
-        self._user_history = UserHistory(self._guarded(self._give_way), self._guarded.absorbs)
-        self._adopt(recorder, card)
-
-    def _begin_dispatch(self, why_not: str | None) -> None:
-        """Record through the dispatcher: CPU tensors, or CUDA ones where the allocator keeps no history."""
-        if self.window is not None:
-            return
-        from gpuledger.collect.memory.dispatch import DispatchRecorder
-
-        if why_not is not None:
-            self.journal.note(f"Recorded by the dispatch-mode recorder: {why_not}.")
-        self.journal.fact(devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}])
-        kinds = ("cpu",) if why_not is None else ("cuda", "cpu")
-        self._user_profiler = ProfilerStart(self._guarded(self._give_way_to_profiler))
-        self._adopt(DispatchRecorder(self.stacks, self.tags, self._guarded, devices=kinds), None)
-
-    def _first_call(self) -> None:
-        """Begin in a child of multiprocessing that runs a model; a data worker leaves no trace."""
-        if not in_data_worker():
-            self._begin_dispatch(None)
-
-    def _adopt(self, recorder: Recorder, card: CardReader | None) -> None:
-        self._watch_calls(None)
+    def adopt(self, recorder: Recorder, card: CardReader | None) -> None:
+        """Record with ``recorder`` from now on, or from the first step that is asked for; ``card`` reads its card."""
+        self.watch_calls(None)
         keep_uncompiled()
         self.journal.fact(recorder=recorder.kind)
+        self._on_card = card is not None
         self.window = MemoryWindow(
             recorder,
             self.journal,
@@ -190,7 +148,7 @@ class Session:
             books=(self.tags, self.roster, self.stacks),
             card=card,
             begins_late=self._begins_late,
-            guard=self._guarded,
+            guard=self.guard,
         )
         if self.steps.seen + 1 >= self.settings.first_step:
             self.window.open()
@@ -200,12 +158,12 @@ class Session:
     def _see_calls(self, wanted: bool) -> None:
         """Have a watch on outermost calls where they are the steps, above all that is in; or take it out."""
         if isinstance(self._calls, OutermostCalls):
-            self._watch_calls(None)
+            self.watch_calls(None)
         if wanted and not self.steps.trained:
-            began, ended = self._guarded(self._call_began), self._guarded(self._call_ended)
-            self._watch_calls(OutermostCalls(began, ended, self._guarded.absorbs))
+            began, ended = self.guard(self._call_began), self.guard(self._call_ended)
+            self.watch_calls(OutermostCalls(began, ended, self.guard.absorbs))
 
-    def _watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
+    def watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
         """Have one light watch at the most."""
         if self._calls is not None:
             self._calls.remove()
@@ -219,17 +177,17 @@ class Session:
     def _close_window(self, reason: str) -> None:
         if self._is_recording and self.window is not None:
             self.window.close(reason)
-            self._stop_watching_program()
+            self._recorders.stop_watching()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Take out everything that is left."""
-        self._guarded.ended = True
+        self.guard.ended = True
         self._take_out()
 
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
-        no_calls = partial(self._watch_calls, None)
-        watches = [self._stop_deferred, self._stop_watching_program]
+        no_calls = partial(self.watch_calls, None)
+        watches = [self._stop_deferred, self._recorders.stop_watching]
         do_all([*window, self._later.take_out, no_calls, self.steps.remove, *watches])
 
     def _stop_deferred(self) -> None:
@@ -237,29 +195,23 @@ class Session:
             self._deferred.remove()
             self._deferred = None
 
-    def _stop_watching_program(self) -> None:
-        for watch in (self._user_history, self._user_profiler):
-            if watch is not None:
-                watch.remove()
-        self._user_history = self._user_profiler = None
-
     def finish(self, reason: str = "exit") -> None:
         """Close what is open and write the last of the journal. Called at exit and at the end of ``record``."""
         try:
             atexit.unregister(self.finish)
             if os.getpid() != self.pid:
                 return
-            self._guarded.settle()
-            if self._guarded.lacked_room:
+            self.guard.settle()
+            if self.guard.lacked_room:
                 self.journal.note(AT_THE_LIMIT)
             if self._stood_by():
                 self._close_recorder()
-                self._end()
+                self.end()
                 return
             self._close_window(reason)
             self._later.finish()
             self._close_recorder()
-            self._end()
+            self.end()
             if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)
             if reason == "exit" and self.window is not None and self._on_card:
@@ -267,7 +219,7 @@ class Session:
             if self.window is not None or self.journal.part.notes:
                 self.journal.write()
         except BaseException as error:
-            if not self._guarded.absorbs(error):
+            if not self.guard.absorbs(error):
                 raise
 
     def _stood_by(self) -> bool:
@@ -279,7 +231,7 @@ class Session:
     def _leave_to_parent(self) -> None:
         """This is a forked child: the recording belongs to the parent."""
         if not self.ended:
-            self._end()
+            self.end()
 
     def _close_recorder(self) -> None:
         """Close recorder and profiler; where part of them has to stay for now, the next calls of modules try again."""
@@ -290,8 +242,8 @@ class Session:
             self._closing.remove()
             self._closing = None
         elif not is_closed and self._closing is None:
-            again = self._guarded.for_good(lambda *_: self._close_recorder())
-            self._closing = OutermostCalls(again, lambda _: None, self._guarded.absorbs)
+            again = self.guard.for_good(lambda *_: self._close_recorder())
+            self._closing = OutermostCalls(again, lambda _: None, self.guard.absorbs)
             self._closing.install()
 
     # -- steps ----------------------------------------------------------------------------------------------------
@@ -309,16 +261,16 @@ class Session:
 
     def _before_optimizer(self, optimizer: Any) -> None:
         if isinstance(self._calls, OutermostCalls):
-            self._watch_calls(None)
+            self.watch_calls(None)
         if self.window is not None and self.window.is_open:
             self.window.before_optimizer(optimizer)
         else:
             self._later.before_optimizer()
 
     def _after_optimizer(self, optimizer: Any) -> None:
-        if self.window is None and not torch.cuda.is_initialized():
-            self._begin_dispatch("a card is there, but the program has not touched it")
-        elif self.window is not None and self.window.is_open:
+        if self.window is None:
+            self._recorders.begin_after_step(self)
+        elif self.window.is_open:
             self.window.after_optimizer(optimizer)
         else:
             self._later.after_optimizer()
@@ -338,6 +290,7 @@ class Session:
             self._go_on()
         else:
             self._outside_backward(self._go_on)
+        self._on_step(self.steps.seen)
 
     def _outside_backward(self, action: Callable[[], None]) -> None:
         """Do something now, or at the next call of a module where autograd is at work: a step can end inside backward.
@@ -348,8 +301,8 @@ class Session:
             action()
         elif self._deferred is None:
             self._action = action
-            began = self._guarded.for_good(lambda *_: self._do_deferred())
-            self._deferred = OutermostCalls(began, lambda _: None, self._guarded.absorbs)
+            began = self.guard.for_good(lambda *_: self._do_deferred())
+            self._deferred = OutermostCalls(began, lambda _: None, self.guard.absorbs)
             self._deferred.install()
 
     def _do_deferred(self) -> None:
@@ -360,18 +313,18 @@ class Session:
 
     def _go_on(self) -> None:
         """A step has ended: open, drain or close the window where it is time, or go on with what follows it."""
-        if self._guarded.ended:
+        if self.guard.ended:
             return
         if self._is_recording and self.window is not None:
             if self.window.end_step():
                 self._close_recorder()
-                self._stop_watching_program()
+                self._recorders.stop_watching()
                 self._begin_later_passes()
         elif self.window is not None and not self.window.was_opened and self.steps.seen + 1 >= self.settings.first_step:
-            self._watch_calls(None)
+            self.watch_calls(None)
             self.window.open()
         elif self.steps.seen > self.settings.last_step and self._later.end_step():
-            self._end()
+            self.end()
             self.journal.append()  # whatever becomes of the program from here on
 
     def _begin_later_passes(self) -> None:
@@ -388,14 +341,14 @@ class Session:
             raise error
         self.journal.note(f"Recording stopped by an error of gpuledger's own: {describe(error)}")
         self.journal.fact(closed=OWN_ERROR)
-        self._guarded.ended = True
+        self.guard.ended = True
         for action in (self._take_out, self._close_recorder, self.journal.write):
             try:
                 action()
             except Exception as another:
                 self.journal.note(f"And on the way out: {describe(another)}")
 
-    def _ran_out_of_memory(self, facts: dict[str, Any]) -> None:
+    def ran_out_of_memory(self, facts: dict[str, Any]) -> None:
         """Keep what held the bytes; the error itself stays the program's own."""
         self._oom.append({**facts, "step": self.steps.seen + 1})
         self.journal.fact(oom=self._oom)
@@ -406,19 +359,19 @@ class Session:
         elif self.window is not None:
             self.journal.write()
 
-    def _give_way_to_profiler(self) -> None:
+    def give_way_to_profiler(self) -> None:
         """The program profiles operators that pass through our recorder, and would count them twice: ours ends here."""
         if self._is_recording:
             self.journal.note("The program started a profiler of its own; recording of CPU tensors ended there.")
             self._close_window("program's own profiler")
             self._begin_later_passes()
 
-    def _give_way(self) -> None:
+    def give_way(self) -> None:
         """The program starts a memory history of its own: ours ends here."""
         if self._is_recording:
             self.journal.note("The program started a memory history of its own; recording ended there.")
             self._close_window("program's own history")
-            self._end()
+            self.end()
 
 
 _session: Session | None = None
@@ -450,15 +403,15 @@ def refuse_second() -> None:
         raise UsageError("record: another recording is under way in this process", hint="end that one first")
 
 
-def start_recording(settings: RecordSettings, rank_directory: Path) -> Session:
-    """Start a recording asked for from Python.
+def start_recording(settings: RecordSettings, rank_directory: Path, *, from_outside: bool = False) -> Session:
+    """Start a recording asked for from Python, or with ``from_outside`` by somebody while the program runs.
 
     Raises:
         UsageError: one is under way in this process.
     """
     global _session
     refuse_second()
-    _session = Session(settings, rank_directory=lambda: rank_directory)
+    _session = Session(settings, rank_directory=lambda: rank_directory, from_outside=from_outside)
     _session.start()
     return _session
 

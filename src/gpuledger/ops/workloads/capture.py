@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,8 +15,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.live_objects import Living
 from gpuledger.collect.attribution.module_registry import Roster
 from gpuledger.collect.attribution.modules import ModuleTracker
-from gpuledger.collect.attribution.phases import OUTSIDE, Phases
-from gpuledger.collect.attribution.recorder import Recorder
+from gpuledger.collect.attribution.phases import ModuleContext, Phases
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.model.accounts import Phase
@@ -64,7 +63,9 @@ class Capture:
         self._device_type = device_type
         self._on_step = on_step
         self._renamed = renamed
-        self._place = _Place()
+        self._roster = Roster()
+        self._context = ModuleContext(self._roster)
+        self._phases = Phases(self._context.set_token, TagBook())
         self._reuse = ReuseMeter()
         self._layers: list[list[int]] = []
         self._node: object = None
@@ -72,8 +73,8 @@ class Capture:
         self._hooks: list[Any] = []
         self._scanned = False
         self._tracker = ModuleTracker(
-            self._place.phases,
-            self._place.roster,
+            self._phases,
+            self._roster,
             on_outermost=self._outermost_began,
             on_outermost_end=self._outermost_ended,
             on_backward_end=lambda: None,
@@ -83,12 +84,12 @@ class Capture:
     def __enter__(self) -> Capture:
         self.steps = StepCounter(
             Guard(_raise),
-            before_optimizer=lambda _optimizer: self._place.phases.enter_optimizer(),
-            after_optimizer=lambda _optimizer: self._place.phases.leave_optimizer(Phase.BETWEEN),
+            before_optimizer=lambda _optimizer: self._phases.enter_optimizer(),
+            after_optimizer=lambda _optimizer: self._phases.leave_optimizer(Phase.BETWEEN),
             ended=lambda _kind, _start_ns, _end_ns: self.end_step(),
         )
         self.steps.install()
-        self._place.phases.start()
+        self._phases.start()
         self._tracker.install()
         self._hooks = [
             register_module_forward_pre_hook(self._layer_began),
@@ -117,27 +118,27 @@ class Capture:
         self._on_step(self.steps.seen)
 
     def _outermost_began(self, module_id: int, _args: Any, _kwargs: Any) -> None:
-        if self._place.roster.holds_tensors(module_id):
+        if self._roster.holds_tensors(module_id):
             if self.finished is None and not self._scanned:
                 self.tally = Tally()  # what came before the first call was the making of the model
             self.steps.call_began(module_id, self._expects_training)
 
     def _outermost_ended(self, module_id: int) -> None:
-        if self._place.roster.holds_tensors(module_id):
+        if self._roster.holds_tensors(module_id):
             self.steps.call_ended(module_id, self._expects_training)
 
     def _expects_training(self) -> bool:
         """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
         if not self._scanned:
             self._scanned = True
-            self.steps.optimizers.update(self._place.roster.enroll_alive(Living()))
+            self.steps.optimizers.update(self._roster.enroll_alive(Living()))
         return bool(self.steps.optimizers)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def see(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Count one call that has been made."""
-        if self._place.phases.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
+        if self._phases.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
             self.trained = self.tally.trained = True
         self._meet_node()
         name = func.overloadpacket.__name__
@@ -150,7 +151,7 @@ class Capture:
             return
         key = self._renamed(key_of(func, args, kwargs, result, self._is_on_card, self._device_type))
         distance = self._reuse.meet(self._storages(given), self._storages(made))
-        self.tally.add(key, self._place.module(), distance)
+        self.tally.add(key, self._context.current_module_path, distance)
 
     def _meet_node(self) -> None:
         """Count the autograd node at work, once; those that call no operator take next to nothing."""
@@ -179,7 +180,7 @@ class Capture:
         if not self._layers:
             return
         start, called_others = self._layers.pop()
-        if called_others or self._place.phases.phase == Phase.BACKWARD:
+        if called_others or self._phases.phase == Phase.BACKWARD:
             return
         call = LayerCall(
             type(module).__name__,
@@ -189,27 +190,6 @@ class Capture:
             tuple((name, tuple(tensor.shape)) for name, tensor in module.named_parameters()),
         )
         self.tally.add_layer(call, start)
-
-
-class _Place:
-    """Where the program is: takes the token that tells a recorder whose bytes come next, and reads the module in it."""
-
-    kind = "operators"
-
-    def __init__(self) -> None:
-        self.token = ""
-        self.roster = Roster()
-        self.set_token: Callable[[str], None] = self._set_token
-        # Of a recorder the phases use nothing but its taker of tokens.
-        self.phases = Phases(cast(Recorder, self), TagBook())
-
-    def _set_token(self, token: str) -> None:
-        self.token = token
-
-    def module(self) -> str:
-        """Return the path of the module at work, ``""`` outside all."""
-        number = int(self.token.partition("~")[0].split(".")[1], 36) - 1
-        return "" if number == OUTSIDE else self.roster.path_of(number)
 
 
 class _Mode(TorchDispatchMode):

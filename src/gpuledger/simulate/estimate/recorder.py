@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.model.journal.journal import REASONS, BlockState, Part
 from gpuledger.simulate.gpu.device import VirtualDevice
@@ -17,19 +18,27 @@ _COLUMNS = ("action", "address", "bytes", "stream", "time_ns", "tag_id", "operat
 
 
 class VirtualRecorder:
-    """Tells the session what the virtual card's allocator did."""
+    """Tells the session what the virtual card's allocator did.
+
+    Args:
+        device: The card.
+        tags: Numbers of tags.
+        context: Is told each token as well, for errors that name the module at work.
+    """
 
     kind = "virtual"
 
-    def __init__(self, device: VirtualDevice, tags: TagBook) -> None:
+    def __init__(self, device: VirtualDevice, tags: TagBook, context: ModuleContext) -> None:
         self.set_token: Callable[[str], None] = self._set_token
         self._device = device
+        self._context = context
         self._tags = tags
         self._open = False
         self._snapshots = 0
 
     def _set_token(self, token: str) -> None:
         self._device.token = token
+        self._context.set_token(token)
 
     def place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return ``(device_idx, address)`` of a tensor on the card; None for any other."""

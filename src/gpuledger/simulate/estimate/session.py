@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
 from gpuledger.simulate.estimate.recorder import DEVICE_IDX, VirtualRecorder
@@ -16,40 +16,52 @@ class StepsDone(BaseException):
     """Ends the program after its steps, past every ``except Exception`` of its own."""
 
 
+class VirtualRecorders:
+    """Gives a session the recorder of a virtual card, at once."""
+
+    def __init__(self, device: VirtualDevice) -> None:
+        self._device = device
+
+    def begin(self, session: Session) -> None:
+        """Have the session record the card."""
+        card, context = self._device.card, ModuleContext(session.roster)
+        self._device.module_now = lambda: context.current_module_path
+        session.journal.fact(
+            devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
+            workspace_bytes=sorted({cublas_bytes(self._device), CUBLASLT_BYTES}),
+        )
+        session.adopt(VirtualRecorder(self._device, session.tags, context), None)
+
+    def begin_after_step(self, session: Session) -> None:
+        """Do nothing: the session has its recorder."""
+
+    def stop_watching(self) -> None:
+        """Do nothing: nothing of the program's is watched."""
+
+
 class VirtualSession(Session):
     """Records what happens on a virtual card.
 
     Args:
         device: The card.
-        steps: After how many the program is ended.
+        steps: How many to record.
         run_directory: Where the run is written.
+        ends_program: Whether the program is ended after the last of them.
     """
 
     def __init__(self, device: VirtualDevice, steps: int, run_directory: Path, *, ends_program: bool = True) -> None:
-        settings = RecordSettings(run_directory, 1, steps, stacks=False)
-        directory: Callable[[], Path] = lambda: run_directory / "rank-0"  # noqa: E731
-        super().__init__(settings, rank_directory=directory)
-        self.device = device
-        self._ends_program = ends_program
-        device.module_now = self._module_now
-        self._begins_late = False  # what is alive now is not on the card
+        def end_after(seen: int) -> None:
+            if ends_program and seen >= steps:
+                raise StepsDone
 
-    def _module_now(self) -> str:
-        """Return the path of the module that is running; "" outside of any."""
-        pieces = self.device.token.partition("~")[0].split(".")
-        module_id = int(pieces[1], 36) - 1 if len(pieces) > 1 else -1
-        return self.roster.path_of(module_id) if module_id >= 0 else ""
-
-    def _begin(self) -> None:
-        card = self.device.card
-        recorder = VirtualRecorder(self.device, self.tags)
-        self.journal.fact(
-            devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
-            workspace_bytes=sorted({cublas_bytes(self.device), CUBLASLT_BYTES}),
+        super().__init__(
+            RecordSettings(run_directory, 1, steps, stacks=False),
+            rank_directory=lambda: run_directory / "rank-0",
+            recorders=VirtualRecorders(device),
+            begins_late=False,  # what is alive now is not on the card
+            on_step=end_after,
         )
-        self._adopt(recorder, None)
-        assert self.window is not None
-        self.window.sightings.place_of = recorder.place_of
+        self.device = device
 
     def finish(self, reason: str = "exit") -> None:
         """Close the journal; which libraries were used is known by now."""
@@ -63,11 +75,6 @@ class VirtualSession(Session):
             },
         )
         super().finish(reason)
-
-    def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
-        super()._step_ended(kind, start_ns, end_ns)
-        if self._ends_program and self.steps.seen >= self.settings.last_step:
-            raise StepsDone
 
     def fail(self, error: BaseException) -> None:
         """An error of ours is the answer here: there is no program to protect."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import pytest
-from oracle import TokenRecorder
+from torch import nn
 
-from gpuledger.collect.attribution.phases import OUTSIDE, Phases
-from gpuledger.collect.attribution.tags import TagBook, base36, suffix
+import gpuledger
+from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.phases import OUTSIDE, ModuleContext, Phases
+from gpuledger.collect.attribution.tags import TagBook, base36, module_id_of, scope_piece, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part, TagFlag
 
@@ -17,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def phases() -> Phases:
-    phases = Phases(TokenRecorder(), TagBook())  # type: ignore[arg-type]
+    phases = Phases(lambda _token: None, TagBook())
     phases.start()
     return phases
 
@@ -122,3 +126,39 @@ def test_base_36_is_what_python_reads(number: int) -> None:
 
 def test_a_token_of_a_long_run_stays_short() -> None:
     assert len(base36(36**4) + suffix(36**4)) <= 15
+
+
+@pytest.mark.parametrize("module_id", [OUTSIDE, 0, 35, 36, 123_456])
+@pytest.mark.parametrize("more", [(), (1, 7)])
+@pytest.mark.parametrize("scope", ["", scope_piece(3)])
+def test_a_token_tells_its_module(module_id: int, more: tuple[int, ...], scope: str) -> None:
+    token = TagBook().begin_visit(1, Phase.FORWARD) + suffix(module_id, *more) + scope
+    assert module_id_of(token) == module_id
+
+
+@pytest.mark.parametrize("text", ["", "7", "a.b.c", "not a token", "1.\u0661", "0.1.~"])
+def test_a_text_that_is_no_token_names_no_module(text: str) -> None:
+    assert module_id_of(text) == OUTSIDE
+    assert TagBook().number(text) == OUTSIDE
+
+
+def test_a_context_knows_the_module_at_work() -> None:
+    roster = Roster()
+    model = nn.Sequential(nn.Linear(2, 2))
+    number = roster.enroll(model)
+    inner = roster.enroll(model[0])
+    context = ModuleContext(roster)
+    phases = Phases(context.set_token, TagBook())
+    phases.start()
+    assert (context.current_module_id, context.current_module_path) == (OUTSIDE, "")
+    phases.put(number)
+    assert (context.current_module_id, context.current_module_path) == (number, roster.path_of(number))
+    phases.put(inner, 1, 4)
+    assert (context.current_module_id, context.current_module_path) == (inner, roster.path_of(inner))
+
+
+def test_one_module_alone_reads_tokens() -> None:
+    package = Path(gpuledger.__file__).parent
+    reads = re.compile(r"int\([^)]*, 36\)|partition\(\"~\"\)|_SCOPE_MARK")
+    found = {place.name for place in package.rglob("*.py") if reads.search(place.read_text(encoding="utf-8"))}
+    assert found == {"tags.py"}

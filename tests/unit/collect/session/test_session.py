@@ -23,10 +23,12 @@ from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.tensor_observations import Sightings
+from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.session import session as sessions
 from gpuledger.errors import UsageError
+from gpuledger.simulate.estimate.session import VirtualSession
 
 pytestmark = pytest.mark.torch
 
@@ -308,3 +310,48 @@ def test_the_compiler_meets_the_same_frames_as_without_us(program: Callable[[Any
     bare = frames(False)
     assert bare[0] > 1
     assert frames(True) == bare
+
+
+class LateRecorders:
+    """Has a session record by the dispatcher after the first optimizer step, and never before."""
+
+    def __init__(self) -> None:
+        self.stopped = 0
+
+    def begin(self, session: sessions.Session) -> None:
+        """Wait."""
+
+    def begin_after_step(self, session: sessions.Session) -> None:
+        session.adopt(DispatchRecorder(session.stacks, session.tags, session.guard), None)
+
+    def stop_watching(self) -> None:
+        self.stopped += 1
+
+
+def test_a_session_records_with_what_its_factory_gives_it(tmp_path: Path) -> None:
+    before, recorders = installed(), LateRecorders()
+    seen: list[int] = []
+    settings = RecordSettings(tmp_path, 1, 3, devices="cpu")
+    session = sessions.Session(
+        settings, rank_directory=lambda: tmp_path / "rank-0", recorders=recorders, on_step=seen.append
+    )
+    session.start()
+    assert session.window is None
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    assert session.window is not None
+    assert isinstance(session.window.recorder, DispatchRecorder)
+    session.finish("end of record")
+    assert seen == [1, 2]
+    assert recorders.stopped
+    assert installed() == before
+
+
+def test_no_kind_of_session_overrides_what_is_private_to_it() -> None:
+    kinds = [VirtualSession]
+    for kind in kinds:
+        own = {name for name in vars(kind) if name.startswith("_") and not name.startswith("__")}
+        assert not own & set(dir(sessions.Session))
