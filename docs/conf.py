@@ -5,7 +5,11 @@ import re
 project = "gpuledger"
 author = "the gpuledger authors"
 copyright = author
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_mock_imports = ["torch", "gpuledger.collect.adapter"]  # the pages are built without torch
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
 html_theme = "furo"
 html_title = "gpuledger"
 html_show_sourcelink = False
@@ -25,5 +29,8 @@ def keep_inside(app, page, source):
 
 
 def setup(app):
-    """Let the pages be read through `keep_inside`."""
+    """Let the pages be read through `keep_inside`, and show the class behind `gpuledger.scope` by its public name."""
+    import gpuledger
+
+    gpuledger.scope.__name__ = "scope"
     app.connect("source-read", keep_inside)

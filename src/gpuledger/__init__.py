@@ -1,14 +1,64 @@
-"""gpuledger: every byte, millisecond and joule of a GPU run, on the account of the layer that spent it."""
+"""gpuledger: every byte, millisecond and joule of a GPU run, on the account of the layer that spent it.
+
+What is listed in ``__all__`` here, in ``gpuledger.ops`` and in ``gpuledger.integrations`` is public; everything else
+may change without notice.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpuledger._version import __version__
 
-_PUBLIC = {
+if TYPE_CHECKING:
+    from gpuledger.analyze.compare.budget import Gate
+    from gpuledger.analyze.compare.diff import Diff
+    from gpuledger.analyze.memory.breakdown import Breakdown
+    from gpuledger.analyze.overview.balance import Balance
+    from gpuledger.analyze.step.energy import EnergyBreakdown
+    from gpuledger.analyze.step.steps import StepTimes
+    from gpuledger.collect.attribution.scopes import scope
+    from gpuledger.errors import (
+        BudgetExceededError,
+        EmptyRunError,
+        GpuLedgerError,
+        InputError,
+        NoDeviceError,
+        UsageError,
+    )
+    from gpuledger.integrations.memory_profiler import MemoryProfiler, memory_profiler
+    from gpuledger.model.run import Rank, Run
+    from gpuledger.services.api import Recording, diff, load, record
+    from gpuledger.services.queries import balance, breakdown, check, step_energy, step_times
+    from gpuledger.services.watching import Watch, watch
+    from gpuledger.simulate.estimate.api import estimate, find_batch
+    from gpuledger.simulate.estimate.fit import Search
+    from gpuledger.simulate.estimate.run import Estimate
+    from gpuledger.simulate.gpu.hints import fake_output
+
+_MODULES = {
+    "Balance": "gpuledger.analyze.overview.balance",
+    "Breakdown": "gpuledger.analyze.memory.breakdown",
+    "BudgetExceededError": "gpuledger.errors",
+    "Diff": "gpuledger.analyze.compare.diff",
+    "EmptyRunError": "gpuledger.errors",
+    "EnergyBreakdown": "gpuledger.analyze.step.energy",
+    "Estimate": "gpuledger.simulate.estimate.run",
+    "Gate": "gpuledger.analyze.compare.budget",
+    "GpuLedgerError": "gpuledger.errors",
+    "InputError": "gpuledger.errors",
     "MemoryProfiler": "gpuledger.integrations.memory_profiler",
+    "NoDeviceError": "gpuledger.errors",
+    "Rank": "gpuledger.model.run",
+    "Recording": "gpuledger.services.api",
+    "Run": "gpuledger.model.run",
+    "Search": "gpuledger.simulate.estimate.fit",
+    "StepTimes": "gpuledger.analyze.step.steps",
+    "UsageError": "gpuledger.errors",
+    "Watch": "gpuledger.services.watching",
+    "balance": "gpuledger.services.queries",
+    "breakdown": "gpuledger.services.queries",
+    "check": "gpuledger.services.queries",
     "diff": "gpuledger.services.api",
     "estimate": "gpuledger.simulate.estimate.api",
     "fake_output": "gpuledger.simulate.gpu.hints",
@@ -17,12 +67,36 @@ _PUBLIC = {
     "memory_profiler": "gpuledger.integrations.memory_profiler",
     "record": "gpuledger.services.api",
     "scope": "gpuledger.collect.attribution.scopes",
+    "step_energy": "gpuledger.services.queries",
+    "step_times": "gpuledger.services.queries",
     "watch": "gpuledger.services.watching",
 }
+"""Where each public name is; a test holds this to the imports above, which type checkers read."""
 
 __all__ = [
+    "Balance",
+    "Breakdown",
+    "BudgetExceededError",
+    "Diff",
+    "EmptyRunError",
+    "EnergyBreakdown",
+    "Estimate",
+    "Gate",
+    "GpuLedgerError",
+    "InputError",
     "MemoryProfiler",
+    "NoDeviceError",
+    "Rank",
+    "Recording",
+    "Run",
+    "Search",
+    "StepTimes",
+    "UsageError",
+    "Watch",
     "__version__",
+    "balance",
+    "breakdown",
+    "check",
     "diff",
     "estimate",
     "fake_output",
@@ -31,16 +105,22 @@ __all__ = [
     "memory_profiler",
     "record",
     "scope",
+    "step_energy",
+    "step_times",
     "watch",
 ]
 
+if not TYPE_CHECKING:  # a type checker would take every other name for a public one
 
-def __getattr__(name: str) -> Any:
-    """Return a public name, imported when first asked for: ``import gpuledger`` loads neither torch nor numpy."""
-    if name in _PUBLIC:
-        value = globals()[name] = getattr(importlib.import_module(_PUBLIC[name]), name)
+    def __getattr__(name: str) -> object:
+        """Return a public name, imported when first asked for: ``import gpuledger`` loads neither torch nor numpy."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        importlib.import_module("gpuledger.services")  # registers how values show themselves in notebooks
+        value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
         return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

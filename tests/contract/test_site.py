@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from folders import ROOT
 
-sphinx = pytest.importorskip("sphinx.application", reason="the site needs Sphinx")
+pytest.importorskip("sphinx", reason="the site needs Sphinx")
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    app = sphinx.Sphinx(
-        srcdir=ROOT / "docs",
-        confdir=ROOT / "docs",
-        outdir=tmp_path / "site",
-        doctreedir=tmp_path / "trees",
-        buildername="html",
-        warningiserror=True,
-        status=None,
-    )
-    app.build(force_all=True)
-    assert app.statuscode == 0
-    built = {page.relative_to(tmp_path / "site").with_suffix("") for page in (tmp_path / "site").rglob("*.html")}
+    """In a process of its own: the API reference imports gpuledger with a stand-in for torch."""
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(tmp_path / "trees")]
+    done = subprocess.run([*command, str(ROOT / "docs"), str(site)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    built = {page.relative_to(site).with_suffix("") for page in site.rglob("*.html")}
     pages = {page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages if page.parts[0] != "_build"} <= built
+    reference = (site / "api.html").read_text(encoding="utf-8")
+    assert 'id="gpuledger.scope"' in reference
+    assert 'id="gpuledger.ops.rebuild"' in reference

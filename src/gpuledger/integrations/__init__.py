@@ -1,1 +1,49 @@
-"""Where gpuledger meets other tools: pytest, notebooks, loggers."""
+"""Where gpuledger meets other tools: pytest, training frameworks, loggers.
+
+From Python: ``from gpuledger.integrations import TensorBoardSink, log_run``. May import every room but ``cli`` and
+``live``; the other tool is imported when it is used. Begin with ``scalars`` for loggers, ``training`` for callbacks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuledger.integrations.log_mlflow import MlflowSink
+    from gpuledger.integrations.log_prometheus import PrometheusSink
+    from gpuledger.integrations.log_tensorboard import TensorBoardSink
+    from gpuledger.integrations.log_wandb import WandbSink
+    from gpuledger.integrations.scalars import Sink, log_run, run_scalars, step_scalars
+
+__all__ = [
+    "MlflowSink",
+    "PrometheusSink",
+    "Sink",
+    "TensorBoardSink",
+    "WandbSink",
+    "log_run",
+    "run_scalars",
+    "step_scalars",
+]
+
+_MODULES = {
+    "MlflowSink": "gpuledger.integrations.log_mlflow",
+    "PrometheusSink": "gpuledger.integrations.log_prometheus",
+    "Sink": "gpuledger.integrations.scalars",
+    "TensorBoardSink": "gpuledger.integrations.log_tensorboard",
+    "WandbSink": "gpuledger.integrations.log_wandb",
+    "log_run": "gpuledger.integrations.scalars",
+    "run_scalars": "gpuledger.integrations.scalars",
+    "step_scalars": "gpuledger.integrations.scalars",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, imported when first asked for: the pytest plugin loads nothing of this."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value

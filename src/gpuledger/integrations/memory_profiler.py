@@ -43,6 +43,11 @@ class MemoryProfiler:
     Raises:
         UsageError: ``model`` is no module or has no parameters, ``print_period`` is below 1, or the CSV file cannot
             be written.
+
+    Example:
+        >>> import gpuledger
+        >>> profiler = gpuledger.MemoryProfiler(model, print_period=10)  # doctest: +SKIP
+        >>> profiler.record_stats()  # after each iteration  # doctest: +SKIP
     """
 
     def __init__(self, model: nn.Module, print_period: int = 1, csv: bool = False) -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpuledger.collect.session.session import Session
 
 MEMORY_ALONE = "memory"
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def load(path: str | Path) -> Run:
@@ -56,6 +56,10 @@ def load(path: str | Path) -> Run:
 
     Raises:
         InputError: not a run, damaged, of a newer schema, or with a link, a pipe or a device in it.
+
+    Example:
+        >>> import gpuledger
+        >>> gpuledger.load("train.ledger").table("blocks").num_rows  # doctest: +SKIP
     """
     place = Path(path)
     refuse_links(place)
@@ -82,25 +86,46 @@ def load_foreign(path: Path) -> Run:
     return write_imported(imported, _scratch_directory() / f"{stem}{SUFFIX}")
 
 
-def diff(before: str | Path | Run, after: str | Path | Run, by: str = "module", **how: Any) -> Diff:
-    """Return how ``after`` differs from ``before``.
+def diff(
+    before: str | Path | Run,
+    after: str | Path | Run,
+    by: str = "module",
+    *,
+    depth: int | None = None,
+    at: str = "peak",
+    step: int | None = None,
+    rank: int | None = None,
+    device_idx: int | None = None,
+) -> Diff:
+    """Return how ``after`` differs from ``before``: figures, and the accounts' bytes, time and joules.
 
     Args:
         before: A run or its path, or a file of an older format.
         after: The same, compared with ``before``.
-        by: What tells accounts apart beside category and module: ``category`` and ``module`` add nothing, ``phase``
-            and ``tensor`` do.
-        how: ``depth``, ``at``, ``step``, ``rank`` and ``device_idx``, as in
-            :func:`gpuledger.analyze.compare.diff.diff_runs`.
+        by: What tells accounts apart beside category and module: ``category`` and ``module`` add nothing, ``phase``,
+            ``tensor`` and ``scope`` do.
+        depth: Fold module paths to their first ``depth`` components.
+        at: ``peak``, ``end``, or a time such as ``1.5s``, looked up in each run for itself.
+        step: Take the peak or the end of this step.
+        rank: Compare this rank only; None compares those that both have.
+        device_idx: Compare this device only, by torch's index; None compares those that both have.
 
     Raises:
         EmptyRunError: a run holds nothing to compare.
         InputError: one is not a run.
+        UsageError: a run has no such rank, device, instant or step.
+
+    Source: caching allocator's history, exact; times and joules as :class:`Run` holds them.
+
+    Example:
+        >>> import gpuledger
+        >>> for change in gpuledger.diff("before.ledger", "after.ledger").main.changes():  # doctest: +SKIP
+        ...     print(change)
     """
     from gpuledger.analyze.compare.diff import diff_runs
 
     words = tuple(dict.fromkeys(("category", "module", by)))
-    return diff_runs(open_run(before), open_run(after), words, **how)
+    return diff_runs(open_run(before), open_run(after), words, depth, at, step, rank, device_idx)
 
 
 def open_run(run: str | Path | Run) -> Run:
@@ -405,5 +430,17 @@ def record(
         devices: ``auto``, ``cuda`` or ``cpu``.
         passes: What to record, one after the other, such as ``memory,energy,time`` or ``memory,time:4`` with steps of
             its own; with more than memory ``steps`` is (1, 3) where it is not given.
+
+    Raises:
+        UsageError: when recording begins: ``out`` exists, ``passes`` is not such a list, or another recording is under
+            way in this process.
+
+    Source: CUDA tensors by the caching allocator's history, exact; CPU tensors at PyTorch's dispatcher.
+
+    Example:
+        >>> import gpuledger
+        >>> with gpuledger.record("step") as recording:  # doctest: +SKIP
+        ...     loss_of(model(batch)).backward()
+        >>> recording.peak_allocated_bytes  # doctest: +SKIP
     """
     return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)

@@ -339,6 +339,14 @@ def watch(
 
     Raises:
         UsageError: ``interval`` cannot be kept.
+
+    Source: NVML or nvidia-smi, of the whole GPU; ``Watch.energy_uncertainty_j`` is what the joules can be off by.
+
+    Example:
+        >>> import gpuledger
+        >>> with gpuledger.watch() as watched:  # doctest: +SKIP
+        ...     train()
+        >>> watched.energy_j  # doctest: +SKIP
     """
     settings = WatchSettings(None if gpus is None else tuple(gpus), parse_interval_ns(interval))
     return Watch(name, settings, out=out, force=force)

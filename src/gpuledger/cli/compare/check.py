@@ -10,12 +10,12 @@ import click
 
 from gpuledger.cli.common import json_option, open_run, print_json, print_lines, print_notes, quoted, run_argument
 from gpuledger.cli.inspect.report import choose_file, write_text
-from gpuledger.errors import BudgetExceededError, UsageError
+from gpuledger.errors import BudgetExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuledger.analyze.compare.budget import Gate, Limit
+    from gpuledger.analyze.compare.budget import Gate
     from gpuledger.model.run import Run
 
 
@@ -51,7 +51,9 @@ def check_command(
     the allocator counts need no tolerance; figures that are sampled need one.
     """
     base = None if against is None else open_run(against)
-    limits = _limits(budget, base, allow)
+    from gpuledger.services.queries import read_limits
+
+    limits = read_limits(budget, base, allow)
     places = [None if name in (None, "-") else choose_file(name, "check", force=force) for name in (junit, markdown)]
     from gpuledger.analyze.compare.budget import check, check_notes
 
@@ -73,27 +75,6 @@ def _closer_look(run: Run, path: str, against: str | None) -> str:
     if not any(device_indices(rank) for rank in run.ranks):
         return " ".join(["compare", *(quoted(one) for one in (against, path) if one)])
     return f"diff {quoted(against)} {quoted(path)} --by module" if against else f"show {quoted(path)} --by module"
-
-
-def _limits(budget: str | None, base: Run | None, allow: str | None) -> tuple[Limit, ...]:
-    from gpuledger.analyze.compare.budget import DEFAULT_ALLOWED, limits_against, parse_allowed, parse_budget
-
-    if budget is None and base is None:
-        raise UsageError("check: nothing to check against", hint="give --budget FILE, or --against BASE")
-    if allow is not None and base is None:
-        raise UsageError("--allow: more than what?", hint="give --against BASE as well")
-    limits: tuple[Limit, ...] = ()
-    if budget is not None:
-        limits += parse_budget(_read_text(budget), budget)
-    if base is not None:
-        limits += limits_against(base, DEFAULT_ALLOWED if allow is None else parse_allowed(allow))
-    return limits
-
-
-def _read_text(name: str) -> str:
-    from gpuledger.files.reading import read_text
-
-    return read_text(Path(name), hint="gpuledger budget RUN writes a first one")
 
 
 def _write_files(run: str, gates: Sequence[Gate], junit: Path | None, markdown: Path | None) -> None:

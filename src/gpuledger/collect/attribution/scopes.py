@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from gpuledger.errors import UsageError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 SEPARATOR = "/"
 LEVELS_KEPT = 4096
 """Levels remembered, so that a scope entered again is looked up; then those of the scopes at work are forgotten."""
@@ -130,6 +130,11 @@ class Scope:
 
     Raises:
         UsageError: ``name`` is no text, or empty.
+
+    Example:
+        >>> import gpuledger
+        >>> with gpuledger.scope("encoder"):
+        ...     hidden = [0] * 8
     """
 
     __slots__ = ("key", "name")

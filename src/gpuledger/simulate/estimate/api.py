@@ -22,7 +22,16 @@ from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.fit import Search, Trial, find_largest
 from gpuledger.simulate.estimate.follow import describe_convolutions
-from gpuledger.simulate.estimate.run import DEFAULT_LEVEL, DEFAULT_STEPS, WHAT_TO_TELL, Estimate, Order, finish
+from gpuledger.simulate.estimate.run import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_STEPS,
+    HIGHEST_CONFIDENCE,
+    LOWEST_CONFIDENCE,
+    WHAT_TO_TELL,
+    Estimate,
+    Order,
+    finish,
+)
 from gpuledger.simulate.estimate.session import VirtualSession
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import VirtualDevice
@@ -30,15 +39,15 @@ from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
 
 
 def estimate(
-    step: Callable[..., Any],
-    *inputs: Any,
+    step: Callable[..., object],
+    *inputs: object,
     gpu: str = "h200",
     steps: int = DEFAULT_STEPS,
-    level: float = DEFAULT_LEVEL,
+    confidence: float = DEFAULT_CONFIDENCE,
     alloc_conf: str = "",
     out: str | Path | None = None,
 ) -> Estimate:
-    """Return what a training step would hold on a card that is not here.
+    """Return how many bytes a training step would need on a given GPU, and whether they fit.
 
     Modules and optimizers that ``step`` refers to (its closure, the globals it names, the object it is bound to) and
     ``inputs`` are put on the virtual card for as long as the steps are followed; nothing of theirs is changed.
@@ -46,20 +55,29 @@ def estimate(
     Args:
         step: Takes one training step when called with ``inputs``.
         inputs: Tensors, or containers of tensors.
-        gpu: A card of ``gpuledger cards``.
+        gpu: A GPU of ``gpuledger cards``.
         steps: How often ``step`` is called.
-        level: Share of truths that lie below the upper end of the interval.
+        confidence: Confidence level of ``upper_bytes``, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
         out: Directory of the run; a temporary one without it.
 
     Raises:
-        UsageError: no such card, or ``steps`` is not at least 1.
+        UsageError: no such GPU, ``steps`` is not at least 1, or ``confidence`` is outside its range.
         InputError: the step needs what is not modelled.
+
+    Source: PyTorch's caching allocator, simulated; context and libraries as measured on that GPU.
+
+    Example:
+        >>> import gpuledger
+        >>> gpuledger.estimate(train_step, batch, gpu="a100-80gb").fits  # doctest: +SKIP
     """
     if steps < 1:
         raise UsageError(f"estimate(steps={steps}): at least one step is needed")
+    if not LOWEST_CONFIDENCE <= confidence <= HIGHEST_CONFIDENCE:
+        allowed = f"{LOWEST_CONFIDENCE} to {HIGHEST_CONFIDENCE}"
+        raise UsageError(f"estimate(confidence={confidence}): outside {allowed}", hint="such as 0.95")
     card = find_card(gpu)
-    order = Order((getattr(step, "__name__", "step"),), card, steps, level, parse_alloc_conf(alloc_conf))
+    order = Order((getattr(step, "__name__", "step"),), card, steps, confidence, parse_alloc_conf(alloc_conf))
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
     directory.mkdir(parents=True)
     write_json(directory / "manifest.json", new_manifest(directory.name, order.program, {}))
@@ -80,23 +98,40 @@ def estimate(
     return finish(order, directory, (*said, *describe_convolutions(device)))
 
 
-def find_batch(step: Callable[[int], Any], *, gpu: str = "h200", start: int = 1, **how: Any) -> Search:
+def find_batch(
+    step: Callable[[int], object],
+    *,
+    gpu: str = "h200",
+    start: int = 1,
+    steps: int = DEFAULT_STEPS,
+    confidence: float = DEFAULT_CONFIDENCE,
+    alloc_conf: str = "",
+) -> Search:
     """Return the largest batch that fits, None in ``largest`` where not even one does, and what was tried.
 
     Args:
         step: Takes one training step on as many samples as it is called with.
-        gpu: A card of ``gpuledger cards``.
+        gpu: A GPU of ``gpuledger cards``.
         start: Where to begin.
-        how: As in :func:`estimate`.
+        steps: How often ``step`` is called at each size.
+        confidence: Confidence level of the upper bound, from 0.5 to 0.999.
+        alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
 
     Raises:
-        UsageError: ``start`` is not at least 1.
+        UsageError: no such GPU, or ``start`` or ``steps`` is not at least 1.
+        InputError: the step needs what is not modelled.
+
+    Source: an :func:`estimate` for each size.
+
+    Example:
+        >>> import gpuledger
+        >>> gpuledger.find_batch(lambda batch: train_step(draw(batch)), gpu="h200").largest  # doctest: +SKIP
     """
     if start < 1:
         raise UsageError(f"find_batch(start={start}): at least one sample is needed")
 
     def try_value(value: int) -> Trial:
-        found = estimate(step, value, gpu=gpu, **how)
+        found = estimate(step, value, gpu=gpu, steps=steps, confidence=confidence, alloc_conf=alloc_conf)
         return Trial(value, found.peak_process_bytes, found.fit.verdict)
 
     return find_largest(try_value, start)

@@ -26,7 +26,7 @@ from gpuledger.simulate.estimate.fit import Fit, Peaks, Requests, fit_card, fit_
 from gpuledger.units import format_bytes
 
 DEFAULT_STEPS = 3
-DEFAULT_LEVEL = 0.95
+DEFAULT_CONFIDENCE, LOWEST_CONFIDENCE, HIGHEST_CONFIDENCE = 0.95, 0.5, 0.999
 WHAT_TO_TELL = "tell the shape of its result with gpuledger.fake_output (docs/estimate.md), or run on a card"
 
 
@@ -39,7 +39,7 @@ class Estimate:
     fit: Fit
     others: tuple[Fit, ...]
     steps: int
-    level: float
+    confidence: float
     notes: tuple[str, ...]
     run: Run
 
@@ -80,7 +80,7 @@ class Order:
     program: tuple[str, ...]
     card: Card
     steps: int = DEFAULT_STEPS
-    level: float = DEFAULT_LEVEL
+    confidence: float = DEFAULT_CONFIDENCE
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
 
 
@@ -122,7 +122,7 @@ def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimat
         card,
         int(counters["peak_allocated_bytes"].max()),
         int(counters["peak_reserved_bytes"].max()),
-        order.level,
+        order.confidence,
         kind_of(journal.facts.get("operators", ())),
     )
     requests = Requests(journal, order.settings)
@@ -130,10 +130,10 @@ def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimat
     return Estimate(
         card,
         peaks,
-        fit_card(card, peaks, requests, order.level),
-        fit_catalogue(peaks, requests, order.level, handles),
+        fit_card(card, peaks, requests, order.confidence),
+        fit_catalogue(peaks, requests, order.confidence, handles),
         steps,
-        order.level,
+        order.confidence,
         notes,
         read_run(run_directory),
     )

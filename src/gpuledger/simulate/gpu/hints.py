@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-Shape = TypeVar("Shape", bound=Callable[..., Any])
+Shape = TypeVar("Shape", bound=Callable[..., object])
 _TOLD: dict[str, Callable[..., Any]] = {}
 _LISTENERS: list[Callable[[str, Callable[..., Any]], None]] = []
 
@@ -22,7 +22,8 @@ def fake_output(name: str) -> Callable[[Shape], Shape]:
         name: ``"library::operator"``, or ``"package.module.function"`` for a function of a C++ extension.
 
     Example:
-        >>> @fake_output("fast::attention")
+        >>> import gpuledger
+        >>> @gpuledger.fake_output("fast::attention")
         ... def attention(query, key, value):
         ...     return query.new_empty(query.shape)
     """
