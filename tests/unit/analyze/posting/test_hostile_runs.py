@@ -225,7 +225,7 @@ def test_readings_that_cannot_be_are_left_out(damage: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("where", ["first_step", "last_step", "start_ns", "end_ns"])
 def test_an_energy_pass_with_some_of_its_edges_is_bad_input(where: str, tmp_path: Path) -> None:
     run = tmp_path / "x.ledger"
-    shutil.copytree(HERE / "passes" / "halves.ledger", run)
+    shutil.copytree(RECORDINGS / "passes" / "halves.ledger", run)
     place = run / "rank-0" / "manifest.json"
     manifest = json.loads(place.read_text())
     del manifest["energy"], manifest["energy_pass"][where]  # not posted yet
