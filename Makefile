@@ -51,7 +51,7 @@ test: checked
 
 # Not part of the tests, which plant an error in every third function only: ten minutes on two cores.
 entrances: wheel
-	@$(TESTED)/python bench/entrances.py
+	@$(TESTED)/python bench/harm/entrances.py
 
 # Not part of the tests: following every line makes them take half as long again.
 coverage: checked
@@ -59,7 +59,7 @@ coverage: checked
 
 # Ends with 1 where a program differs; the outcome is written either way.
 corpus: wheel
-	@$(TESTED)/python tests/corpus/run.py --out bench/results/cpu/corpus.json
+	@$(TESTED)/python tests/corpus/run.py --out bench/harm/results/cpu/corpus.json
 
 docs:
 	@$(PYTHON) tools/prepare.py run

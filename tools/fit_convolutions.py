@@ -1,4 +1,4 @@
-"""Makes src/gpuledger/simulate/convolutions/measured.npz from bench/conv_workspaces.py's measurements.
+"""Makes src/gpuledger/simulate/convolutions/measured.npz from bench/estimate/conv_workspaces.py's measurements.
 
 The file holds what was measured for models' convolutions, by a digest of the shape, and for all other shapes a few
 trees an operation (scikit-learn's, needed here alone), written as plain arrays. Each leaf names a sum of terms

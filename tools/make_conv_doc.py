@@ -1,4 +1,4 @@
-"""Puts the measured figures into docs/conv_algorithms.md, from what bench/conv_algorithms.py wrote.
+"""Puts the measured figures into docs/conv_algorithms.md, from what bench/memory/conv_algorithms.py wrote.
 
 Every figure of the page, and every word that depends on one, is made here. With ``--watched`` the runs that the
 bench's ``--watch`` left are drawn and compared by gpuledger itself first, and the bench's time log is drawn too.
@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "conv_algorithms.md"
-RESULTS = ROOT / "bench" / "results" / "h200" / "conv_algorithms.json"
+RESULTS = ROOT / "bench" / "memory" / "results" / "h200" / "conv_algorithms.json"
 FIRST_LOGS = ROOT / "tests" / "data"
 """Logs of the first experiment, as its authors published them."""
 TIME_LOG = RESULTS.with_suffix(".log")
@@ -33,7 +33,7 @@ PICTURES = {
     MEMORY_PICTURE: "Used memory over time: five lines, one for each algorithm",
     LAYERS_PICTURE: "Time of each layer, a line for each algorithm",
 }
-UNMEASURED = ["Not measured yet: `python bench/conv_algorithms.py` does it."]
+UNMEASURED = ["Not measured yet: `python bench/memory/conv_algorithms.py` does it."]
 MIB, GIB = 2**20, 2**30
 LINE_HOLDS_FRAC = 0.02
 """A straight line describes the bytes when no residual is larger than this share of the largest value."""
@@ -125,7 +125,7 @@ def about(results: Row) -> str:
     told = results["environment"]
     return (
         f"{told['card']}, driver {told['driver']}, torch {told['versions']['torch']}, cuDNN {told['cudnn']}, "
-        f"{told['date'][:10]}, `bench/conv_algorithms.py`."
+        f"{told['date'][:10]}, `bench/memory/conv_algorithms.py`."
     )
 
 

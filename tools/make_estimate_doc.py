@@ -1,4 +1,4 @@
-"""Puts the grid's errors into simulate/estimate/errors.toml and docs/estimate.md, from bench/estimate_grid.py.
+"""Puts the grid's errors into simulate/estimate/errors.toml and docs/estimate.md, from bench/estimate/estimate_grid.py.
 
 Usage: python tools/make_estimate_doc.py [--check]
 """
@@ -18,7 +18,7 @@ from typing import Any
 from gpuledger.simulate.estimate.fit import excess_factor
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "bench" / "results" / "h200" / "estimate.json"
+RESULTS = ROOT / "bench" / "estimate" / "results" / "h200" / "estimate.json"
 HELD_OUT = RESULTS.with_name("estimate_held_out.json")
 NEW = RESULTS.with_name("estimate_new.json")
 PAGE = ROOT / "docs" / "estimate.md"
@@ -39,7 +39,7 @@ def errors_toml(results: dict[str, Any]) -> str:
     lines = [
         "# Truth over estimate of a process's bytes on the card, for each training our estimates were held against, by",
         "# kind: those whose workspaces all follow a rule, and those with layers of cuDNN, whose algorithm is guessed.",
-        f"# Truth: one {card['card']}, torch {card['versions']['torch']}; both in bench/results/h200/estimate*.json.",
+        f"# Truth: one {card['card']}, torch {card['versions']['torch']}; both in bench/estimate/results/h200.",
         "# Made by tools/make_estimate_doc.py.",
     ]
     for kind in KINDS:
@@ -167,7 +167,7 @@ def main() -> int:
             if not check:
                 place.write_text(wanted, encoding="utf-8")
     for place in stale if check else ():
-        print(f"{place.relative_to(ROOT)} is not what bench/results says", file=sys.stderr)
+        print(f"{place.relative_to(ROOT)} is not what bench/estimate says", file=sys.stderr)
     return int(check and bool(stale))
 
 

@@ -23,13 +23,13 @@ PEERS = {
 
 def read(name: str) -> dict[str, Any]:
     """Return one file of results."""
-    values: dict[str, Any] = json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads((ROOT / "bench" / name).read_text(encoding="utf-8"))
     return values
 
 
 def overhead_table() -> list[str]:
     """Return the table of step times, against the bare step of the same run."""
-    results = read("h200/overhead.json")
+    results = read("time/results/h200/overhead.json")
     columns = ["model", "bare step", "bound by", "in the window", "after it", *PEERS.values(), "pauses"]
     rows = [[*columns], ["---"] + ["---:"] * (len(columns) - 1)]
     for name, model in results["models"].items():
@@ -45,14 +45,14 @@ def overhead_table() -> list[str]:
 
 def slowest_stack_step() -> tuple[str, float]:
     """Return the model whose step with stacks took longest against its bare step, and how much longer."""
-    models = read("h200/overhead.json")["models"]
+    models = read("time/results/h200/overhead.json")["models"]
     slowest = max(models, key=lambda name: float(models[name]["stacks_step_pauses_apart"]["median"]))
     return slowest, float(models[slowest]["stacks_step_pauses_apart"]["median"])
 
 
 def accuracy_lines() -> list[str]:
     """Return what the recordings of the same models were held against."""
-    results = read("h200/accuracy.json")
+    results = read("memory/results/h200/accuracy.json")
     models = results["models"]
     made = sum(model["checks"]["made"] for model in models.values())
     failed = sum(len(model["checks"]["failed"]) for model in models.values())
@@ -83,31 +83,31 @@ def bare_spread(name: str, model: dict[str, Any]) -> str:
 
 def scale_line() -> str:
     """Return the figures for a run of a million blocks."""
-    scale = read("cpu/scale.json")
+    scale = read("report/results/cpu/scale.json")
     show, report = scale["show"], scale["report"]
     return (
         f"A run of {scale['blocks']:,} blocks on two cores: `show` {show['wall_s']:.1f} s and "
         f"{show['peak_rss_bytes'] / 2**20:.0f} MiB, `report` {report['wall_s']:.1f} s and "
         f"{report['peak_rss_bytes'] / 2**20:.0f} MiB, its file {report['file_bytes'] / 1e6:.1f} MB "
-        "(`bench/scale.py`)."
+        "(`bench/report/scale.py`)."
     )
 
 
 def section() -> str:
     """Return everything between the two marks."""
-    about = read("h200/overhead.json")["environment"]
+    about = read("time/results/h200/overhead.json")["environment"]
     model, ratio = slowest_stack_step()
     lines = [
         f"{about['card']}, driver {about['driver']}, torch {about['versions']['torch']}, {about['date'][:10]}.",
-        "Step time against the bare step of the same process, median of 30 alternations (`bench/overhead.py`). The",
-        "peers, in the same process, have no modules or no categories.",
+        "Step time against the bare step of the same process, median of 30 alternations (`bench/time/overhead.py`).",
+        "The peers, in the same process, have no modules or no categories.",
         "",
         *overhead_table(),
         "",
         f"The last recorded step also keeps Python stacks and is slower, up to × {ratio:.1f} ({model});",
         "`--no-stacks` leaves them out. Pauses are those of one window of three steps, apart from the step times.",
         "",
-        "The same models, recorded as a user would (`bench/accuracy.py`):",
+        "The same models, recorded as a user would (`bench/memory/accuracy.py`):",
         "",
         *accuracy_lines(),
         "",

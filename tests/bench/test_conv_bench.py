@@ -1,4 +1,4 @@
-"""bench/conv_algorithms.py, and the page that is made of what it writes."""
+"""bench/memory/conv_algorithms.py, and the page that is made of what it writes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_without_bytes_there_is_no_line(load: Load) -> None:
 
 def test_bench_measures_every_algorithm_mode_and_batch(tmp_path: Path) -> None:
     out = tmp_path / "results" / "conv.json"
-    script = str(BENCH / "conv_algorithms.py")
+    script = str(BENCH / "memory" / "conv_algorithms.py")
     small = ["--size", "32", "--width", "2", "--batches", "1,2", "--held-out", "3", "--repeats", "1"]
     done = run_script_file(script, "--out", str(out), "--device", "cpu", *small)
     assert done.returncode == 0, done.stderr

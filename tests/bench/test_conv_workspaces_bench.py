@@ -1,4 +1,4 @@
-"""bench/conv_workspaces.py: which convolutions it draws, and how it reads the allocator's history."""
+"""bench/estimate/conv_workspaces.py: which convolutions it draws, and how it reads the allocator's history."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_judged_by_is_not_measured(load: Load) -> None:
     shapes = load("conv_shapes")
     import numpy as np
 
-    with np.load(BENCH / "conv_shapes.npz") as listed:
+    with np.load(BENCH / "estimate" / "conv_shapes.npz") as listed:
         names = {name.removeprefix("model:") for name in listed["sources"].tolist() if name.startswith("model:")}
     assert len(names) > 100
     assert not [name for name in names if name.startswith(shapes.JUDGES) and name not in shapes.TIMM]

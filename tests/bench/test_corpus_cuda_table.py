@@ -1,4 +1,4 @@
-"""The CUDA programs of the corpus, and the table that bench/corpus_cuda.py makes of their executions."""
+"""The CUDA programs of the corpus, and the table that bench/harm/corpus_cuda.py makes of their executions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = {"torch", "corpus_state"}
 def bench() -> Iterator[ModuleType]:
     """Load the script with the modules it imports by plain names, and forget those again."""
     before, path = set(sys.modules), list(sys.path)
-    sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "corpus")]
+    sys.path[:0] = [str(ROOT / "bench" / "harm"), str(ROOT / "tests" / "corpus")]
     yield importlib.import_module("corpus_cuda")
     sys.path[:] = path
     for name in set(sys.modules) - before:

@@ -22,7 +22,7 @@ LIMIT_S = 900
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_cuda_programs_run_alike_bare_and_recorded(tmp_path: Path) -> None:
     out = tmp_path / "corpus.json"
-    command = [sys.executable, str(ROOT / "bench" / "corpus_cuda.py"), "--out", str(out)]
+    command = [sys.executable, str(ROOT / "bench" / "harm" / "corpus_cuda.py"), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     table = json.loads(out.read_text(encoding="utf-8"))
     assert table["complete"], done.stderr[-3000:]

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from folders import ROOT
+from folders import BENCH, EXAMPLES
 
-EXAMPLE = ROOT / "examples" / "conv_algorithms"
+EXAMPLE = EXAMPLES / "conv_algorithms"
 ALGORITHMS = ("direct", "im2col", "fft", "winograd", "cudnn")
 MODES = ("batched", "loop")
 TIMES = ("conv_ms", "overhead_ms", "total_ms")
@@ -37,7 +37,7 @@ def example_modules() -> Iterator[Load]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        for place in (EXAMPLE, ROOT / "bench"):
+        for place in (EXAMPLE, *(BENCH / name for name in ("lib", "memory", "estimate"))):
             patch.syspath_prepend(str(place))
         yield importlib.import_module
     for name in [name for name in sys.modules if name.partition(".")[0] in _SHORT_NAMES]:

@@ -1,7 +1,7 @@
 """When a card's energy counter ticks: learnt from ticks that were seen, so that few reads find the next.
 
-The counter moves at the same moment of every 100 ms, over minutes (H200, bench/nvml_calls.py), and a read of it takes
-milliseconds. Once a tick was seen between two reads, the next ones are known within what those reads took.
+The counter moves at the same moment of every 100 ms, over minutes (H200, bench/energy/nvml_calls.py), and a read of
+it takes milliseconds. Once a tick was seen between two reads, the next ones are known within what those reads took.
 """
 
 from __future__ import annotations

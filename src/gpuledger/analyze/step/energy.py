@@ -46,7 +46,7 @@ _MEASURED_OFF, _TOLD_OFF = 0.1, 0.2
 """How far watts are off about, as a share: of measured types, and of what FLOPs and bytes or weights tell."""
 _SCALES = (0.5, 1.5)
 """Between what times what is expected watts lie. An H200's products of bfloat16 took 1.4 times those of float32
-(bench/halves.py, bench/results/h200)."""
+(bench/lib/halves.py, bench/energy/results/h200)."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A convolution's workspace: as measured where this very shape was, else as trees that were fitted to the others say.
 
-``measured.npz`` is made by tools/fit_convolutions.py from what bench/conv_workspaces.py measured on an H200.
+``measured.npz`` is made by tools/fit_convolutions.py from what bench/estimate/conv_workspaces.py measured on an H200.
 """
 
 from __future__ import annotations

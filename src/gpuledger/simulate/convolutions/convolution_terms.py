@@ -1,8 +1,8 @@
 """What a convolution's workspace is made of, and what cuDNN's choice of an algorithm may depend on, as numbers.
 
-Source: 51,221 convolutions on an H200 (bench/conv_workspaces.py). Nearly every workspace is a sum of a few terms:
-data, weights and results with channels last, channels filled up to 16 bytes; partial sums of a weight's gradient in
-floats; and for groups, data widened to some channels a group. Which sum, cuDNN's heuristics decide.
+Source: 51,221 convolutions on an H200 (bench/estimate/conv_workspaces.py). Nearly every workspace is a sum of a few
+terms: data, weights and results with channels last, channels filled up to 16 bytes; partial sums of a weight's gradient
+in floats; and for groups, data widened to some channels a group. Which sum, cuDNN's heuristics decide.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What convolutions hold while they run, in order: torch's copies into one format, cuDNN's workspaces, a bias's sum.
 
 Source: the allocator's history inside 51,221 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
-(bench/conv_workspaces.py): copies and sums equal to the byte. Workspaces: :mod:`.convolution_guess`.
+(bench/estimate/conv_workspaces.py): copies and sums equal to the byte. Workspaces: :mod:`.convolution_guess`.
 """
 
 from __future__ import annotations

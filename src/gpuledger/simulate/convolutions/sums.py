@@ -1,7 +1,7 @@
 """What a sum holds in global memory: where there are few results, blocks of threads add parts and meet there.
 
 Source: aten/src/ATen/native/cuda/Reduce.cuh (setReduceConfig, global_memory_size). Equal to the byte for all 3,666
-sums over a convolution's result that took any, among 11,886 on an H200 (bench/conv_workspaces.py).
+sums over a convolution's result that took any, among 11,886 on an H200 (bench/estimate/conv_workspaces.py).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _kept_errors() -> dict[str, dict[str, float]]:
 def grid_errors(kind: str) -> dict[str, float]:
     """Return truth over estimate of the process's bytes, by training (``MODEL-…``) of a kind in our own grid.
 
-    Source: ``bench/estimate_grid.py`` on an H200; kept in ``errors.toml``.
+    Source: ``bench/estimate/estimate_grid.py`` on an H200; kept in ``errors.toml``.
     """
     return dict(_kept_errors()[kind])
 

@@ -230,7 +230,7 @@ def test_steps_of_kernels_alone_have_the_work_of_their_likes_and_old_journals_no
 
 
 def test_a_resnets_training_has_the_flops_of_its_layers() -> None:
-    """ResNet-50, 32 images on an H200 (bench/time_energy.py, torch 2.11): two steps, the second of kernels alone."""
+    """ResNet-50, 32 images on an H200 (bench/energy/time_energy.py, torch 2.11): two steps, one of kernels alone."""
     journal = read_journal(ROOT / "tests" / "recordings" / "shapes" / "resnet50-training")
     spans = own_spans(journal)
     assert spans is not None

@@ -1,7 +1,7 @@
 """What the passes of a real card come to: an H200's kernels, edges of its energy counter and samples, as recorded.
 
-``halves`` is bench/halves.py, one half products and one half copies, of which each alone is known
-(tests/data/h200/halves_alone.json); ``neumf-training`` is bench/train_one.py neumf.
+``halves`` is bench/lib/halves.py, one half products and one half copies, of which each alone is known
+(tests/data/h200/halves_alone.json); ``neumf-training`` is bench/lib/train_one.py neumf.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Models by name, with stand-ins for the libraries: what is asked of them is what they have.
 
-The real ones are too large for the tests; ``bench/ops_capture.py`` captures and rebuilds their models.
+The real ones are too large for the tests; ``bench/operators/ops_capture.py`` captures and rebuilds their models.
 """
 
 from __future__ import annotations

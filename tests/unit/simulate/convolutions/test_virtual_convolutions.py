@@ -1,4 +1,4 @@
-"""What convolutions hold, against what an H200's allocator gave out inside them (bench/conv_workspaces.py)."""
+"""What convolutions hold, against what an H200's allocator gave out inside them (bench/estimate/conv_workspaces.py)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,297 @@
+"""Sums of operators against whole models, of the ancestor's model–input pairs, and of others.
+
+Usage: python bench/operators/operator_pairs.py --pairs 'inference/*' --book h200.book --folder pairs --out FILE.json
+       python bench/operators/operator_pairs.py --pairs 'training/resnet18@*,*/gpt2@512/bfloat16' --limit-s 480 …
+       python bench/operators/operator_pairs.py --parts sum --book h200.book --folder pairs --out FILE
+       python bench/operators/operator_pairs.py --device cpu --pairs 'small/*'
+           --out bench/operators/results/cpu/operator_pairs.json
+Measuring fills the book and writes workloads and whole models into the folder: all captures first, then model by model
+the times of its operators and the whole, then energies, those first that hold most of the models' time. What is killed
+has left what it measured. Sums are made from these, also without a card. Models come from torchvision and transformers;
+those of ``small/`` need neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+from environment import describe_environment, write_results
+from torch import nn
+
+from gpuledger.cli.ops.compare import document_of
+from gpuledger.errors import GpuLedgerError
+from gpuledger.ops.database.book import Book, open_book
+from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.statistics import Spread
+from gpuledger.ops.measure.captured_models import step_of
+from gpuledger.ops.measure.fill import energy_tasks_of, fill
+from gpuledger.ops.measure.measure import measure
+from gpuledger.ops.measure.names import name_kernels
+from gpuledger.ops.measure.place import Place, find_place
+from gpuledger.ops.measure.whole import measure_whole
+from gpuledger.ops.predict.choose import open_shelf, stand_in
+from gpuledger.ops.totals.compare import Pair, Whole
+from gpuledger.ops.totals.sum import sum_up
+from gpuledger.ops.workloads.captures import asked_for, capture_model, name_of_capture
+from gpuledger.ops.workloads.workload import MODES, Workload, read_workload, to_json
+from gpuledger.ops.workloads.workload_spec import Wanted
+
+ANCESTOR = (
+    ("alexnet", 224), ("alexnet", 299), ("convnext_base", 224), ("convnext_base", 384), ("densenet121", 224),
+    ("efficientnet_b0", 224), ("efficientnet_b4", 380), ("inception_v3", 299), ("resnet18", 32), ("resnet18", 224),
+    ("resnet18", 299), ("resnet34", 56), ("resnet34", 224), ("resnet34", 299), ("resnet50", 224), ("resnet50", 299),
+    ("resnet101", 224), ("resnet101", 299),
+)  # fmt: skip
+"""The ancestor's 18 model–input pairs; its batch is 32."""
+MORE = (
+    ("torchvision:vit_b_16", "32x3x224x224"), ("torchvision:swin_t", "32x3x224x224"),
+    ("transformers:bert", "16x256:int64"), ("transformers:gpt2", "8x512:int64"),
+    ("transformers:llama?hidden_size=1024&num_hidden_layers=12&num_attention_heads=16&intermediate_size=2816",
+     "4x1024:int64"),
+)  # fmt: skip
+
+
+def conv_net() -> nn.Module:
+    """Return a little convolutional network."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 100),
+    )  # fmt: skip
+
+
+def encoder() -> nn.Module:
+    """Return a little Transformer."""
+    layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+SMALL = (("operator_pairs:conv_net", "16x3x64x64"), ("operator_pairs:encoder", "8x64x128"))
+CHUNK = 20
+"""Energies between two looks at the clock; within, the order is random."""
+
+
+def all_pairs() -> dict[str, Wanted]:
+    """Return every workload that can be asked for, by its name: ``training/resnet18@224``, ``…/gpt2@512/bfloat16``."""
+    models = [(f"torchvision:{model}", f"32x3x{size}x{size}") for model, size in ANCESTOR]
+    found = {}
+    for mode in MODES:
+        for model, size in [*models, *MORE]:
+            found[f"{mode}/{_short(model, size)}"] = Wanted(model, mode, size)
+        for model, size in MORE:
+            wanted = Wanted(model, mode, size, autocast="bfloat16")
+            found[f"{mode}/{_short(model, size)}/bfloat16"] = wanted
+        for model, size in SMALL:
+            found[f"small/{mode}/{_short(model, size)}"] = Wanted(model, mode, size)
+    return found
+
+
+def _short(model: str, size: str) -> str:
+    """Return a model and its input in short: ``resnet34@299``, ``bert@256``."""
+    return f"{model.partition(':')[2].partition('?')[0]}@{size.partition(':')[0].rpartition('x')[2]}"
+
+
+def wanted_pairs(patterns: str) -> list[Wanted]:
+    """Return the workloads that a list of patterns names, each once."""
+    known = all_pairs()
+    asked = patterns.split(",")
+    unknown = [one for one in asked if not fnmatch.filter(known, one)]
+    if unknown:
+        raise SystemExit(f"--pairs {unknown[0]}: none of that name; known: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(name for one in asked for name in fnmatch.filter(known, one))]
+
+
+class Campaign:
+    """One run: it writes each thing down as soon as it is measured, and begins nothing once its time is over."""
+
+    def __init__(self, options: argparse.Namespace, place: Place, book: Book) -> None:
+        self.folder, self.place, self.book = options.folder, place, book
+        self.share_frac, self.again = options.energy_share, options.again or options.energy_again
+        self.energy_again = options.energy_again
+        self.method = Method(
+            target_frac=options.target,
+            energy=not options.time_only,
+            settle_s=options.settle_s,
+            window_s=options.window_s,
+        )
+        whole_window_s = options.window_s if options.whole_window_s is None else options.whole_window_s
+        self.whole_method = replace(self.method, window_s=whole_window_s)
+        self.is_captured = options.captured
+        self.until_s = time.monotonic() + options.limit_s
+        self.workloads: list[Workload] = []
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return self.until_s - time.monotonic()
+
+    @property
+    def left_ns(self) -> int | None:
+        """Return the same for what takes a budget."""
+        return None if math.isinf(self.left_s) else max(int(self.left_s * 1e9), 0)
+
+    def capture(self, pairs: Sequence[Wanted]) -> None:
+        """Capture what is asked for; a model that cannot be captured does not stop the others."""
+        for wanted in pairs:
+            torch.manual_seed(0)
+            try:
+                asked = asked_for(wanted)
+                kept = self.folder / f"{name_of_capture(asked, asked.inputs)}.workload.json"
+                if self.is_captured and kept.exists():
+                    self.workloads.append(read_workload(kept))
+                    continue
+                workload = capture_model(asked, None if self.place.on_card else "cpu")
+            except GpuLedgerError as error:
+                print(f"not captured: {wanted}: {error.message}", flush=True)
+                continue
+            write_results(self.folder / f"{workload.name}.workload.json", to_json(workload))
+            self.workloads.append(workload)
+        self.tell("captured")
+
+    def measure_pairs(self) -> None:
+        """Measure, model by model, the time of every operator that the book lacks, and the whole model."""
+        times = replace(self.method, energy=False)
+        for workload in self.workloads:
+            if self.left_s <= 0:
+                break
+            filled = fill([workload], self.book, self.place, times, budget_ns=self.left_ns)
+            self._measure_whole(workload)
+            self.tell(f"{workload.name}: {filled.times.measured} operators timed, {filled.failed} failed")
+
+    def _measure_whole(self, workload: Workload) -> None:
+        """Measure a whole model whose figures the folder lacks; of one whose joules are there the time alone."""
+        place = self.folder / f"{workload.name}.whole.json"
+        known = json.loads(place.read_text(encoding="utf-8"))["whole"] if place.exists() else {}
+        has_energy = known.get("energy_j") is not None or not self.method.energy or self.place.sensors is None
+        if self.left_s <= 0 or (known and has_energy and not self.again):
+            return
+        has_energy = has_energy and not self.energy_again
+        method = replace(self.whole_method, energy=not has_energy)
+        started_s = time.monotonic()
+        torch.manual_seed(0)
+        try:
+            whole = measure_whole(step_of(workload, self.place, trusted=True), self.place, method)
+        except (GpuLedgerError, RuntimeError) as error:
+            print(f"{workload.name}: {type(error).__name__}: {error}", flush=True)
+            return
+        kept = {name: known.get(name) for name in ("energy_j", "graph_energy_j", "base_w") if has_energy}
+        document = {
+            "whole": {**asdict(whole), **kept},
+            "seconds": {"whole_s": time.monotonic() - started_s},
+            "method": method.document(),
+            "machine": describe_environment(self.place.device),
+        }
+        write_results(place, document)
+        if self.place.on_card:
+            torch.cuda.empty_cache()
+
+    def measure_energies(self) -> None:
+        """Measure energies, those first that hold most of the workloads' time."""
+        if not self.method.energy or self.place.sensors is None:
+            return
+        shares = self.shares()
+        uses = [use for workload in self.workloads for use in workload.uses]
+        tasks = energy_tasks_of(self.workloads, uses, self.book, self.place.environment, self.share_frac)
+        tasks.sort(key=lambda task: -shares.get(task.key.digest, 0.0))
+        for start in range(0, len(tasks), CHUNK):
+            if self.left_s <= 0:
+                break
+            some = tasks[start : start + CHUNK]
+            done = measure(some, self.book, self.place, self.method, budget_ns=self.left_ns)
+            self.tell(f"energies {start + len(some)} of {len(tasks)}: {done}")
+
+    def shares(self) -> dict[str, float]:
+        """Return what each operator holds of the workloads' times, added up, by digest."""
+        records = self.book.records(self.place.environment)
+        shares: dict[str, float] = {}
+        for workload in self.workloads:
+            total = sum_up(workload, records, self.place.environment)
+            for line in total.lines:
+                digest = line.use.key.digest
+                shares[digest] = shares.get(digest, 0.0) + (line.time_ns or 0.0) / max(total.busy_ns, 1.0)
+        return shares
+
+    def tell(self, text: str) -> None:
+        """Say what is done."""
+        print(f"{text}; {self.left_s:.0f} s left", flush=True)
+
+
+def read_whole(document: dict[str, Any]) -> Whole:
+    """Return a whole model as it was written."""
+    spreads = ("time_ns", "energy_j", "graph_time_ns", "graph_energy_j")
+    return Whole(**{name: Spread(**value) if name in spreads and value else value for name, value in document.items()})
+
+
+def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
+    """Return the sums beside the wholes, of every pair in the folder."""
+    if not any(options.folder.glob("*.whole.json")):
+        raise SystemExit(f"{options.folder}: no whole model was measured, so there is nothing to hold sums against")
+    shelf = open_shelf(book)
+    powers, _ = stand_in(shelf, options.folder / ".models")
+    pairs, machines = [], []
+    for place in sorted(options.folder.glob("*.whole.json")):
+        document = json.loads(place.read_text(encoding="utf-8"))
+        workload = read_workload(place.with_name(place.name.replace(".whole.json", ".workload.json")))
+        pairs.append(
+            Pair(
+                workload.name,
+                workload.mode,
+                sum_up(workload, shelf.records, shelf.environment, energy_predictor=powers),
+                read_whole(document["whole"]),
+            )
+        )
+        machines.append(document["machine"])
+    return {"machine": machines[-1], **document_of(pairs, shelf.environment.to_json())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--book", default="operators.book")
+    parser.add_argument("--folder", type=Path, default=Path("operator-pairs"))
+    parser.add_argument("--parts", nargs="+", choices=("measure", "sum"), default=["measure", "sum"])
+    parser.add_argument("--device")
+    parser.add_argument("--pairs", default="inference/*", help="names as in training/resnet18@224, with * and ?")
+    parser.add_argument("--time-only", action="store_true")
+    parser.add_argument("--target", type=float, default=0.01)
+    parser.add_argument("--energy-share", type=float, default=0.9)
+    parser.add_argument("--again", action="store_true", help="time whole models again that the folder has")
+    parser.add_argument("--energy-again", action="store_true", help="take whole models' joules again as well")
+    parser.add_argument("--whole-only", action="store_true", help="measure whole models and no operator's energy")
+    parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="of load before energy is read")
+    parser.add_argument("--window-s", type=float, default=Method.window_s, help="of one reading of energy")
+    parser.add_argument("--whole-window-s", type=float, help="the same of whole models, where it is another")
+    parser.add_argument("--captured", action="store_true", help="capture no workload again that the folder has")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
+    options = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent))
+    book = open_book(options.book)
+    if "measure" in options.parts:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        place = find_place(options.device)
+        campaign = Campaign(options, place, book)
+        campaign.capture(wanted_pairs(options.pairs))
+        campaign.measure_pairs()
+        if not options.whole_only:
+            campaign.measure_energies()
+        campaign.tell(f"{name_kernels(book, place)} operators' kernels named")
+    if "sum" in options.parts:
+        results = sum_all(options, book)
+        write_results(options.out, results)
+        print(json.dumps(results["errors"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
