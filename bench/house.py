@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from measure_house import describe, measure_checkout  # noqa: E402
+from measure_house import describe, measure_checkout
 
 MAKE_RUN = """
 import sys; from pathlib import Path

@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
 
-from gpuledger.cards.sensors import CardSensors
-from gpuledger.cards.ticks import Edge, find_edge, measure_window
+from gpuledger.cards.energy_edges import find_edge
+from gpuledger.cards.nvml import NvmlCard
+from gpuledger.model.energy_window import Edge, measure_window
 
 ASIDE_S, IDLE_S = 0.35, 0.8
 """How far the outer windows' edges lie from a burst, and how long the idle card is measured between bursts."""
@@ -37,7 +38,7 @@ ASIDE_S, IDLE_S = 0.35, 0.8
 class Edges:
     """Finds edges in a thread of its own, so that the load is not kept waiting."""
 
-    def __init__(self, card: CardSensors) -> None:
+    def __init__(self, card: NvmlCard) -> None:
         self._asked: queue.Queue[tuple[int, list[Edge | None]] | None] = queue.Queue()
         self._card = card
         self._thread = threading.Thread(target=self._run)
@@ -77,7 +78,7 @@ def main() -> None:
     args = parser.parse_args()
     pynvml.nvmlInit()
     work = _calibrated_load(args.burst_s)
-    edges = Edges(CardSensors(pynvml, 0))
+    edges = Edges(NvmlCard(pynvml, 0))
     bursts = [_burst(edges, work, number) for number in range(args.bursts)]
     edges.end()
     results = {"environment": describe_environment("cuda"), **summarize(bursts[1:])}

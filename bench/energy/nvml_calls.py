@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
 
-from gpuledger.cards.sensors import CardSensors
+from gpuledger.cards.nvml import NvmlCard
 
 LOAD = """
 import torch
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     pynvml.nvmlInit()
-    card = CardSensors(pynvml, 0)
+    card = NvmlCard(pynvml, 0)
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 
     def power() -> int:
@@ -93,7 +93,7 @@ def _start_load() -> subprocess.Popen[str]:
     return load
 
 
-def _calls(card: CardSensors, power: Callable[[], int]) -> dict[str, Callable[[], Any]]:
+def _calls(card: NvmlCard, power: Callable[[], int]) -> dict[str, Callable[[], Any]]:
     return {
         "memory": card.read_memory,
         "energy_counter": card.read_energy_mj,
@@ -104,7 +104,7 @@ def _calls(card: CardSensors, power: Callable[[], int]) -> dict[str, Callable[[]
     }
 
 
-def _loops(card: CardSensors) -> dict[str, tuple[Callable[[], Any] | None, Callable[[], Any] | None]]:
+def _loops(card: NvmlCard) -> dict[str, tuple[Callable[[], Any] | None, Callable[[], Any] | None]]:
     """Return what is read in each round, and what ten times a second."""
     return {
         "empty": (None, None),
@@ -129,7 +129,7 @@ def time_call(call: Callable[[], Any], count: int) -> dict[str, float]:
     }
 
 
-def compare_ticks(card: CardSensors, power: Callable[[], int], count: int) -> dict[str, Any]:
+def compare_ticks(card: NvmlCard, power: Callable[[], int], count: int) -> dict[str, Any]:
     """Return how many ms of energy the counter shows more than at the power's move, by how long after it is read.
 
     Reads right at a move and reads some time after one take turns; what a later read shows is held against the line

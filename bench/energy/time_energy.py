@@ -180,7 +180,8 @@ def against_zeus(seconds: float) -> dict[str, Any]:
         from zeus.monitor import ZeusMonitor
     except ImportError as error:
         return {"skipped": f"the package zeus cannot be imported: {error}"}
-    from gpuledger.cards.ticks import find_edge, measure_window
+    from gpuledger.cards.energy_edges import find_edge
+    from gpuledger.model.energy_window import measure_window
     from gpuledger.ops.measure.place import find_place
 
     card = find_place("cuda:0", force=True).sensors

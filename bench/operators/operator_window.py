@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
 
-from gpuledger.cards.ticks import find_edge
+from gpuledger.cards.energy_edges import find_edge
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.measure.blocks import Load, between_ticks

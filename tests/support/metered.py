@@ -10,8 +10,9 @@ from stubbed import with_stub
 
 LAUNCHER = """
 import sys
-from gpuledger.cards import nvml
-nvml.DRIVER_NODES = ("/",)
+from dataclasses import replace
+from gpuledger.cards import opening
+opening.BUILT_IN = tuple(replace(vendor, driver_files=("/",)) for vendor in opening.BUILT_IN)
 from gpuledger.cli.main import main
 main()
 """
@@ -28,8 +29,9 @@ energy_pass.LENGTH_NS = {length_ns}
 RECORDED = """
 import json
 import gpuledger
-from gpuledger.cards import nvml
-nvml.DRIVER_NODES = ("/",)
+from dataclasses import replace
+from gpuledger.cards import opening
+opening.BUILT_IN = tuple(replace(vendor, driver_files=("/",)) for vendor in opening.BUILT_IN)
 with gpuledger.record("all", passes="memory,energy,time") as recording:
     for _ in range({count}):
         step()

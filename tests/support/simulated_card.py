@@ -1,16 +1,15 @@
-"""A card and a sampler's world on a simulated clock: reading takes time, and waiting takes none of ours."""
+"""The simulated card, and a sampler on a simulated clock: a reading takes time, and waiting takes none of ours."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuledger.cards.nvml import MemoryReading
-from gpuledger.cards.sensors import SensorReading
-from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.cards.card import BareCard, MemoryReading, Processes, SensorReading
 from gpuledger.collect.sampling.watch_process import Order, Sampler, World
-from gpuledger.model.energy_window import TICK_NS
+from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter
 from gpuledger.model.journal.journal import Journal, JournalWriter, read_journal, write_compressed
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
@@ -27,6 +26,10 @@ class Clock:
     def time_ns(self) -> int:
         return self.now_ns
 
+    def spend_ns(self, length_ns: int) -> None:
+        """Let a reading take its time."""
+        self.now_ns += length_ns
+
     def wait_ns(self, patience_ns: int) -> Order | None:
         """Pass the time until the next order, at most so long; waking up takes 50 µs more."""
         until_ns = self.now_ns + patience_ns
@@ -41,51 +44,77 @@ class Clock:
         return World(self.time_ns, self.time_ns, self.wait_ns, parent=lambda: 1)
 
 
-class SimulatedCard:
-    """A counter that ticks every 100.1 ms; each read of it takes ``read_ns``, as on an H200."""
+class RealClock:
+    """The time that passes anyway."""
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def spend_ns(self, length_ns: int) -> None:
+        """Take no longer than it takes."""
+
+
+class SimulatedCard(BareCard):
+    """A card with a counter that ticks as ``counter`` says; each read of it takes ``read_ns``.
+
+    Args:
+        clock: Simulated or real.
+        index: Its number.
+        read_ns: As on an H200.
+        watts: Its power at a Unix time in seconds.
+        counter: NVML's as on an H200, or another vendor's.
+        name: Its model.
+    """
 
     def __init__(
-        self, clock: Clock, index: int = 0, read_ns: int = 3_500 * US, watts: Callable[[float], float] = lambda _: 300.0
+        self,
+        clock: Clock | RealClock,
+        index: int = 0,
+        read_ns: int = 3_500 * US,
+        watts: Callable[[float], float] = lambda _: 300.0,
+        *,
+        counter: EnergyCounter = NVML_COUNTER,
+        name: str = "Simulated",
     ) -> None:
-        self.index = index
+        super().__init__(index, name, f"GPU-{name.lower()}-{index}", driver_version="1.0", counter=counter)
         self.counter_reads = 0
         self.used_bytes: Callable[[int], int | None] = lambda _: 1 << 30
-        self.processes: list[tuple[int, int | None]] = []
+        self.processes: Processes | None = []
         self.is_there = True
-        self.ticks = TickPhase()
         self._clock = clock
         self._read_ns = read_ns
         self._watts = watts
-        self._counted = [(START_NS // TICK_NS, 10**12)]
+        self._period_ns = counter.period_ns
+        self._counted = [(clock.time_ns() // self._period_ns, 10**12)]
 
     def read_memory(self) -> MemoryReading | None:
-        self._clock.now_ns += 8 * US
-        used = self.used_bytes(self._clock.now_ns) if self.is_there else None
+        self._clock.spend_ns(8 * US)
+        used = self.used_bytes(self._clock.time_ns()) if self.is_there else None
         return None if used is None else MemoryReading(used, 600 << 20, 140 << 30)
 
     def read_sensors(self) -> SensorReading:
-        self._clock.now_ns += 30 * US
-        watts = self._watts(self._clock.now_ns / 1e9)
+        self._clock.spend_ns(30 * US)
+        watts = self._watts(self._clock.time_ns() / 1e9)
         return SensorReading(watts, watts, 1.0, 1980, 55, 0)
 
-    def read_processes(self) -> list[tuple[int, int | None]]:
-        self._clock.now_ns += 15 * US
+    def read_processes(self) -> Processes | None:
+        self._clock.spend_ns(15 * US)
         return self.processes
 
     def read_energy_mj(self) -> int | None:
         if not self.is_there:
             return None
         self.counter_reads += 1
-        self._clock.now_ns += self._read_ns
+        self._clock.spend_ns(self._read_ns)
         ticks, energy_mj = self._counted[-1]
-        while ticks < self._clock.now_ns // TICK_NS:
+        while ticks < self._clock.time_ns() // self._period_ns:
             ticks += 1
-            energy_mj += round(self._watts(ticks * TICK_NS / 1e9) * TICK_NS / 1e6)
+            energy_mj += round(self._watts(ticks * self._period_ns / 1e9) * self._period_ns / 1e6)
         self._counted = [(ticks, energy_mj)]
         return energy_mj
 
     def read_throttled_ns(self) -> int | None:
-        self._clock.now_ns += 620 * US
+        self._clock.spend_ns(620 * US)
         return 0
 
     def is_lost(self) -> bool:

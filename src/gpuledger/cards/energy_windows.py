@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.cards.edges import Counted, EdgeFinder
+from gpuledger.cards.card import Card
+from gpuledger.cards.energy_edges import EdgeFinder
 from gpuledger.model.energy_window import Edge, WindowEnergy, measure_window
 
 
@@ -31,7 +32,7 @@ class EnergyWindows:
 
     def __init__(
         self,
-        cards: Sequence[Counted],
+        cards: Sequence[Card],
         keep: Callable[[str, int, WindowEnergy], None],
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from gpuledger.cards.nvml import MemoryReading
-from gpuledger.cards.sensors import SensorReading, choose_numbers
+from gpuledger.cards.card import BareCard, MemoryReading, SensorReading
 from gpuledger.cards.smi_cells import Field, cells_of, parse_cell
-from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.cards.vendor import CardList
 from gpuledger.errors import NoDeviceError
 from gpuledger.processes.parent_death import dying_with
 
@@ -61,15 +60,18 @@ class SmiQuery:
         return None if row["index"] is None else row
 
 
-class SmiCard:
+class SmiCard(BareCard):
     """One card; ``row`` is what the tool said last of it."""
 
     def __init__(self, row: Row, stream: SmiStream) -> None:
+        super().__init__(
+            int(row["index"]),
+            str(row["name"] or "unknown card"),
+            str(row["uuid"] or ""),
+            driver_version=str(row["driver_version"] or ""),
+            reason=f"{TOOL} does not tell",
+        )
         self.row = row
-        self.index = int(row["index"])
-        self.name = str(row["name"] or "unknown card")
-        self.uuid = str(row["uuid"] or "")
-        self.ticks = TickPhase()
         self._stream = stream
 
     def read_memory(self) -> MemoryReading | None:
@@ -90,18 +92,6 @@ class SmiCard:
             temperature_c=row["temperature_c"],
             throttle=row.get("throttle"),
         )
-
-    def read_energy_mj(self) -> int | None:
-        """Return None: the tool shows no energy counter."""
-        return None
-
-    def read_throttled_ns(self) -> int | None:
-        """Return None: the tool does not tell."""
-        return None
-
-    def read_processes(self) -> list[tuple[int, int | None]]:
-        """Return none: the tool lists them by another command."""
-        return []
 
     def is_lost(self) -> bool:
         """Return whether the tool has ended."""
@@ -132,7 +122,7 @@ class SmiStream:
         threading.Thread(target=self._follow, name="gpuledger-smi", daemon=True).start()
 
     def _follow(self) -> None:
-        cards = {card.index: card for card in self.cards}
+        cards = {card.row["index"]: card for card in self.cards}
         for line in _lines_until_the_end(self._lines):
             row = self._query.row_of(line)
             if row is not None and row["index"] in cards:
@@ -150,21 +140,19 @@ def _lines_until_the_end(stream: IO[str]) -> Iterator[str]:
         yield from stream
 
 
-def open_smi(wanted: list[int] | None, interval_ns: int) -> tuple[SmiStream, str] | None:
-    """Return the tool at work on the cards, or those ``wanted`` by number, and the driver's version.
-
-    None where there is no such tool.
+def open_smi(interval_ns: int) -> CardList | None:
+    """Return the cards as the tool shows them, asked every ``interval_ns``; None where there is no such tool.
 
     Raises:
-        NoDeviceError: it shows no card, or not such a one.
+        NoDeviceError: it shows no card.
     """
     tool = shutil.which(TOOL)
     if tool is None:
         return None
     query, rows = _asked_once(tool)
-    numbers = choose_numbers(wanted, [row["index"] for row in rows])
-    chosen = [row for number in numbers for row in rows if row["index"] == number]
-    return SmiStream(query, chosen, interval_ns), str(rows[0]["driver_version"] or "")
+    stream = SmiStream(query, rows, interval_ns)
+    version = str(rows[0]["driver_version"] or "")
+    return CardList(stream.cards, version, notes=(NOTE,), shortest_interval_ns=SHORTEST_NS, stop=stream.stop)
 
 
 def _asked_once(tool: str) -> tuple[SmiQuery, list[Row]]:
@@ -175,9 +163,9 @@ def _asked_once(tool: str) -> tuple[SmiQuery, list[Row]]:
         try:
             done = subprocess.run(query.command(), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoDeviceError(f"watch: {tool} does not answer: {error}", hint="gpuledger doctor") from error
+            raise NoDeviceError(f"{tool} does not answer: {error}") from error
         rows = [row for line in done.stdout.splitlines() if (row := query.row_of(line)) is not None]
         if rows:
             return query, rows
         said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
-    raise NoDeviceError(f"watch: no GPU can be read: {TOOL} says: {said}", hint="gpuledger doctor says what is missing")
+    raise NoDeviceError(f"{TOOL} says: {said}")

@@ -1,32 +1,37 @@
 """When a card's energy counter ticks: learnt from ticks that were seen, so that few reads find the next.
 
-The counter moves at the same moment of every 100 ms, over minutes (H200, bench/energy/nvml_calls.py), and a read of
-it takes milliseconds. Once a tick was seen between two reads, the next ones are known within what those reads took.
+The counter moves at the same moment of every period, over minutes (H200, bench/energy/nvml_calls.py), and a read of it
+takes milliseconds. How long a period is, is a fact of the vendor. Once a tick was seen between two reads, the next ones
+are known within what those reads took.
 """
 
 from __future__ import annotations
 
-SHORTEST_NS, LONGEST_NS = 99_950_000, 100_150_000
-"""Between what times the counter moves before anything is known of a card (H200: 100.0 and 100.1 ms were seen)."""
+from gpuledger.model.energy_window import EnergyCounter
 
-LEAST_SPREAD_NS = 4_000
-"""How exactly a period can be known at best: clocks are put right by 40 millionths."""
+CLOCK_FRAC = 40e-6
+"""How exactly a period can be known at best: by so much clocks are put right."""
 
-UNKNOWN_NS = 40_000_000
-"""Ticks that can be anywhere in so long are not known."""
+UNKNOWN_FRAC = 0.4
+"""Ticks that can be anywhere in such a part of a period are not known."""
 
 Span = tuple[int, int]
 """Not before and not after, Unix time in ns."""
 
 
 class TickPhase:
-    """What is known of one counter's ticks."""
+    """What is known of one counter's ticks.
 
-    def __init__(self) -> None:
+    Args:
+        counter: How it moves.
+    """
+
+    def __init__(self, counter: EnergyCounter) -> None:
+        self.counter = counter
         self._first: Span | None = None
         self._last: Span = (0, 0)
         self._count = 0
-        self._period: Span = (SHORTEST_NS, LONGEST_NS)
+        self._period: Span = (counter.shortest_ns, counter.longest_ns)
 
     @property
     def is_confirmed(self) -> bool:
@@ -50,15 +55,15 @@ class TickPhase:
             return None
         least, most = self._period if count >= 0 else self._period[::-1]
         low_ns, high_ns = self._last[0] + count * least, self._last[1] + count * most
-        return (low_ns, high_ns) if high_ns - low_ns <= UNKNOWN_NS else None
+        return (low_ns, high_ns) if high_ns - low_ns <= UNKNOWN_FRAC * self.counter.period_ns else None
 
     def saw(self, after_ns: int, before_ns: int) -> Span:
         """Learn that one tick lay between two moments; return between what times it was."""
         seen = (after_ns, before_ns)
-        known = self.next_after((after_ns + before_ns) // 2 - SHORTEST_NS // 2)
+        known = self.next_after((after_ns + before_ns) // 2 - self.counter.shortest_ns // 2)
         if self._first is None or known is None or max(after_ns, known[0]) > min(before_ns, known[1]):
             self._first, self._last, self._count = seen, seen, 0
-            self._period = (SHORTEST_NS, LONGEST_NS)
+            self._period = (self.counter.shortest_ns, self.counter.longest_ns)
             return seen
         seen = (max(after_ns, known[0]), min(before_ns, known[1]))
         self._count += round((sum(seen) - sum(self._last)) / sum(self._period))
@@ -73,7 +78,8 @@ class TickPhase:
 
     def _narrow(self, first: Span, last: Span) -> None:
         """Learn the period from the first and the last tick seen."""
-        low_ns = max((last[0] - first[1]) // self._count, SHORTEST_NS)
-        high_ns = min(-((first[0] - last[1]) // self._count), LONGEST_NS)
-        spare_ns = max(LEAST_SPREAD_NS - (high_ns - low_ns), 0) // 2
+        low_ns = max((last[0] - first[1]) // self._count, self.counter.shortest_ns)
+        high_ns = min(-((first[0] - last[1]) // self._count), self.counter.longest_ns)
+        least_ns = round(CLOCK_FRAC * self.counter.period_ns)
+        spare_ns = max(least_ns - (high_ns - low_ns), 0) // 2
         self._period = (low_ns - spare_ns, high_ns + spare_ns)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from gpuledger.cards.card import Card, Quantity, torch_uuid
+from gpuledger.cards.opening import open_cards
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
 _PATIENCE_S = 2.0
-"""The counter moves every 100 ms; one that stands still for so long does not work."""
+"""A counter that stands still for so long does not work: NVIDIA's moves every 100 ms."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,13 @@ def measure_call_energy(
     Args:
         call: What is measured; it returns when the card has done its work.
         read_j: The card's energy counter in joules.
-        seconds: How long at least. Below ten ticks of 100 ms the edges are a large part of it.
+        seconds: How long at least. Below ten ticks of the counter the edges are a large part of it.
         clock: Seconds, monotonic.
 
     Raises:
         GpuLedgerError: the counter stands still.
 
-    Source: NVML energy counter from tick to tick.
+    Source: the card's energy counter from tick to tick.
     """
     _, start_j = _call_until_it_moves(call, read_j, clock)
     start_s, calls = clock(), 0
@@ -65,16 +68,18 @@ def card_energy_counter() -> Callable[[], float]:
 
     if not torch.cuda.is_available():
         raise NoDeviceError("no CUDA card here")
-    import pynvml
+    card = open_cards().find(torch_uuid(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    if card is None:
+        raise NoDeviceError("the card's energy counter cannot be read: no driver knows torch's card")
+    _read_j(card)
+    return partial(_read_j, card)
 
-    try:
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except pynvml.NVMLError as error:
-        raise NoDeviceError(f"the card's energy counter cannot be read: {error}") from error
-    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+
+def _read_j(card: Card) -> float:
+    energy_mj = card.read_energy_mj()
+    if energy_mj is None:
+        raise NoDeviceError(f"the card's energy counter cannot be read: {card.why_missing(Quantity.ENERGY)}")
+    return energy_mj / 1000
 
 
 def _call_until_it_moves(

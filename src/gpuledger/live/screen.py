@@ -13,7 +13,7 @@ from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, 
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.cards.gauges import Gauge
+    from gpuledger.live.gauges import Gauge
     from gpuledger.live.watched_run import RunNow
 
 HISTORY = 240

@@ -16,7 +16,7 @@ from gpuledger.live.screen import Choice, History, frame, one_line
 from gpuledger.report.base.terminal import Terminal
 
 if TYPE_CHECKING:
-    from gpuledger.cards.gauges import Gauges
+    from gpuledger.live.gauges import Gauges
     from gpuledger.live.watched_run import RunNow, WatchedRun
 
 PERIOD_S = 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 ENERGY_MARKER = "energy-pass.json"
 """In a rank's directory while its energy pass is open: tells whoever reads the cards that it is time, and which."""
@@ -17,11 +18,39 @@ ENERGY_JOURNAL = "energy"
 ENERGY_PASS = "energy"  # noqa: S105 - a name, not a password
 """Name of the energy pass's window."""
 
-TICK_NS = 100_100_000
-"""How often the counter moves (H200)."""
 
-TICK_JITTER_NS = 1_900_000
-"""How far a tick was seen to stand from its 100 ms (H200)."""
+_LONGEST_PERIOD_NS = 1_000_000_000_000
+
+
+@dataclass(frozen=True)
+class EnergyCounter:
+    """How a card's energy counter moves: a fact of its vendor.
+
+    ``period_ns`` lies between two ticks, never less than ``shortest_ns`` and never more than ``longest_ns`` on average;
+    one tick can stand ``jitter_ns`` from its time. A read of the counter takes about ``read_ns``.
+    """
+
+    period_ns: int
+    shortest_ns: int
+    longest_ns: int
+    jitter_ns: int
+    read_ns: int
+
+    @staticmethod
+    def of_facts(facts: Any) -> EnergyCounter:
+        """Return the counter that a journal's facts describe; NVML's where they do not."""
+        try:
+            found = EnergyCounter(**{name: int(value) for name, value in facts.items()})
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            return NVML_COUNTER
+        is_possible = 0 < found.period_ns < _LONGEST_PERIOD_NS and 0 <= found.jitter_ns < _LONGEST_PERIOD_NS
+        return found if is_possible else NVML_COUNTER
+
+
+NVML_COUNTER = EnergyCounter(100_100_000, 99_950_000, 100_150_000, 1_900_000, 4_000_000)
+"""NVIDIA's (H200); runs that do not describe their counter have it."""
+
+TICK_NS = NVML_COUNTER.period_ns
 
 
 @dataclass(frozen=True)
@@ -49,6 +78,7 @@ class Edge:
     power_w: float
     throttled_ns: int | None
     off_w: float | None = None
+    counter: EnergyCounter = NVML_COUNTER
 
 
 @dataclass(frozen=True)
@@ -63,8 +93,8 @@ class WindowEnergy:
     throttled_ns: int | None
 
 
-def edge_at(ticks: Sequence[Tick], at_ns: int) -> Edge | None:
-    """Return the edge at ``at_ns`` from the ticks around it; None with fewer than two ticks.
+def edge_at(ticks: Sequence[Tick], at_ns: int, counter: EnergyCounter = NVML_COUNTER) -> Edge | None:
+    """Return the edge at ``at_ns`` from the ticks of ``counter`` around it; None with fewer than two ticks.
 
     It rests on the next tick, and on the last one where the readings end before that. Loads begin and end with windows:
     where the power before the tick before and after the next differ, it is taken to have gone from the one to the other
@@ -79,7 +109,7 @@ def edge_at(ticks: Sequence[Tick], at_ns: int) -> Edge | None:
         earlier_w, later_w = _power_w(ticks[last - 2], before), _power_w(tick, ticks[last + 1])
         power_w = _power_after(at_ns - before.t_ns, tick.t_ns - before.t_ns, (earlier_w, mean_w, later_w))
     off_w = None if power_w == mean_w else abs(power_w - mean_w) / 2
-    return Edge(at_ns, tick.t_ns, tick.energy_mj, tick.reading_ns, power_w, tick.throttled_ns, off_w)
+    return Edge(at_ns, tick.t_ns, tick.energy_mj, tick.reading_ns, power_w, tick.throttled_ns, off_w, counter)
 
 
 def _power_w(before: Tick, tick: Tick) -> float:
@@ -103,11 +133,12 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
 
     The uncertainty is what the jitter of the two ticks and of the reads that saw them can make at the power there, and
     what the power between an edge and the ticks around it can: at most what it would be if the window's mean held up to
-    the edge and the rest of those 100 ms lay outside.
+    the edge and the rest of that period lay outside.
 
-    Source: NVML's energy counter.
+    Source: the card's energy counter.
     """
-    ticks = max(round((end.tick_ns - start.tick_ns) / TICK_NS), 0)
+    period_s, jitter_ns = start.counter.period_ns / 1e9, start.counter.jitter_ns
+    ticks = max(round((end.tick_ns - start.tick_ns) / start.counter.period_ns), 0)
     seconds = (end.tick_ns - start.tick_ns) / 1e9
     counted_j = (end.energy_mj - start.energy_mj) / 1e3
     throttled_ns = None
@@ -118,19 +149,19 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     before_s, after_s = (start.tick_ns - start.at_ns) / 1e9, (end.tick_ns - end.at_ns) / 1e9
     energy_j = counted_j + before_s * start.power_w - after_s * end.power_w
     mean_w = counted_j / seconds
-    spread_j = _spread_j(start, before_s, before_s, mean_w) + _spread_j(end, after_s, TICK_NS / 1e9 - after_s, mean_w)
-    jitter_j = [(TICK_JITTER_NS + edge.reading_ns / 2) / 1e9 * edge.power_w for edge in (start, end)]
+    spread_j = _spread_j(start, before_s, before_s, mean_w) + _spread_j(end, after_s, period_s - after_s, mean_w)
+    jitter_j = [(jitter_ns + edge.reading_ns / 2) / 1e9 * edge.power_w for edge in (start, end)]
     uncertainty_j = (jitter_j[0] ** 2 + jitter_j[1] ** 2) ** 0.5 + spread_j
     return WindowEnergy(start.at_ns, end.at_ns, max(energy_j, 0.0), uncertainty_j, ticks, throttled_ns)
 
 
 def _spread_j(edge: Edge, to_tick_s: float, inside_s: float, mean_w: float) -> float:
-    """Return what the power between an edge and its tick can be off by; ``inside_s`` is the window's part of 100 ms.
+    """Return what the power between an edge and its tick can be off by; ``inside_s`` is the window's part of a period.
 
-    The window's part cannot hold more than all of the 100 ms did.
+    The window's part cannot hold more than all of the period did.
     """
     if edge.off_w is not None:
         return abs(to_tick_s) * edge.off_w
-    outside_s = TICK_NS / 1e9 - inside_s
+    outside_s = edge.counter.period_ns / 1e9 - inside_s
     spread_j = max(inside_s, 0.0) * abs(edge.power_w - mean_w)
     return spread_j if mean_w < edge.power_w or outside_s < 0 else min(spread_j, outside_s * edge.power_w)

@@ -6,23 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.cards.edges import EdgeFinder
-from gpuledger.cards.tick_phase import TickPhase
-from gpuledger.cards.ticks import TICK_NS, Edge, find_edge, measure_window
+from gpuledger.cards.card import BareCard
+from gpuledger.cards.energy_edges import EdgeFinder, find_edge
+from gpuledger.model.energy_window import NVML_COUNTER, TICK_NS, Edge, EnergyCounter, measure_window
 
 WATTS = 300.0
 MS = 1_000_000
 
 
-class Card:
+class Card(BareCard):
     """A counter that ticks every ``period_ns`` under steady power; each read takes ``read_ns``, and looks halfway."""
 
-    index = 0
     jitter_ns = 0
 
-    def __init__(self, read_ns: int = 3 * MS, period_ns: int = TICK_NS) -> None:
+    def __init__(self, read_ns: int = 3 * MS, period_ns: int = TICK_NS, counter: EnergyCounter = NVML_COUNTER) -> None:
+        super().__init__(0, "Ticking", "GPU-ticking", counter=counter)
         self.now_ns = self.reads = 0
-        self.ticks = TickPhase()
         self.period_ns = period_ns
         self._read_ns = read_ns
 
@@ -216,3 +215,34 @@ def test_throttling_that_was_not_read_is_unknown(throttled: tuple[int | None, in
     early = Edge(0, 10 * MS, 0, MS, WATTS, throttled[0])
     late = Edge(1_000 * MS, 1_010 * MS, 300_000, MS, WATTS, throttled[1])
     assert measure_window(early, late).throttled_ns is None
+
+
+@pytest.mark.parametrize("period_ns", [1 * MS, 10 * MS, 1_000 * MS])
+def test_a_counter_of_another_vendor_ticks_at_its_own_pace(period_ns: int) -> None:
+    """Steady power is measured within what is stated, and within few ticks of the window's edges."""
+    read_ns = period_ns // 50
+    counter = EnergyCounter(period_ns, period_ns * 999 // 1000, period_ns * 1001 // 1000, period_ns // 50, read_ns)
+    card = Card(read_ns, period_ns, counter)
+    for number in range(1, 6):
+        start_ns = number * 40 * period_ns
+        start = card.edge(start_ns)
+        window = measure_window(start, card.edge(start_ns + 25 * period_ns))
+        assert window.energy_j is not None
+        assert window.uncertainty_j is not None
+        assert window.ticks == pytest.approx(25, abs=1)
+        assert abs(window.energy_j - WATTS * 25 * period_ns / 1e9) <= window.uncertainty_j + 0.002
+        assert window.uncertainty_j < WATTS * 2 * period_ns / 1e9 + 0.002
+
+
+@pytest.mark.parametrize(
+    "facts", [None, [], {}, {"period_ns": 0}, dict.fromkeys(vars(NVML_COUNTER), "x"), vars(NVML_COUNTER) | {"a": 1}]
+)
+def test_a_journal_that_does_not_describe_its_counter_has_nvmls(facts: object) -> None:
+    assert EnergyCounter.of_facts(facts) == NVML_COUNTER
+
+
+def test_a_journal_that_describes_its_counter_has_that() -> None:
+    own = EnergyCounter(MS, MS, MS, 0, 7)
+    assert EnergyCounter.of_facts(vars(own)) == own
+    assert EnergyCounter.of_facts(vars(own) | {"period_ns": 10**400}) == NVML_COUNTER
+    assert EnergyCounter.of_facts(vars(own) | {"jitter_ns": -1}) == NVML_COUNTER

@@ -23,10 +23,11 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from synthetic import HOSTILE, make_run
 
-from gpuledger.cards import gauges as gauges_module
-from gpuledger.cards.gauges import Gauge, Gauges
+from gpuledger.cards.nvml import NvmlSource
 from gpuledger.cli.main import main
 from gpuledger.cli.record import live as live_cli
+from gpuledger.live import gauges as gauges_module
+from gpuledger.live.gauges import Gauge, Gauges
 from gpuledger.live.screen import Choice, History, frame, one_line
 from gpuledger.live.view import View, changes, write_lines
 from gpuledger.live.watched_run import WatchedRun
@@ -47,6 +48,9 @@ class Nvml:
 
     def __init__(self) -> None:
         self.energy = count(1_000_000, 500)
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "1.0"
 
     def nvmlDeviceGetCount(self) -> int:
         return 2
@@ -92,7 +96,8 @@ def files(place: Path) -> dict[str, int]:
 
 
 def test_gauges_are_the_cards_own_and_what_is_not_told_is_missing() -> None:
-    gauges = Gauges(Nvml(), pid=7)
+    source = NvmlSource(Nvml())
+    gauges = Gauges([source.card(number) for number in source.numbers], pid=7)
     first, second = gauges.read()
     assert (first.used_bytes, first.power_w, first.temperature_c, first.busy_frac) == (5 * GIB, 250.0, 55, 0.4)
     assert (first.energy_j, first.process_bytes) == (0.5, GIB)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.model.energy_window import Tick, WindowEnergy, edge_at, measure_window
+from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter, Tick, WindowEnergy, edge_at, measure_window
 from gpuledger.model.journal.journal import Journal
 from gpuledger.units import format_ns
 
@@ -50,6 +50,7 @@ class CardReadings:
     temperature_c: F64
     idle_w: float | None
     foreign: tuple[int, ...]
+    counter: EnergyCounter = NVML_COUNTER
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def readings_of(journal: Journal, index: int) -> CardReadings:
         temperature_c=np.where(temperature < 0, np.nan, temperature),
         idle_w=(journal.facts.get("idle_w") or {}).get(uuid),
         foreign=_foreign(seen, set(journal.facts.get("own_pids") or []), journal.facts.get("pids_before") or {}, uuid),
+        counter=EnergyCounter.of_facts((journal.facts.get("energy_counters") or {}).get(uuid)),
     )
 
 
@@ -160,7 +162,7 @@ def measure_pass(device_idx: int, facts: dict[str, Any], readings: CardReadings 
 
 
 def _counted(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy:
-    start, end = edge_at(readings.ticks, start_ns), edge_at(readings.ticks, end_ns)
+    start, end = (edge_at(readings.ticks, at_ns, readings.counter) for at_ns in (start_ns, end_ns))
     if start is None or end is None:
         return WindowEnergy(start_ns, end_ns, None, None, 0, None)
     return measure_window(start, end)

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,10 +18,13 @@ import click
 
 from gpuledger._version import __version__
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.errors import NoDeviceError
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuledger.cards.probe import Card, Driver
+    from gpuledger.cards.card import Card
+    from gpuledger.cards.opening import OpenCards
+    from gpuledger.cards.vendor import Vendor
     from gpuledger.report.base.terminal import Terminal
 
 OK, NONE, FAIL = "ok", "none", "fail"
@@ -86,18 +89,18 @@ def verdict(checks: list[Check]) -> str:
 
 def examine() -> Iterator[Check]:
     """Return every finding, each as soon as it is known."""
-    from gpuledger.cards.probe import probe_driver
+    from gpuledger.cards.opening import find_vendors, survey_cards
 
     yield Check("gpuledger", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     yield libraries()
     yield directory(Path.cwd())
-    driver = probe_driver()
-    yield from driver_checks(driver, Path("/dev"))
-    yield from (card_check(card) for card in driver.cards)
-    smi = shutil.which("nvidia-smi")
-    yield Check("nvidia-smi", OK if smi else NONE, smi or "not found; not needed, the driver is asked directly")
+    there, vendors = survey_cards(), find_vendors()
+    yield from (check for vendor in vendors for check in driver_checks(vendor, there, Path("/dev")))
+    yield from plugin_checks(vendors, there)
+    yield from card_checks(there)
+    yield from (tool_check(vendor.tool) for vendor in vendors if vendor.tool)
     answer = ask_torch()
-    yield from torch_checks(answer, driver)
+    yield from torch_checks(answer, len(there.numbers))
     yield from (selftest_check(found) for found in answer.get("devices", ()))
 
 
@@ -122,32 +125,61 @@ def directory(path: Path) -> Check:
     return Check("directory", OK, f"{path}: writable, {free} free")
 
 
-def driver_checks(driver: Driver, devices: Path) -> Iterator[Check]:
-    """Return the driver's version, or why there is none; and device files this user may not open."""
-    files = sorted(devices.glob("nvidia[0-9]*"))
+def driver_checks(vendor: Vendor, there: OpenCards, devices: Path) -> Iterator[Check]:
+    """Return the version of a vendor's driver, or why there is none; and device files this user may not open."""
+    files = vendor.find_card_files(devices)
     closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
-    if driver.version is not None:
-        found = f"NVIDIA {driver.version}, {len(driver.cards)} card{'' if len(driver.cards) == 1 else 's'}"
-        yield Check("driver", OK, found)
+    source, reason = there.sources.get(vendor.name), there.failures.get(vendor.name)
+    if source is not None:
+        count = len(source.numbers)
+        yield Check("driver", OK, f"{vendor.name} {source.driver_version}, {count} card{'' if count == 1 else 's'}")
     elif files:
-        todo = "driver and its library may be of different versions: reboot, or mount the host's libraries"
-        yield Check("driver", FAIL, f"{driver.reason}, although {files[0]} is there", todo)
+        yield Check("driver", FAIL, f"{reason}, although {files[0]} is there", vendor.broken_hint)
     else:
-        yield Check("driver", NONE, f"{driver.reason}: no NVIDIA card here; CPU tensors are recorded instead")
+        instead = "" if there.numbers else "; CPU tensors are recorded instead"
+        yield Check("driver", NONE, f"{reason}: no {vendor.name} card here{instead}")
     if closed:
-        todo = "add this user to the files' group, or start the container with --gpus all"
-        yield Check("permission", FAIL, f"{', '.join(closed)}: not open to this user", todo)
+        yield Check("permission", FAIL, f"{', '.join(closed)}: not open to this user", vendor.closed_hint)
+
+
+def plugin_checks(vendors: Sequence[Vendor], there: OpenCards) -> Iterator[Check]:
+    """Return the packages' vendors that cannot be used."""
+    for name in there.failures.keys() - {vendor.name for vendor in vendors}:
+        yield Check(name, FAIL, there.failures[name], "update or remove the package that has this entry point")
+
+
+def card_checks(there: OpenCards) -> Iterator[Check]:
+    """Return every card with what it holds, and what of it may not be read."""
+    for number in there.numbers:
+        try:
+            yield card_check(*there.choose([number]))
+        except NoDeviceError as error:
+            yield Check(f"card {number}", FAIL, error.message, "see the driver's own messages")
 
 
 def card_check(card: Card) -> Check:
     """Return one card with what it holds, and what of it may not be read."""
-    name = f"card {card.index}"
-    if card.total_bytes is None:
-        return Check(name, FAIL, f"{card.name}: {'; '.join(card.denied)}", "the balance cannot be closed without it")
-    held = f"{card.name}, {format_bytes(card.total_bytes)}, {format_bytes(card.used_bytes)} in use"
-    reserve = f" + {format_bytes(card.driver_bytes)} kept by the driver" if card.driver_bytes else ""
-    denied = f"; not readable: {'; '.join(card.denied)}" if card.denied else ""
-    return Check(name, OK, held + reserve + denied)
+    from gpuledger.cards.card import Quantity
+
+    name, memory, power_w = f"card {card.index}", card.read_memory(), card.read_sensors().power_average_w
+    answers = {
+        Quantity.MEMORY: memory,
+        Quantity.PROCESSES: card.read_processes(),
+        Quantity.POWER: power_w,
+        Quantity.ENERGY: card.read_energy_mj(),
+    }
+    missing = [f"{what}: {card.why_missing(what)}" for what, answer in answers.items() if answer is None]
+    if memory is None:
+        return Check(name, FAIL, f"{card.name}: {'; '.join(missing)}", "the balance cannot be closed without it")
+    held = f"{card.name}, {format_bytes(memory.total_bytes)}, {format_bytes(memory.used_bytes)} in use"
+    reserve = f" + {format_bytes(memory.driver_bytes)} kept by the driver" if memory.driver_bytes else ""
+    return Check(name, OK, held + reserve + (f"; not readable: {'; '.join(missing)}" if missing else ""))
+
+
+def tool_check(tool: str) -> Check:
+    """Return whether a vendor's command-line tool is here."""
+    place = shutil.which(tool)
+    return Check(tool, OK if place else NONE, place or "not found; not needed, the driver is asked directly")
 
 
 def ask_torch() -> dict[str, Any]:
@@ -168,7 +200,7 @@ def ask_torch() -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {"error": "unreadable answer"}
 
 
-def torch_checks(answer: dict[str, Any], driver: Driver) -> Iterator[Check]:
+def torch_checks(answer: dict[str, Any], cards: int) -> Iterator[Check]:
     """Return torch's version, whether it sees the cards, and what its private functions allow."""
     if "error" in answer:
         yield Check("torch", FAIL, str(answer["error"]), "`python -m gpuledger.cli.record.selftest` shows all of it")
@@ -177,7 +209,7 @@ def torch_checks(answer: dict[str, Any], driver: Driver) -> Iterator[Check]:
     if torch_version is None:
         yield Check("torch", FAIL, f"not importable: {answer.get('import_error')}", INSTALL_TORCH)
         return
-    yield _torch_build(torch_version, answer.get("cuda_build"), int(answer["device_count"]), len(driver.cards))
+    yield _torch_build(torch_version, answer.get("cuda_build"), int(answer["device_count"]), cards)
     if answer.get("no_history"):
         yield Check("history", NONE, f"{answer['no_history']}: the dispatch-mode recorder is used instead")
     for name, lost in answer.get("lost", {}).items():

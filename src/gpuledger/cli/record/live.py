@@ -30,7 +30,7 @@ def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
     `d` asks a program that was started with `gpuledger run --live` for a memory pass now, a run of its own. Without a
     terminal it prints a line every ten seconds until the run has ended.
     """
-    from gpuledger.cards.gauges import open_gauges
+    from gpuledger.live.gauges import open_gauges
     from gpuledger.live.view import View, draw, is_terminal, write_lines
     from gpuledger.live.watched_run import WatchedRun
     from gpuledger.report.base.terminal import Terminal

@@ -15,7 +15,7 @@ import click
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.cards.nvml import Nvml
+    from gpuledger.cards.card import Card
     from gpuledger.collect.launch.launch import Order
     from gpuledger.collect.sampling.energy_meter import EnergyMeter
     from gpuledger.collect.sampling.sampler import CardSampler
@@ -168,19 +168,19 @@ def _run_unrecorded(command: tuple[str, ...]) -> int:
 
 def _run(order: Order, run: NewRun, settings: Mapping[str, Setting], *, live: bool, speak: bool) -> int:
     """Return the program's status after it has ended and its run is closed."""
-    from gpuledger.cards.nvml import open_nvml
+    from gpuledger.cards.opening import find_cards
     from gpuledger.collect.launch.launch import child_environment, run_child
 
     devices = settings["devices"].value
-    nvml = None if devices == "cpu" else open_nvml()
+    cards = [] if devices == "cpu" else find_cards()
     if speak:
-        _say(f"gpuledger: recording to {run.path}, {_what(devices, nvml)}")
+        _say(f"gpuledger: recording to {run.path}, {_what(devices, len(cards))}")
     if live:
         order.environment["GPULEDGER_LISTEN"] = "1"
     pids: list[int] = []
     notes: list[str] = []
-    sampler = None if nvml is None else _sampler(nvml, run)
-    meter = None if nvml is None else _meter(run, settings, pids)
+    sampler = _sampler(cards, run) if cards else None
+    meter = _meter(run, settings, pids) if cards else None
     try:
         with ExitStack() as beside:
             starts: list[Callable[[], object]] = []
@@ -262,11 +262,11 @@ def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[st
     return [*notes, sampler.failure] if sampler is not None and sampler.failure else notes
 
 
-def _sampler(nvml: Nvml, run: NewRun) -> CardSampler:
+def _sampler(cards: list[Card], run: NewRun) -> CardSampler:
     from gpuledger.collect.sampling.sampler import CardSampler
     from gpuledger.model.run import SAMPLE_JOURNALS
 
-    return CardSampler(nvml, run.path / SAMPLE_JOURNALS, check=run.check)
+    return CardSampler(cards, run.path / SAMPLE_JOURNALS, check=run.check)
 
 
 def _refuse(command: tuple[str, ...], error: OSError) -> int:
@@ -295,10 +295,9 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
 
 
-def _what(devices: str, nvml: Nvml | None) -> str:
+def _what(devices: str, count: int) -> str:
     """Return in words what will be recorded on this machine."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = nvml.device_count() if nvml is not None else 0
     if visible is not None:
         count = min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
     if devices == "cuda" or count:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.errors import UsageError
+from gpuledger.errors import NoDeviceError, UsageError
 
 if TYPE_CHECKING:
     from gpuledger.cli.record.variants import Reading
@@ -109,7 +109,7 @@ def _watch_until(
     out: str | None, force: bool, settings: WatchSettings, pid: int | None, say: Callable[[str], None]
 ) -> None:
     """Watch a process, or the cards, until it ends or somebody interrupts."""
-    from gpuledger.cards.sensors import is_alive
+    from gpuledger.collect.sampling.process_tree import is_alive
     from gpuledger.model.run import choose_directory
     from gpuledger.services.watching import watch_until
 
@@ -135,17 +135,21 @@ def _watch_variants(
     settings: WatchSettings,
     say: Callable[[str], None],
 ) -> int:
-    from gpuledger.cards.card_source import open_source
+    from gpuledger.cards.opening import open_cards
     from gpuledger.cli.record.variants import Tools, make_variants, parse_variants, parse_vary, watch_variants
 
     # What cannot be run is refused before a card is asked for.
     make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
-    source = open_source(None if settings.gpus is None else list(settings.gpus), _IDLE_NS)
+    try:
+        there = open_cards(tool_interval_ns=_IDLE_NS)
+        cards = there.choose(settings.gpus)
+    except NoDeviceError as error:
+        raise NoDeviceError(f"watch: {error.message}", hint=error.hint) from error
 
     def read_cards() -> list[Reading]:
         from gpuledger.cli.record.variants import Reading
 
-        found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in source.cards]
+        found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in cards]
         return [Reading(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
 
     def watch(words: tuple[str, ...], directory: Path) -> int:
@@ -159,7 +163,7 @@ def _watch_variants(
     try:
         return watch_variants(command, variants_text, vary_texts, repeat, out=out, force=force, tools=tools)
     finally:
-        source.close()
+        there.close()
 
 
 def _tell(directory: Path, say: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from gpuledger.cards.card import torch_uuid
 from gpuledger.model.energy_window import METERED_CARDS
 
 LONGEST_WAIT_S = 10.0
@@ -25,7 +26,7 @@ def cards_in_use() -> list[tuple[int, str]]:
     for device_idx in range(torch.cuda.device_count()):
         uuid = getattr(torch.cuda.get_device_properties(device_idx), "uuid", None)
         if uuid is not None and torch.cuda.memory_reserved(device_idx):
-            found.append((device_idx, f"GPU-{uuid}"))
+            found.append((device_idx, torch_uuid(uuid)))
     return found
 
 

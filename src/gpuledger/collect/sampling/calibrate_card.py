@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gpuledger.cards.nvml import Nvml, open_nvml
+from gpuledger.cards.card import Card, Quantity, torch_uuid
+from gpuledger.cards.opening import open_cards
 from gpuledger.errors import NoDeviceError
 
 Piece = tuple[str, bool, Callable[[], Any]]
@@ -24,38 +25,39 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
     Raises:
         NoDeviceError: no card, no driver, or the driver does not tell this process's bytes.
 
-    Source: NVML's bytes of this process minus the allocator's reserved bytes, exact to the driver's 2 MiB pages.
+    Source: the driver's bytes of this process minus the allocator's reserved bytes, exact to the driver's 2 MiB pages.
     """
     if not torch.cuda.is_available():
         raise NoDeviceError("calibration: no CUDA device")
-    nvml = open_nvml()
-    if nvml is None:
-        raise NoDeviceError("calibration: no NVIDIA driver")
     properties = torch.cuda.get_device_properties(device_idx)
-    uuid = f"GPU-{properties.uuid}"
+    card = open_cards().find(torch_uuid(properties.uuid))
+    if card is None:
+        raise NoDeviceError(f"calibration: no driver knows torch's card {properties.name}")
     readings = []
     with torch.cuda.device(device_idx):
         for name, backward, run in pieces():
             run()
             torch.cuda.synchronize()
             reserved_bytes = torch.cuda.memory_reserved(device_idx)
-            readings.append((name, backward, own_bytes(nvml, uuid) - reserved_bytes))
-    versions = (properties.name, nvml.driver_version(), torch.__version__, str(torch.version.cuda))
+            readings.append((name, backward, own_bytes(card) - reserved_bytes))
+    versions = (properties.name, card.driver_version, torch.__version__, str(torch.version.cuda))
     return versions, readings
 
 
-def own_bytes(nvml: Nvml, uuid: str) -> int:
+def own_bytes(card: Card) -> int:
     """Return the bytes this process holds on a card.
 
     Raises:
         NoDeviceError: the driver does not say, or this process cannot be told from others.
     """
-    processes = nvml.read_processes(uuid)
+    processes = card.read_processes()
     mine = [held for pid, held in processes or () if pid == os.getpid()]
     if not mine and processes and len(processes) == 1:
         mine = [processes[0][1]]  # inside a container the driver can give the host's process numbers
     if not mine:
-        raise NoDeviceError("calibration: the driver does not list this process")
+        reason = card.why_missing(Quantity.PROCESSES) if processes is None else None
+        why = f": {reason}" if reason else ""
+        raise NoDeviceError(f"calibration: the driver does not list this process{why}")
     if mine[0] is None:
         raise NoDeviceError("calibration: the driver does not tell the bytes of processes")
     return mine[0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuledger.cards.nvml import MemoryReading
-    from gpuledger.cards.sensors import SensorReading
+    from gpuledger.cards.card import MemoryReading, Processes, SensorReading
     from gpuledger.model.energy_window import Tick, WindowEnergy
     from gpuledger.model.journal.journal import Part
 
@@ -34,8 +32,8 @@ class CardLog:
         """Append one reading of the slower sensors."""
         self._sensors.append((t_ns, index, found))
 
-    def add_processes(self, t_ns: int, index: int, processes: Sequence[tuple[int, int | None]]) -> None:
-        """Append the bytes of each process on a card."""
+    def add_processes(self, t_ns: int, index: int, processes: Processes | None) -> None:
+        """Append the bytes of each process on a card; nothing where the driver does not list them."""
         if processes:
             rows = self._rows.setdefault("process_samples", [])
             rows += [(t_ns, index, pid, _known(held_bytes)) for pid, held_bytes in processes]

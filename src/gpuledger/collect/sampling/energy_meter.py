@@ -12,16 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from gpuledger.cards.edges import EdgeFinder
-from gpuledger.cards.nvml import MemoryReading
-from gpuledger.cards.sensors import SensorReading, children_of
-from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.cards.card import Card
+from gpuledger.cards.energy_edges import EdgeFinder
+from gpuledger.cards.opening import find_cards
 from gpuledger.collect.sampling.card_log import CardLog
-from gpuledger.errors import GpuLedgerError, NoDeviceError
+from gpuledger.collect.sampling.process_tree import children_of
+from gpuledger.errors import GpuLedgerError
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
 
@@ -37,31 +38,8 @@ SENSOR_NS = 50_000_000
 STANDS_STILL_NS = 1_000_000_000
 """How long a counter that does not move, or is not there, is left alone."""
 
-LINGER_NS = 250_000_000
-"""How long a counter is followed after its pass has closed: a tick lies in it."""
-
-
-class MeteredCard(Protocol):
-    """What is asked of one card."""
-
-    uuid: str
-    index: int
-    ticks: TickPhase
-
-    def read_memory(self) -> MemoryReading | None:
-        """Return the card's bytes."""
-
-    def read_sensors(self) -> SensorReading:
-        """Return watts, clock, temperature."""
-
-    def read_energy_mj(self) -> int | None:
-        """Return the energy counter."""
-
-    def read_throttled_ns(self) -> int | None:
-        """Return how long the power cap has held the clock down."""
-
-    def read_processes(self) -> list[tuple[int, int | None]]:
-        """Return ``(pid, bytes)`` of every process on the card."""
+LINGER_PERIODS = 2.5
+"""For how many periods a counter is followed after its pass has closed: a tick lies in them."""
 
 
 class CardMeter:
@@ -73,7 +51,7 @@ class CardMeter:
         clock_ns: Unix time.
     """
 
-    def __init__(self, card: MeteredCard, index: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, card: Card, index: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.log = CardLog()
         self.counts = True
         """Whether its energy counter is to be followed."""
@@ -153,7 +131,7 @@ class EnergyMeter:
     def __init__(
         self,
         run_directory: Path,
-        cards: list[MeteredCard],
+        cards: list[Card],
         *,
         until_end: bool,
         pid: Callable[[], int | None],
@@ -169,7 +147,7 @@ class EnergyMeter:
         self._closed_ns: dict[str, int] = {}
         self._own_pids: set[int] = set()
         self._idle_w = {card.uuid: _power_w(card) for card in cards}
-        self._pids_before = {card.uuid: sorted(pid for pid, _ in card.read_processes()) for card in cards}
+        self._pids_before = {card.uuid: sorted(pid for pid, _ in card.read_processes() or ()) for card in cards}
         self._failure: str | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpuledger-energy", daemon=True)
@@ -227,10 +205,13 @@ class EnergyMeter:
         for uuid, meter in self._meters.items():
             if uuid in wanted:
                 self._closed_ns.pop(uuid, None)
-            elif now_ns > self._closed_ns.setdefault(uuid, now_ns) + LINGER_NS:
+            elif now_ns > self._closed_ns.setdefault(uuid, now_ns) + self._linger_ns(uuid):
                 meter.counts = False
                 if not self._until_end:
                     meter.end()
+
+    def _linger_ns(self, uuid: str) -> int:
+        return round(LINGER_PERIODS * self._cards[uuid].ticks.counter.period_ns)
 
     def _wanted(self) -> set[str]:
         """Return the cards whose pass is open."""
@@ -260,6 +241,7 @@ class EnergyMeter:
         part = Part(
             facts={
                 "card_uuids": self._uuids,
+                "energy_counters": {uuid: asdict(card.ticks.counter) for uuid, card in self._cards.items()},
                 "idle_w": self._idle_w,
                 "pids_before": self._pids_before,
                 "own_pids": sorted(self._own_pids),
@@ -271,12 +253,12 @@ class EnergyMeter:
         JournalWriter(directory, write_plain, self._check).write(part)
 
 
-def _can_be_read(card: MeteredCard, idle_w: float | None) -> bool:
+def _can_be_read(card: Card, idle_w: float | None) -> bool:
     """Return whether a card has an energy counter, or at least tells its power."""
     return idle_w is not None or card.read_energy_mj() is not None
 
 
-def _power_w(card: MeteredCard) -> float | None:
+def _power_w(card: Card) -> float | None:
     found = card.read_sensors()
     return found.power_average_w if found.power_instant_w is None else found.power_instant_w
 
@@ -285,20 +267,13 @@ def open_meter(
     run_directory: Path, *, until_end: bool, pid: Callable[[], int | None], check: Callable[[], None] = lambda: None
 ) -> EnergyMeter | None:
     """Return a meter of every card of this machine; None where there is none that can be read."""
-    from gpuledger.cards.sensors import open_cards
-
-    try:
-        cards, _ = open_cards()
-    except NoDeviceError:
-        return None
-    return EnergyMeter(run_directory, list(cards), until_end=until_end, pid=pid, check=check)
+    cards = find_cards()
+    return EnergyMeter(run_directory, cards, until_end=until_end, pid=pid, check=check) if cards else None
 
 
 def begin_meter(run: NewRun) -> EnergyMeter | None:
     """Return what reads the cards' energy from now on for a run of this process; None where no card can be read."""
-    from gpuledger.cards.nvml import open_nvml
-
-    meter = None if open_nvml() is None else open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
+    meter = open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
     if meter is not None:
         meter.start()
     return meter

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from gpuledger.cards.sensors import children_of
-
 
 class Family:
     """The watched process and all below it, looked at when a process is first seen on a card, and now and then.
@@ -66,6 +64,27 @@ class Family:
             return False
         self._members.update(line)
         return True
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def children_of(pid: int) -> set[int]:
+    """Return a process and all below it that live."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return {pid, *(child.pid for child in process.children(recursive=True))}
+    except psutil.Error:
+        return {pid} if os.path.exists(f"/proc/{pid}") else set()
 
 
 def _exists(pid: int) -> bool:

@@ -9,31 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
-from gpuledger.cards.nvml import MemoryReading
-from gpuledger.cards.sensors import Processes
+from gpuledger.cards.card import Card
 from gpuledger.collect.sampling.card_log import CardLog
 
 PERIOD_S = 0.05
 PARTS_IN_JOURNAL = 60
 READINGS_IN_PART = 1200
-
-
-class Cards(Protocol):
-    """What is asked of NVML."""
-
-    def card_uuids(self) -> list[str]:
-        """Return the UUID of every card."""
-
-    def read_memory(self, uuid: str) -> MemoryReading | None:
-        """Return the card's bytes; None where they cannot be read."""
-
-    def read_processes(self, uuid: str) -> Processes | None:
-        """Return ``(pid, bytes)`` of every process on the card; None where they cannot be read."""
 
 
 class CardSampler:
@@ -43,7 +28,7 @@ class CardSampler:
     container the driver's process ids need not be ours, so they cannot tell whose a card is.
 
     Args:
-        cards: An open NVML.
+        cards: The cards of this machine.
         directory: Where the journals go.
         clock: Returns Unix time in ns.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
@@ -51,7 +36,7 @@ class CardSampler:
 
     def __init__(
         self,
-        cards: Cards,
+        cards: Sequence[Card],
         directory: Path,
         clock: Callable[[], int] = time.time_ns,
         *,
@@ -62,8 +47,8 @@ class CardSampler:
         self._directory = directory
         self._clock = clock
         self._check = check
-        self._uuids = cards.card_uuids()
-        self._before = {uuid: self._state(uuid) for uuid in self._uuids}
+        self._uuids = [card.uuid for card in cards]
+        self._before = {index: _state(card) for index, card in enumerate(cards)}
         self._log = CardLog()
         self._ticks = self._parts = 0
         self._stopped = threading.Event()
@@ -85,10 +70,6 @@ class CardSampler:
         """Begin to read, in a thread of this process."""
         self._thread.start()
 
-    def _state(self, uuid: str) -> tuple[int | None, frozenset[int]]:
-        memory, processes = self._cards.read_memory(uuid), self._cards.read_processes(uuid)
-        return None if memory is None else memory.used_bytes, frozenset(pid for pid, _ in processes or ())
-
     def _run(self) -> None:
         try:
             while not self._stopped.wait(PERIOD_S):
@@ -99,22 +80,22 @@ class CardSampler:
 
     def read(self) -> None:
         """Take one reading of every card the program has changed."""
-        for index, uuid in enumerate(self._uuids):
-            if uuid in self._before:
-                if self._state(uuid) == self._before[uuid]:
+        for index, card in enumerate(self._cards):
+            if index in self._before:
+                if _state(card) == self._before[index]:
                     continue
-                del self._before[uuid]
-            self._read_card(index, uuid)
+                del self._before[index]
+            self._read_card(index, card)
         self._ticks += 1
         if self._ticks >= READINGS_IN_PART:
             self.write()
 
-    def _read_card(self, index: int, uuid: str) -> None:
-        t_ns, memory = self._clock(), self._cards.read_memory(uuid)
+    def _read_card(self, index: int, card: Card) -> None:
+        t_ns, memory = self._clock(), card.read_memory()
         if memory is None:
             return
         self._log.add_memory(t_ns, index, memory)
-        self._log.add_processes(t_ns, index, self._cards.read_processes(uuid) or ())
+        self._log.add_processes(t_ns, index, card.read_processes())
 
     def write(self) -> None:
         """Write what is waiting as one part.
@@ -134,3 +115,9 @@ class CardSampler:
         writer.next_part = number
         writer.write(part)
         self._parts += 1
+
+
+def _state(card: Card) -> tuple[int | None, frozenset[int]]:
+    """Return a card's used bytes and the processes on it."""
+    memory, processes = card.read_memory(), card.read_processes()
+    return None if memory is None else memory.used_bytes, frozenset(pid for pid, _ in processes or ())

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuledger.cards.card_source import WatchedCard, open_source
+from gpuledger.cards.card import Card, Processes
 from gpuledger.cards.energy_windows import EnergyWindows
-from gpuledger.cards.sensors import Processes
+from gpuledger.cards.opening import open_cards
 from gpuledger.collect.sampling.card_log import CardLog
 from gpuledger.collect.sampling.process_tree import Family
 from gpuledger.errors import GpuLedgerError
@@ -86,7 +86,7 @@ class Sampler:
         world: Clocks and orders.
     """
 
-    def __init__(self, cards: Sequence[WatchedCard], writer: JournalWriter, interval_ns: int, world: World) -> None:
+    def __init__(self, cards: Sequence[Card], writer: JournalWriter, interval_ns: int, world: World) -> None:
         self.on_time = self.readings = self.missed = 0
         self.family = Family()
         self.failure: str | None = None
@@ -198,15 +198,15 @@ class Sampler:
                 self.family.see(pid for pid, _ in processes)
         return with_sensors
 
-    def _processes_of(self, card: WatchedCard, used_bytes: int, now_ns: int) -> Processes:
+    def _processes_of(self, card: Card, used_bytes: int, now_ns: int) -> Processes:
         """Return the card's processes, asked for where its bytes have changed, and five times a second."""
         known = self._processes.get(card.index)
         if known is None or known.used_bytes != used_bytes or now_ns >= known.due_ns:
-            known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes())
+            known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes() or [])
             self._processes[card.index] = known
         return known.processes
 
-    def _miss(self, card: WatchedCard) -> None:
+    def _miss(self, card: Card) -> None:
         if card.is_lost():
             self._cards = [other for other in self._cards if other is not card]
             self._notes.append(f"GPU {card.index} was lost; its samples end there.")
@@ -310,22 +310,35 @@ def main() -> None:
         return
     order = json.loads(line)
     try:
-        source = open_source(order["gpus"], order["interval_ns"])
+        there = open_cards(tool_interval_ns=order["interval_ns"])
+        cards = there.choose(order["gpus"])
     except GpuLedgerError as error:
-        _say(error=error.message, hint=error.hint)
+        _say(error=f"watch: {error.message}", hint=error.hint)
         return
     world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
     os.chdir(order["run_directory"])  # which is found again where it has got another name since
     writer = JournalWriter(Path("rank-0", "journal"), write_compressed)
-    sampler = Sampler(source.cards, writer, source.interval_ns, world)
+    sampler = Sampler(cards, writer, max(order["interval_ns"], there.shortest_interval_ns), world)
     if order["pid"] is not None:
         sampler.family.follow(order["pid"])
-    devices = source.devices()
-    sampler.prepare(source.notes, recorder="watch", pid=order["pid"], devices=devices)
+    sampler.prepare(there.notes, recorder="watch", pid=order["pid"], devices=[_facts_of(card) for card in cards])
     _say(ready=True, failure=sampler.failure)
     sampler.run()
-    source.close()
+    there.close()
     _say(ended=True, failure=sampler.failure)
+
+
+def _facts_of(card: Card) -> dict[str, Any]:
+    """Return what a run's manifest says of a card."""
+    memory = card.read_memory()
+    return {
+        "device_idx": card.index,
+        "name": card.name,
+        "uuid": card.uuid,
+        "total_bytes": None if memory is None else memory.total_bytes,
+        "driver_version": card.driver_version,
+        "energy_counter": card.read_energy_mj() is not None,
+    }
 
 
 def _say(**words: Any) -> None:

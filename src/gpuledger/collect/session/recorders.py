@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from gpuledger.cards.opening import has_driver
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import FirstCall, in_data_worker
 from gpuledger.collect.adapter.guard import Guard
@@ -135,4 +136,4 @@ def make_dispatch_recorder(
 def _wants_cuda(settings: RecordSettings) -> bool:
     if settings.devices == "cpu" or torch.version.cuda is None:
         return False
-    return settings.devices == "cuda" or os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
+    return settings.devices == "cuda" or has_driver()

@@ -1,4 +1,4 @@
-"""Blocks of calls, timed and with their energy. A :class:`Runner` calls; the card is asked through sensors."""
+"""Blocks of calls, timed and with their energy. A :class:`Runner` calls; the card is read meanwhile."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from gpuledger.cards.ticks import Counted, Edge, WindowEnergy, find_edge, measure_window
+from gpuledger.cards.card import Card, Quantity, SensorReading
+from gpuledger.cards.energy_edges import find_edge
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.energy_window import Edge, WindowEnergy, measure_window
 from gpuledger.ops.database.method import How, Method
 from gpuledger.ops.database.statistics import is_enough
 
@@ -42,13 +44,6 @@ class Runner(Protocol):
         """Start so many units and return what waits for their end."""
 
 
-class Sensors(Counted, Protocol):
-    """What is asked of a card; see :class:`gpuledger.cards.sensors.CardSensors`."""
-
-    def read_sensors(self) -> Any:
-        """Return clock, temperature and power."""
-
-
 @dataclass(frozen=True)
 class Block:
     """One block: ``call_ns`` and ``call_j`` are of one call; what the device does not tell is None."""
@@ -71,7 +66,7 @@ class Block:
         return self.throttled_ns is not None and self.throttled_ns > THROTTLED_FRAC * self.call_ns * self.calls
 
 
-def time_blocks(runner: Runner, method: Method, sensors: Sensors | None, clock_ns: Clock = time.time_ns) -> list[Block]:
+def time_blocks(runner: Runner, method: Method, card: Card | None, clock_ns: Clock = time.time_ns) -> list[Block]:
     """Return blocks of calls until the median's interval is as narrow as asked.
 
     A card rests between two blocks, so that none of them reaches the power cap.
@@ -82,13 +77,13 @@ def time_blocks(runner: Runner, method: Method, sensors: Sensors | None, clock_n
     units = max(1, round(method.block_ns / unit_ns))
     deadline_ns = clock_ns() + method.operator_limit_ns
     blocks: list[Block] = []
-    throttled_ns = sensors.read_throttled_ns() if sensors else None
+    throttled_ns = card.read_throttled_ns() if card else None
     while not _is_done(blocks, method) and (not blocks or clock_ns() < deadline_ns):
         runner.refresh()
         start_ns = clock_ns()
         block = Block(start_ns, units * runner.unit_calls, runner.time_units(units) / units / runner.unit_calls)
-        if sensors is not None:
-            block, throttled_ns = _with_state(block, sensors, throttled_ns)
+        if card is not None:
+            block, throttled_ns = _with_state(block, card, throttled_ns)
             time.sleep(method.gap_ns / 1e9)
         blocks.append(block)
     return blocks
@@ -110,15 +105,15 @@ def _warm_up(runner: Runner, method: Method) -> float:
         units = min(2 * units, 1 << 16)
 
 
-def _with_state(block: Block, sensors: Sensors, throttled_before_ns: int | None) -> tuple[Block, int | None]:
+def _with_state(block: Block, card: Card, throttled_before_ns: int | None) -> tuple[Block, int | None]:
     """Return the block with what the card shows just after it, and the throttled time so far."""
-    reading, throttled_ns = sensors.read_sensors(), sensors.read_throttled_ns()
+    reading, throttled_ns = card.read_sensors(), card.read_throttled_ns()
     known = throttled_ns is not None and throttled_before_ns is not None
     within_ns = throttled_ns - throttled_before_ns if known else None  # type: ignore[operator]  # known says so
     return replace(_shown(block, reading), throttled_ns=within_ns), throttled_ns
 
 
-def _shown(block: Block, reading: Any) -> Block:
+def _shown(block: Block, reading: SensorReading) -> Block:
     return replace(
         block,
         sm_clock_mhz=reading.sm_clock_mhz,
@@ -188,25 +183,25 @@ class NoCounterError(GpuLedgerError):
 
 
 def energy_blocks(
-    runner: Runner, unit_ns: float, method: Method, sensors: Sensors, clock_ns: Clock = time.time_ns
+    runner: Runner, unit_ns: float, method: Method, card: Card, clock_ns: Clock = time.time_ns
 ) -> list[Block]:
     """Return sustained windows from tick to tick, until the energy's interval is as narrow as asked.
 
     Raises:
         NoCounterError: the counter does not move.
 
-    Source: NVML's energy counter, at a tick at both edges.
+    Source: the card's energy counter, at a tick at both edges.
     """
     blocks: list[Block] = []
     runner.refresh()
     with Load(runner, unit_ns, clock_ns) as load:
         time.sleep(method.settle_s)
-        start = _tick(sensors, clock_ns)
+        start = _tick(card, clock_ns)
         while not _has_energy(blocks, method):
             time.sleep(method.window_s)
             load.check()
-            end = _tick(sensors, clock_ns)
-            reading = sensors.read_sensors()
+            end = _tick(card, clock_ns)
+            reading = card.read_sensors()
             blocks.append(_shown(_energy_block(load, start, end), reading))
             start = end
     return blocks
@@ -240,21 +235,23 @@ def between_ticks(start: Edge, end: Edge) -> WindowEnergy:
     return measure_window(replace(start, at_ns=start.tick_ns), replace(end, at_ns=end.tick_ns))
 
 
-def base_power_w(method: Method, sensors: Sensors, clock_ns: Clock = time.time_ns) -> float | None:
+def base_power_w(method: Method, card: Card, clock_ns: Clock = time.time_ns) -> float | None:
     """Return the power of the card while it is ready and idle, in W; None without a counter."""
     try:
-        start = _tick(sensors, clock_ns)
+        start = _tick(card, clock_ns)
         time.sleep(method.base_window_s)
-        window = between_ticks(start, _tick(sensors, clock_ns))
+        window = between_ticks(start, _tick(card, clock_ns))
     except NoCounterError:
         return None
     return None if window.energy_j is None else window.energy_j / ((window.end_ns - window.start_ns) / 1e9)
 
 
-def _tick(sensors: Sensors, clock_ns: Clock) -> Edge:
-    edge = find_edge(clock_ns(), sensors, clock_ns)
+def _tick(card: Card, clock_ns: Clock) -> Edge:
+    edge = find_edge(clock_ns(), card, clock_ns)
     if edge is None:
+        reason = card.why_missing(Quantity.ENERGY)
+        why = f": {reason}" if reason else ""
         raise NoCounterError(
-            "energy: the card's counter is missing or stands still", hint="--time-only measures without it"
+            f"energy: the card's counter is missing or stands still{why}", hint="--time-only measures without it"
         )
     return edge

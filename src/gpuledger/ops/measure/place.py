@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +14,7 @@ from gpuledger.errors import NoDeviceError, UsageError
 from gpuledger.ops.database.records import Environment
 
 if TYPE_CHECKING:
-    from gpuledger.cards.sensors import CardSensors
+    from gpuledger.cards.card import Card
 
 CPU = "cpu"
 _CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -23,13 +23,13 @@ _UNKNOWN_CACHE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """One device: ``sensors`` is None on a CPU; ``cache_bytes`` is the last cache before memory."""
+    """One device: ``sensors`` is the card, None on a CPU; ``cache_bytes`` is the last cache before memory."""
 
     device: str
     environment: Environment
     cache_bytes: int
     free_bytes: Callable[[], int]
-    sensors: CardSensors | None = None
+    sensors: Card | None = None
 
     @property
     def on_card(self) -> bool:
@@ -92,11 +92,12 @@ def _torch_version() -> str:
 def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         raise NoDeviceError(f"--device cuda:{index}: no such card here", hint="--device cpu, or gpuledger doctor")
-    from gpuledger.cards.sensors import open_cards
+    from gpuledger.cards.card import torch_uuid
+    from gpuledger.cards.opening import open_cards
 
     properties = torch.cuda.get_device_properties(index)
-    cards, driver = open_cards()
-    sensors = next((card for card in cards if card.uuid == f"GPU-{properties.uuid}"), None)
+    there = open_cards()
+    sensors = there.find(torch_uuid(properties.uuid))
     if sensors is not None and not force:
         refuse_busy(sensors, ours)
     cache_bytes = int(properties.L2_cache_size)
@@ -106,17 +107,17 @@ def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
         "multiprocessors": properties.multi_processor_count,
         "power_limit_w": None if sensors is None else sensors.read_power_limit_w(),
     }
-    environment = Environment(properties.name, driver, _torch_version(), torch.version.cuda, flags)
+    environment = Environment(properties.name, there.driver_version, _torch_version(), torch.version.cuda, flags)
     return Place(f"cuda:{index}", environment, cache_bytes, lambda: int(torch.cuda.mem_get_info(index)[0]), sensors)
 
 
-def refuse_busy(card: Any, ours: Collection[int] = ()) -> None:
+def refuse_busy(card: Card, ours: Collection[int] = ()) -> None:
     """Raise where processes beside this one, and those of ``ours``, are on a card: they would be measured as well.
 
     Raises:
         NoDeviceError: there are some.
     """
-    others = [(pid, held) for pid, held in card.read_processes() if pid not in (os.getpid(), *ours)]
+    others = [(pid, held) for pid, held in card.read_processes() or () if pid not in (os.getpid(), *ours)]
     if others:
         pid, held = others[0]
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""

@@ -8,15 +8,38 @@ import pytest
 from click.testing import CliRunner
 from synthetic import load_run
 
-from gpuledger.cards.probe import Card, Driver
+from gpuledger.cards.card import BareCard, MemoryReading, Processes, Quantity, SensorReading
+from gpuledger.cards.nvidia import NVIDIA
+from gpuledger.cards.opening import OpenCards
+from gpuledger.cards.vendor import CardList
 from gpuledger.cli.main import main
 from gpuledger.cli.record import doctor
 from gpuledger.cli.record.doctor import Check, driver_checks, selftest_check, torch_checks
 from gpuledger.cli.record.selftest import compare, run_selftest
 
-H200 = Card(0, "NVIDIA H200", "GPU-1", 143_771 << 20, 618 << 20, 615 << 20, ())
-WITH_CARD = Driver("580.159", (H200,), None)
-WITHOUT = Driver(None, (), "NVML Shared Library Not Found")
+
+class H200(BareCard):
+    """A card that tells what doctor asks for."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(0, "NVIDIA H200", "GPU-1", driver_version="580.159")
+        self._answers = answers
+
+    def read_memory(self) -> MemoryReading | None:
+        return self._answers.get("memory", MemoryReading(618 << 20, 615 << 20, 143_771 << 20))
+
+    def read_sensors(self) -> SensorReading:
+        return SensorReading(power_average_w=90.0)
+
+    def read_processes(self) -> Processes | None:
+        return self._answers.get("processes", [])
+
+    def read_energy_mj(self) -> int | None:
+        return self._answers.get("energy", 7)
+
+
+WITH_CARD = OpenCards({"NVIDIA": CardList([H200()], "580.159")})
+WITHOUT = OpenCards({}, {"NVIDIA": "NVML Shared Library Not Found"})
 
 
 def answer(**changes: Any) -> dict[str, Any]:
@@ -70,7 +93,7 @@ def test_a_device_that_breaks_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "driver", "status", "words"),
+    ("said", "there", "status", "words"),
     [
         (answer(), WITH_CARD, "ok", "for CUDA 13.0, sees 1 card"),
         (answer(torch_version="2.13.0+cpu", cuda_build=None, device_count=0), WITHOUT, "ok", "CPU tensors"),
@@ -87,8 +110,8 @@ def test_a_device_that_breaks_is_a_finding() -> None:
         ({"error": "ended with status -11: no output"}, WITH_CARD, "fail", "status -11"),
     ],
 )
-def test_torch_is_judged_with_the_driver(said: dict[str, Any], driver: Driver, status: str, words: str) -> None:
-    (check,) = torch_checks(said, driver)
+def test_torch_is_judged_with_the_driver(said: dict[str, Any], there: OpenCards, status: str, words: str) -> None:
+    (check,) = torch_checks(said, len(there.numbers))
     assert check.status == status
     assert words in check.found
     assert bool(check.todo) == (status == "fail")
@@ -96,23 +119,29 @@ def test_torch_is_judged_with_the_driver(said: dict[str, Any], driver: Driver, s
 
 def test_what_torch_lacks_is_told_with_its_consequence() -> None:
     lost = {"_cuda_setMemoryMetadata": "CUDA allocations carry no module"}
-    checks = list(torch_checks(answer(lost=lost, no_history="caching is off"), WITH_CARD))
+    checks = list(torch_checks(answer(lost=lost, no_history="caching is off"), 1))
     assert statuses(checks) == ["ok", "none", "none"]
     assert "caching is off" in checks[1].found
     assert "_cuda_setMemoryMetadata" in checks[2].found
 
 
 def test_a_card_without_a_driver_is_in_the_way(tmp_path: Path) -> None:
-    assert statuses(list(driver_checks(WITHOUT, tmp_path))) == ["none"]
+    assert statuses(list(driver_checks(NVIDIA, WITHOUT, tmp_path))) == ["none"]
     (tmp_path / "nvidia0").touch()
-    assert statuses(list(driver_checks(WITHOUT, tmp_path))) == ["fail"]
-    assert statuses(list(driver_checks(WITH_CARD, tmp_path))) == ["ok"]
+    assert statuses(list(driver_checks(NVIDIA, WITHOUT, tmp_path))) == ["fail"]
+    assert statuses(list(driver_checks(NVIDIA, WITH_CARD, tmp_path))) == ["ok"]
 
 
 def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
-    assert doctor.card_check(H200).found == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB kept by the driver"
-    denied = Card(0, "NVIDIA H200", "GPU-1", None, None, None, ("memory: Insufficient Permissions",))
-    assert doctor.card_check(denied).status == "fail"
+    assert doctor.card_check(H200()).found == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB kept by the driver"
+    denied = H200(memory=None)
+    denied.reasons[Quantity.MEMORY] = "Insufficient Permissions"
+    check = doctor.card_check(denied)
+    assert (check.status, check.found) == ("fail", "NVIDIA H200: memory: Insufficient Permissions")
+    hidden = doctor.card_check(H200(processes=None, energy=None))
+    assert hidden.status == "ok"
+    untold = "not told by this card's driver"
+    assert hidden.found.endswith(f"; not readable: processes: {untold}; energy: {untold}")
 
 
 def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

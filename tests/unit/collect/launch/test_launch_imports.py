@@ -10,8 +10,9 @@ SHOW = """
 import os, sys
 sys.argv[1:] = ["run", "-q", "none.py"]
 os.fork = lambda: print(*sys.modules, flush=True) or os._exit(0)
-import gpuledger.cards.nvml, gpuledger.cli.record.run
-gpuledger.cards.nvml.open_nvml = lambda: type("Cards", (), {"card_uuids": lambda self: []})()
+import gpuledger.cards.opening, gpuledger.cli.record.run
+from gpuledger.cards.card import BareCard
+gpuledger.cards.opening.find_cards = lambda: [BareCard(0, "Bare", "GPU-bare")]
 from gpuledger.cli.main import main
 main()
 """

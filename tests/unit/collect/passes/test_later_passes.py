@@ -14,9 +14,7 @@ import gpuledger
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.analyze.step.own_cost import own_cost
 from gpuledger.analyze.step.times import break_down_time
-from gpuledger.cards.nvml import MemoryReading
-from gpuledger.cards.sensors import SensorReading
-from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.cards.card import BareCard, SensorReading
 from gpuledger.collect.adapter import kineto, torch_private
 from gpuledger.collect.passes import energy_cards, time_pass, timing_preconditions
 from gpuledger.collect.sampling.energy_meter import EnergyMeter
@@ -260,32 +258,18 @@ def test_a_rank_waits_for_its_own_stream_and_not_for_good(monkeypatch: pytest.Mo
     assert waited == [0]
 
 
-class Card:
-    """A card that answers what it is told to."""
-
-    index = 0
+class Card(BareCard):
+    """What of a card says whether its energy can be read."""
 
     def __init__(self, uuid: str, power_w: float | None, energy_mj: int | None) -> None:
-        self.uuid, self._power_w, self._energy_mj = uuid, power_w, energy_mj
-
-    def read_memory(self) -> MemoryReading | None:
-        return None
+        super().__init__(0, "Some", uuid)
+        self._power_w, self._energy_mj = power_w, energy_mj
 
     def read_sensors(self) -> SensorReading:
-        return SensorReading(self._power_w, None, None, None, None, None)
+        return SensorReading(self._power_w)
 
     def read_energy_mj(self) -> int | None:
         return self._energy_mj
-
-    def read_throttled_ns(self) -> int | None:
-        return None
-
-    @property
-    def ticks(self) -> TickPhase:
-        return TickPhase()
-
-    def read_processes(self) -> list[tuple[int, int | None]]:
-        return []
 
 
 def test_the_program_knows_which_cards_are_read_while_somebody_reads_them(tmp_path: Path) -> None:

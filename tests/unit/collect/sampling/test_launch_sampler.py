@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.card_samples import post_card_samples
-from gpuledger.cards.nvml import MemoryReading
+from gpuledger.cards.card import BareCard, MemoryReading, Processes
 from gpuledger.collect.sampling import sampler as samplers
 from gpuledger.collect.sampling.sampler import CardSampler
 from gpuledger.model.journal.journal import read_journal
@@ -23,17 +23,25 @@ class FakeCards:
 
     def __init__(self) -> None:
         self.used_bytes: dict[str, int | None] = {"GPU-a": GIB, "GPU-b": GIB}
-        self.processes: dict[str, list[tuple[int, int | None]] | None] = {"GPU-a": [(7, 5)], "GPU-b": None}
+        self.processes: dict[str, Processes | None] = {"GPU-a": [(7, 5)], "GPU-b": None}
 
-    def card_uuids(self) -> list[str]:
-        return list(self.used_bytes)
+    def all(self) -> list[FakeCard]:
+        return [FakeCard(uuid, self) for uuid in self.used_bytes]
 
-    def read_memory(self, uuid: str) -> MemoryReading | None:
-        used = self.used_bytes[uuid]
+
+class FakeCard(BareCard):
+    """One of them."""
+
+    def __init__(self, uuid: str, cards: FakeCards) -> None:
+        super().__init__(0, "Fake", uuid)
+        self._cards = cards
+
+    def read_memory(self) -> MemoryReading | None:
+        used = self._cards.used_bytes[self.uuid]
         return None if used is None else MemoryReading(used, None, 80 * GIB)
 
-    def read_processes(self, uuid: str) -> list[tuple[int, int | None]] | None:
-        return self.processes[uuid]
+    def read_processes(self) -> Processes | None:
+        return self._cards.processes[self.uuid]
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ def cards() -> FakeCards:
 
 def make(cards: FakeCards, run: Path) -> CardSampler:
     ticks = itertools.count(1_000)
-    return CardSampler(cards, run / SAMPLE_JOURNALS, clock=lambda: next(ticks))
+    return CardSampler(cards.all(), run / SAMPLE_JOURNALS, clock=lambda: next(ticks))
 
 
 def rank_with(run: Path, number: int, devices: dict[str, int]) -> Rank:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from simulated_card import MS, START_NS, Clock, S, SimulatedCard, order, sampled
 
-from gpuledger.cards.edges import EdgeFinder
+from gpuledger.cards.energy_edges import EdgeFinder
 from gpuledger.cards.energy_windows import EnergyWindows
 from gpuledger.collect.sampling.process_tree import Family
 from gpuledger.model.energy_window import TICK_NS, Edge

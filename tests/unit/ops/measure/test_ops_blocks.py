@@ -3,12 +3,11 @@
 import threading
 import time
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gpuledger.cards.tick_phase import TickPhase
+from gpuledger.cards.card import BareCard, SensorReading
 from gpuledger.model.energy_window import Edge
 from gpuledger.ops.database.method import How, Method
 from gpuledger.ops.measure.blocks import Load, NoCounterError, base_power_w, between_ticks, energy_blocks, time_blocks
@@ -31,15 +30,13 @@ class Add:
         self.x.zero_()
 
 
-class TickingCard:
+class TickingCard(BareCard):
     """A card at 300 W while ``busy`` and 100 W otherwise, its counter moving every 100.1 ms."""
 
-    index = 0
-
     def __init__(self, watts=300.0, *, moves=True, throttled=False):
+        super().__init__(0, "Ticking", "GPU-ticking")
         self.watts, self.moves, self.throttled = watts, moves, throttled
         self.begun_s = time.monotonic()
-        self.ticks = TickPhase()
 
     def read_energy_mj(self):
         time.sleep(0.003)
@@ -50,7 +47,7 @@ class TickingCard:
         return time.monotonic_ns() // 2 if self.throttled else 0
 
     def read_sensors(self):
-        return SimpleNamespace(sm_clock_mhz=1980, temperature_c=55, utilization_frac=0.98)
+        return SensorReading(sm_clock_mhz=1980, temperature_c=55, utilization_frac=0.98)
 
 
 class Sleeper:

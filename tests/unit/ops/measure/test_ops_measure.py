@@ -7,6 +7,7 @@ import pytest
 import torch
 from operator_keys import key_for, tasks_of_keys
 
+from gpuledger.cards.card import BareCard
 from gpuledger.errors import NoDeviceError, UsageError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.book import open_book
@@ -290,10 +291,9 @@ def test_tf32_is_set_as_the_key_says_and_put_back(place, monkeypatch):
     assert torch.backends.cuda.matmul.fp32_precision == before
 
 
-class BusyCard:
-    index = 0
-
+class BusyCard(BareCard):
     def __init__(self, *processes):
+        super().__init__(0, "Busy", "GPU-busy")
         self.processes = processes
 
     def read_processes(self):

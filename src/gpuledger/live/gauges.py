@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gpuledger.cards.nvml import open_nvml
-from gpuledger.cards.sensors import CardSensors
+from gpuledger.cards.card import Card
+from gpuledger.cards.opening import find_cards
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Gauge:
 class Gauges:
     """Reads every card. ``pid`` is the process whose bytes are told apart.
 
-    Source: NVML; power is the mean of the last second, the energy counter ticks every 100 ms.
+    Source: the cards' drivers; of NVML power is the mean of the last second, and the energy counter ticks every 100 ms.
     """
 
-    def __init__(self, binding: Any, pid: int | None = None) -> None:
+    def __init__(self, cards: Sequence[Card], pid: int | None = None) -> None:
         self._pid = pid
-        self._cards = [CardSensors(binding, number) for number in range(binding.nvmlDeviceGetCount())]
+        self._cards = cards
         self._started_mj = [card.read_energy_mj() for card in self._cards]
 
     def read(self) -> tuple[Gauge, ...]:
         """Return one reading of each card."""
         return tuple(self._read(card, start) for card, start in zip(self._cards, self._started_mj, strict=True))
 
-    def _read(self, card: CardSensors, started_mj: int | None) -> Gauge:
+    def _read(self, card: Card, started_mj: int | None) -> Gauge:
         memory, found, now_mj = card.read_memory(), card.read_sensors(), card.read_energy_mj()
-        processes = card.read_processes() if self._pid else []
+        processes = (card.read_processes() or ()) if self._pid else ()
         return Gauge(
             name=card.name,
             used_bytes=None if memory is None else memory.used_bytes,
@@ -55,9 +55,5 @@ class Gauges:
 
 def open_gauges(pid: int | None = None) -> Gauges | None:
     """Return the cards' gauges; None where there is no driver or no card."""
-    if open_nvml() is None:
-        return None
-    import pynvml
-
-    gauges = Gauges(pynvml, pid)
-    return gauges if gauges.read() else None
+    cards = find_cards()
+    return Gauges(cards, pid) if cards else None

@@ -1,0 +1,33 @@
+"""NVIDIA's cards: read by NVML, or by the tool nvidia-smi where NVML's library cannot be loaded."""
+
+from __future__ import annotations
+
+from gpuledger.cards.vendor import LibraryMissingError, Source, Vendor
+
+
+def _open(tool_interval_ns: int | None) -> Source:
+    """Return the cards; see :class:`gpuledger.cards.vendor.Vendor`."""
+    from gpuledger.cards.nvml import open_nvml
+
+    try:
+        return open_nvml()
+    except LibraryMissingError:
+        if tool_interval_ns is None:
+            raise
+        from gpuledger.cards.smi import open_smi
+
+        found = open_smi(tool_interval_ns)
+        if found is None:
+            raise
+        return found
+
+
+NVIDIA = Vendor(
+    name="NVIDIA",
+    open=_open,
+    driver_files=("/dev/nvidiactl", "/dev/dxg"),  # of Linux, or of Windows below WSL
+    card_files="nvidia[0-9]*",
+    tool="nvidia-smi",
+    closed_hint="add this user to the files' group, or start the container with --gpus all",
+    broken_hint="driver and its library may be of different versions: reboot, or mount the host's libraries",
+)

@@ -1,0 +1,196 @@
+"""The one place where cards are opened: the vendors that are known, and the cards of this machine.
+
+A vendor of gpuledger's own is a module like :mod:`gpuledger.cards.nvidia` and an entry in :data:`BUILT_IN`. One of
+another package is an entry point in the group ``gpuledger.cards`` whose object is a
+:class:`gpuledger.cards.vendor.Vendor`; every process that reads cards finds it there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.cards.card import Card
+from gpuledger.cards.nvidia import NVIDIA
+from gpuledger.cards.vendor import Source, Vendor
+from gpuledger.errors import GpuLedgerError, NoDeviceError
+
+BUILT_IN: tuple[Vendor, ...] = (NVIDIA,)
+"""The vendors of gpuledger's own, in the order in which their cards are numbered."""
+
+GROUP = "gpuledger.cards"
+"""Entry points of other packages' vendors."""
+
+_HINT = "gpuledger doctor says what is missing"
+
+
+@dataclass(frozen=True)
+class OpenCards:
+    """The vendors whose cards could be opened, and why the others' could not.
+
+    Attributes:
+        sources: Cards by vendor.
+        failures: Name of a vendor or of an entry point -> why it has no cards here.
+    """
+
+    sources: Mapping[str, Source]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return the numbers of all cards: a vendor's own, after those of the vendors before it."""
+        return [first + number for first, source in self._numbered() for number in source.numbers]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what is to be said of how the cards are read."""
+        return tuple(note for source in self.sources.values() for note in source.notes)
+
+    @property
+    def driver_version(self) -> str | None:
+        """Return the first driver's version."""
+        return next((source.driver_version for source in self.sources.values()), None)
+
+    @property
+    def shortest_interval_ns(self) -> int:
+        """Return how often all cards can be read at most."""
+        return max((source.shortest_interval_ns for source in self.sources.values()), default=0)
+
+    def choose(self, wanted: Sequence[int] | None = None) -> list[Card]:
+        """Return all cards, or those ``wanted`` by number.
+
+        Raises:
+            NoDeviceError: there is none, or not such a one, or one cannot be opened.
+        """
+        there = self.numbers
+        if not there:
+            raise NoDeviceError("this machine has no GPU", hint=_HINT)
+        missing = [number for number in wanted or () if number not in there]
+        if missing:
+            have = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
+            raise NoDeviceError(f"no GPU {missing[0]}", hint=f"this machine has {have}")
+        return [self._card(number) for number in wanted or there]
+
+    def readable(self) -> list[Card]:
+        """Return the cards that can be opened."""
+        cards = []
+        for number in self.numbers:
+            try:
+                cards.append(self._card(number))
+            except GpuLedgerError:
+                continue
+        return cards
+
+    def find(self, uuid: str) -> Card | None:
+        """Return the card with a UUID; None where there is none. Other cards are not opened.
+
+        Raises:
+            NoDeviceError: it cannot be opened.
+        """
+        for first, source in self._numbered():
+            number = source.find_number(uuid) if uuid else None
+            if number is not None:
+                return self._opened(first, source, number)
+        return None
+
+    def close(self) -> None:
+        """End what was started to read the cards."""
+        for source in self.sources.values():
+            source.close()
+
+    def _card(self, number: int) -> Card:
+        for first, source in self._numbered():
+            if number - first in source.numbers:
+                return self._opened(first, source, number - first)
+        raise NoDeviceError(f"no GPU {number}", hint=_HINT)
+
+    @staticmethod
+    def _opened(first: int, source: Source, number: int) -> Card:
+        card = source.card(number)
+        card.index = first + number
+        return card
+
+    def _numbered(self) -> Iterator[tuple[int, Source]]:
+        """Yield each source with the number that its card 0 has among all cards."""
+        first = 0
+        for source in self.sources.values():
+            yield first, source
+            first += max(source.numbers, default=-1) + 1
+
+
+@functools.cache
+def _vendors_of_packages() -> tuple[tuple[Vendor, ...], Mapping[str, str]]:
+    """Return the vendors of other packages, and why an entry point has none. What is broken there is not raised."""
+    from importlib.metadata import entry_points
+
+    found, failures = list[Vendor](), dict[str, str]()
+    try:
+        points = list(entry_points(group=GROUP))
+    except Exception as error:
+        return (), {"entry points": f"the installed packages cannot be read: {type(error).__name__}: {error}"}
+    for point in points:
+        try:
+            vendor = point.load()
+        except Exception as error:
+            failures[point.name] = f"{point.value} cannot be loaded: {type(error).__name__}: {error}"
+            continue
+        if isinstance(vendor, Vendor):
+            found.append(vendor)
+        else:
+            failures[point.name] = f"{point.value} is not a gpuledger.cards.vendor.Vendor"
+    return tuple(found), failures
+
+
+def find_vendors() -> tuple[Vendor, ...]:
+    """Return every vendor that is registered and can be loaded."""
+    return (*BUILT_IN, *_vendors_of_packages()[0])
+
+
+def has_driver() -> bool:
+    """Return whether this machine has a driver of cards; no library is loaded for it."""
+    return any(vendor.is_present() for vendor in BUILT_IN) or any(vendor.is_present() for vendor in find_vendors())
+
+
+def survey_cards(*, present_only: bool = False, tool_interval_ns: int | None = None) -> OpenCards:
+    """Return the cards of all vendors, each of which that could not be opened with its reason.
+
+    Args:
+        present_only: Do not load a library for a vendor whose driver is not here.
+        tool_interval_ns: As in :func:`open_cards`.
+    """
+    sources, failures = dict[str, Source](), dict(_vendors_of_packages()[1])
+    for vendor in find_vendors():
+        if present_only and not vendor.is_present():
+            continue
+        try:
+            sources[vendor.name] = vendor.open(tool_interval_ns)
+        except GpuLedgerError as error:
+            failures[vendor.name] = error.message
+        except Exception as error:  # a package's own
+            failures[vendor.name] = f"{type(error).__name__}: {error}"
+    return OpenCards(sources, failures)
+
+
+def open_cards(tool_interval_ns: int | None = None) -> OpenCards:
+    """Return the cards of this machine.
+
+    Args:
+        tool_interval_ns: Where given, cards whose library is missing may be read by a vendor's command-line tool: a
+            process beside this one that is asked for a reading every so many ns, until the cards are closed.
+
+    Raises:
+        NoDeviceError: no vendor's cards can be opened.
+    """
+    found = survey_cards(tool_interval_ns=tool_interval_ns)
+    if not found.sources:
+        raise NoDeviceError(f"no GPU can be read: {'; '.join(found.failures.values())}", hint=_HINT)
+    return found
+
+
+def find_cards() -> list[Card]:
+    """Return the cards that can be read here, none where there is no driver; nothing is raised.
+
+    Each call opens the cards anew, so that threads can have their own.
+    """
+    return survey_cards(present_only=True).readable()

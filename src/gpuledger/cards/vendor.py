@@ -1,0 +1,110 @@
+"""A vendor of cards: how its driver is noticed, and how its cards are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Protocol
+
+from gpuledger.cards.card import Card
+from gpuledger.errors import NoDeviceError
+
+
+class LibraryMissingError(NoDeviceError):
+    """The vendor's library cannot be loaded; its command-line tool may still show the cards."""
+
+
+class Source(Protocol):
+    """The cards of one vendor, open. A card is opened only when it is asked for."""
+
+    driver_version: str
+    numbers: Sequence[int]
+    """The vendor's own numbers of its cards."""
+    notes: tuple[str, ...]
+    """What a recording has to say of how these cards are read."""
+    shortest_interval_ns: int
+    """Cards are not read more often than this; 0 where they can be read at any time."""
+
+    def card(self, number: int) -> Card:
+        """Return a card by its number.
+
+        Raises:
+            NoDeviceError: it cannot be opened.
+        """
+
+    def find_number(self, uuid: str) -> int | None:
+        """Return the number of the card with a UUID; None where the vendor has no such card."""
+
+    def close(self) -> None:
+        """End what was started to read the cards."""
+
+
+class CardList:
+    """A source whose cards are all open.
+
+    Args:
+        cards: The cards, with the vendor's own numbers.
+        driver_version: The driver's version.
+        notes: As in :class:`Source`.
+        shortest_interval_ns: As in :class:`Source`.
+        stop: Ends what was started to read the cards.
+    """
+
+    def __init__(
+        self,
+        cards: Sequence[Card],
+        driver_version: str = "",
+        *,
+        notes: tuple[str, ...] = (),
+        shortest_interval_ns: int = 0,
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.driver_version = driver_version
+        self.numbers: Sequence[int] = [card.index for card in cards]
+        self.notes = notes
+        self.shortest_interval_ns = shortest_interval_ns
+        self.close = stop
+        self._cards = dict(zip(self.numbers, cards, strict=True))
+
+    def card(self, number: int) -> Card:
+        """Return a card by its number."""
+        return self._cards[number]
+
+    def find_number(self, uuid: str) -> int | None:
+        """Return the number of the card with a UUID."""
+        return next((number for number, card in self._cards.items() if card.uuid == uuid), None)
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """One vendor, as :mod:`gpuledger.cards.opening` registers it.
+
+    Args:
+        name: As users know it.
+        open: Returns its cards, or raises ``NoDeviceError`` with the reason. It is given the nanoseconds between two
+            readings where it may run a tool beside this process to read them, else None. Libraries are loaded here and
+            not before: the module is imported in recorded programs.
+        driver_files: One of these files is there where its driver is.
+        card_files: Pattern below ``/dev`` of the files that a user of the cards must be able to open.
+        tool: Its command-line tool, for ``gpuledger doctor``.
+        closed_hint: What to do where ``card_files`` cannot be opened.
+        broken_hint: What to do where there are ``card_files`` and the cards cannot be opened.
+    """
+
+    name: str
+    open: Callable[[int | None], Source]
+    driver_files: tuple[str, ...]
+    card_files: str = ""
+    tool: str = ""
+    closed_hint: str = "add this user to the files' group"
+    broken_hint: str = "see whether driver and library are of one version"
+
+    def is_present(self) -> bool:
+        """Return whether this machine has the vendor's driver; nothing is loaded for it."""
+        return any(Path(place).exists() for place in self.driver_files)
+
+    def find_card_files(self, devices: Path = Path("/dev")) -> list[Path]:
+        """Return the device files of its cards."""
+        return sorted(map(Path, glob(str(devices / self.card_files)))) if self.card_files else []
