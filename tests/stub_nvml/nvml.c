@@ -88,6 +88,10 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     *device = (nvmlDevice_t)(size_t)(atoi(uuid + 9) + 1);
     return OK;
 }
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
+    *index = (unsigned)(size_t)device - 1;
+    return *index < cards ? OK : NOT_FOUND;
+}
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned size) {
     (void)device;
     snprintf(text, size, "Stub Card");

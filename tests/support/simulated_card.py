@@ -14,6 +14,7 @@ from gpuledger.model.journal.journal import Journal, JournalWriter, read_journal
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 START_NS = 1_700_000_000 * S
+TICK_NS = NVML_COUNTER.period_ns
 
 
 class Clock:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stubbed import with_stub
 
 from gpuledger.cards import nvidia, opening, smi
 from gpuledger.cards.card import BareCard, Quantity, torch_uuid
@@ -205,6 +206,20 @@ def test_what_a_card_does_not_tell_is_none_with_nvmls_reason() -> None:
     assert [*answers, card.read_power_limit_w(), *card.read_sensors()] == [None] * 11
     assert {card.why_missing(quantity) for quantity in Quantity} == {"NVML says no"}
     assert source.find_number("GPU-1") is None
+
+
+def test_a_card_is_found_by_its_uuid_through_the_real_binding(tmp_path: Path) -> None:
+    script = """
+from gpuledger.cards.card import Quantity
+from gpuledger.cards.opening import open_cards
+there = open_cards()
+card = there.find("GPU-stub-1")
+print(there.numbers, card.index, card.uuid, card.driver_version, there.find("GPU-stub-7"), sep="|")
+print(card.read_energy_mj(), card.why_missing(Quantity.ENERGY), sep="|")
+"""
+    environment = with_stub(tmp_path, cards=2, no_energy=1)
+    said = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True).splitlines()
+    assert said == ["[0, 1]|1|GPU-stub-1|999.1|None", "None|Not Supported"]
 
 
 def test_a_bare_card_tells_nothing_and_why() -> None:

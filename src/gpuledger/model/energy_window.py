@@ -50,8 +50,6 @@ class EnergyCounter:
 NVML_COUNTER = EnergyCounter(100_100_000, 99_950_000, 100_150_000, 1_900_000, 4_000_000)
 """NVIDIA's (H200); runs that do not describe their counter have it."""
 
-TICK_NS = NVML_COUNTER.period_ns
-
 
 @dataclass(frozen=True)
 class Tick:

@@ -156,6 +156,7 @@ _JOURNAL = Fields(
         "operator_inputs": maybe(ListOf(maybe(ListOf(maybe(ListOf(object)), 4, 4)))),
         "time_pass_open": _FLAG,
         "card_uuids": maybe(ListOf(str)),
+        "energy_counters": maybe(MappingOf(maybe(MappingOf(int)))),
         "idle_w": maybe(MappingOf(_REAL)),
         "own_pids": maybe(ListOf(int)),
         "pids_before": maybe(MappingOf(maybe(ListOf(int)))),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_card import TICK_NS
 
 from gpuledger.cards.card import BareCard
 from gpuledger.cards.energy_edges import EdgeFinder, find_edge
-from gpuledger.model.energy_window import NVML_COUNTER, TICK_NS, Edge, EnergyCounter, measure_window
+from gpuledger.model.energy_window import NVML_COUNTER, Edge, EnergyCounter, measure_window
 
 WATTS = 300.0
 MS = 1_000_000

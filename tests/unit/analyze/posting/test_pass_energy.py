@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_card import Clock, SimulatedCard
+from simulated_card import TICK_NS, Clock, RealClock, SimulatedCard
 
-from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, measure_pass
-from gpuledger.collect.sampling.energy_meter import CardMeter
-from gpuledger.model.energy_window import TICK_NS, Tick
+from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, measure_pass, readings_of
+from gpuledger.collect.sampling.energy_meter import CardMeter, EnergyMeter
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER, EnergyCounter, Tick
+from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.run import SAMPLE_JOURNALS
 
 MS = 1_000_000
 WATTS = 400.0
@@ -162,3 +166,24 @@ def test_what_disturbed_the_pass_is_said(changes: dict[str, Any], words: str) ->
     found = measure_pass(0, facts(), readings(**changes))
     assert found.energy_j == pytest.approx(WATTS * 2, rel=1e-3)
     assert [words in note for note in found.notes] == [True]
+
+
+QUARTER = EnergyCounter(250 * MS, 249 * MS, 251 * MS, MS, MS)
+
+
+def test_the_counter_of_another_vendor_is_kept_with_what_was_read_of_it(tmp_path: Path) -> None:
+    card = SimulatedCard(RealClock(), counter=QUARTER)
+    (tmp_path / "rank-0").mkdir()
+    (tmp_path / "rank-0" / ENERGY_MARKER).write_text(json.dumps({"cards": [card.uuid]}))
+    with EnergyMeter(tmp_path, [card], until_end=False, pid=lambda: None) as meter:
+        meter.look()
+    journal = read_checked(tmp_path / SAMPLE_JOURNALS / ENERGY_JOURNAL)
+    assert readings_of(journal, 0).counter == QUARTER
+    del journal.facts["energy_counters"]  # as in a run of before
+    assert readings_of(journal, 0).counter == NVML_COUNTER
+
+
+def test_a_window_is_counted_in_the_ticks_of_its_own_counter() -> None:
+    ticks = tuple(Tick(n * 250 * MS, round(n * WATTS * 250), 3 * MS) for n in range(20))
+    found = measure_pass(0, facts(1000, 3000), readings(ticks=ticks, counter=QUARTER))
+    assert (found.ticks, found.energy_j) == (8, pytest.approx(WATTS * 2.0))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_card import MS, START_NS, Clock, S, SimulatedCard, order, sampled
+from simulated_card import MS, START_NS, TICK_NS, Clock, S, SimulatedCard, order, sampled
 
 from gpuledger.cards.energy_edges import EdgeFinder
 from gpuledger.cards.energy_windows import EnergyWindows
 from gpuledger.collect.sampling.process_tree import Family
-from gpuledger.model.energy_window import TICK_NS, Edge
+from gpuledger.model.energy_window import Edge
 from gpuledger.model.journal.journal import Journal
 
 INTERVAL_NS = 5 * MS
