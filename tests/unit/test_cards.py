@@ -97,11 +97,12 @@ def test_no_library_is_loaded_for_a_driver_that_is_not_here(register: Any) -> No
     assert survey_cards().numbers == [0]
 
 
-def test_a_card_that_cannot_be_opened_is_left_out_where_nobody_named_it(register: Any) -> None:
+@pytest.mark.parametrize("reason", [NoDeviceError("lost"), RuntimeError("lost")])
+def test_a_card_that_cannot_be_opened_is_left_out_where_nobody_named_it(reason: Exception, register: Any) -> None:
     class Half(CardList):
         def card(self, number: int) -> Any:
             if number == 0:
-                raise NoDeviceError("a GPU cannot be opened: lost")
+                raise reason
             return super().card(number)
 
     cards = [BareCard(number, "Half", f"GPU-{number}") for number in (0, 1)]

@@ -107,7 +107,12 @@ class OpenCards:
 
     @staticmethod
     def _opened(first: int, source: Source, number: int) -> Card:
-        card = source.card(number)
+        try:
+            card = source.card(number)
+        except GpuLedgerError:
+            raise
+        except Exception as error:  # a package's own
+            raise NoDeviceError(f"a GPU cannot be opened: {type(error).__name__}: {error}", hint=_HINT) from error
         card.index = first + number
         return card
 
