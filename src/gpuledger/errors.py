@@ -24,6 +24,13 @@ class GpuLedgerError(Exception):
         self.hint = hint
 
 
+def words_of(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, GpuLedgerError):
+        return error.message
+    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+
+
 class UsageError(GpuLedgerError):
     """The arguments do not fit together or name something that does not exist."""
 

@@ -225,9 +225,10 @@ def _begin_run(
     place: Place, script: Path, environment: dict[str, str], options: tuple[str, ...]
 ) -> tuple[dict[str, str], Callable[[int], None]]:
     """Return the environment that starts a recording, and what ends it, as the launcher has them."""
-    from gpuledger.collect.launch.launch import Order, begin_run, child_environment, end_run
+    from gpuledger.collect.launch.launch import Order, child_environment
     from gpuledger.config import resolve
     from gpuledger.model.run import rank_directories
+    from gpuledger.model.run_writer import RunWriter, new_manifest
     from gpuledger.services.api import settle
 
     words = iter(options)
@@ -238,12 +239,11 @@ def _begin_run(
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
     }
-    order = Order((sys.executable, str(script)), place.run, told, {})
-    run = begin_run(order)
-    run.take_place()
+    order = Order((sys.executable, str(script)), told)
+    run = RunWriter.open(place.run, new_manifest(place.run.name, order.command, {}))
 
     def finish(status: int) -> None:
-        end_run(run, status)
+        run.close(status=status)
         if rank_directories(place.run):
             settle(place.run)
 

@@ -100,7 +100,7 @@ def test_an_error_of_ours_stays_ours(place: Path, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> Path:
         raise OSError("no space left")
 
-    monkeypatch.setattr("gpuledger.collect.session.on_demand._new_directory", broken)
+    monkeypatch.setattr("gpuledger.collect.session.on_demand._open_beside", broken)
     listener = Listener(RecordSettings(place, devices="cpu"))
     (place / ASKED).touch()
     try:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from programs import GPULEDGER, TRAIN, execute, manifest, recorded, write_script
 
-from gpuledger.collect.launch.run_manifest import readable
 from gpuledger.errors import UsageError
 from gpuledger.model.run import choose_directory
+from gpuledger.model.run_writer import readable
 
 
 @pytest.mark.torch

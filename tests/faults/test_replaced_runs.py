@@ -10,25 +10,24 @@ from pathlib import Path
 import pytest
 from programs import GPULEDGER, TRAIN, environment, recorded, start, write_script
 
-import gpuledger.model.new_run as new_runs
+import gpuledger.model.run_writer as writers
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.launch.ranks import claim_rank
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import UsageError
-from gpuledger.model.new_run import NewRun, RunReplacedError, find_run_id, make_run
 from gpuledger.model.run import choose_directory
+from gpuledger.model.run_writer import RunReplacedError, RunWriter, find_run_id, new_manifest
 from gpuledger.services.api import load
 
 FORCED = ("-q", "--force", "--out", "keep")
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> NewRun:
+def old(tmp_path: Path) -> RunWriter:
     """Return a finished run with something in it."""
-    run = make_run(tmp_path / "keep.ledger", new_manifest("keep", (), {}))
+    run = RunWriter.open(tmp_path / "keep.ledger", new_manifest("keep", (), {}))
     (run.path / "rank-0").mkdir()
     (run.path / "rank-0" / "precious").touch()
-    close_manifest(run.path)
+    run.close()
     return run
 
 
@@ -38,7 +37,7 @@ def names_in(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize(("command", "status"), [("./no-such-command", 127), ("./keep.ledger", 126)])
 def test_a_command_that_does_not_start_leaves_the_old_run(
-    old: NewRun, tmp_path: Path, command: str, status: int
+    old: RunWriter, tmp_path: Path, command: str, status: int
 ) -> None:
     assert recorded(["--", command], tmp_path, options=FORCED).status == status
     assert find_run_id(old.path) == old.run_id
@@ -46,7 +45,7 @@ def test_a_command_that_does_not_start_leaves_the_old_run(
     assert names_in(tmp_path) == ["keep.ledger"]
 
 
-def test_a_command_that_starts_replaces_it(old: NewRun, tmp_path: Path) -> None:
+def test_a_command_that_starts_replaces_it(old: RunWriter, tmp_path: Path) -> None:
     assert recorded(["--", "true"], tmp_path, options=FORCED).status == 0
     assert find_run_id(old.path) not in (None, old.run_id)
     assert names_in(tmp_path) == ["keep.ledger"]
@@ -55,11 +54,11 @@ def test_a_command_that_starts_replaces_it(old: NewRun, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_the_old_run_stays_until_the_new_one_takes_its_place(
-    old: NewRun, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+    old: RunWriter, monkeypatch: pytest.MonkeyPatch, exchanges: bool
 ) -> None:
     if not exchanges:  # as on NFS
-        monkeypatch.setattr(new_runs, "_exchange", lambda *_: False)
-    new = make_run(old.path, new_manifest("keep", (), {}), replace=True)
+        monkeypatch.setattr(writers, "_exchange", lambda *_: False)
+    new = RunWriter.open(old.path, new_manifest("keep", (), {}), replace=True)
     assert (find_run_id(old.path), new.directory.parent) == (old.run_id, old.path.parent)
     new.take_place()
     assert (find_run_id(old.path), new.directory) == (new.run_id, new.path)
@@ -68,30 +67,30 @@ def test_the_old_run_stays_until_the_new_one_takes_its_place(
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_an_old_run_that_is_gone_by_then_is_no_fault(
-    old: NewRun, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+    old: RunWriter, monkeypatch: pytest.MonkeyPatch, exchanges: bool
 ) -> None:
     if not exchanges:
-        monkeypatch.setattr(new_runs, "_exchange", lambda *_: False)
-    new = make_run(old.path, new_manifest("keep", (), {}), replace=True)
+        monkeypatch.setattr(writers, "_exchange", lambda *_: False)
+    new = RunWriter.open(old.path, new_manifest("keep", (), {}), replace=True)
     old.discard()
     new.take_place()
     assert find_run_id(old.path) == new.run_id
 
 
-def test_without_replace_what_is_there_is_refused(old: NewRun) -> None:
+def test_without_replace_what_is_there_is_refused(old: RunWriter) -> None:
     with pytest.raises(FileExistsError):
-        make_run(old.path, new_manifest("keep", (), {}))
+        RunWriter.open(old.path, new_manifest("keep", (), {}))
 
 
 def test_a_process_of_a_replaced_run_writes_no_more(
-    old: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: RunWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPULEDGER_RUN_ID", f"{old.run_id} {old.path}")
     monkeypatch.delenv("RANK", raising=False)
     journal = RankJournal(lambda: claim_rank(old.path), [])
     journal.note("before")
     journal.write()
-    new = make_run(old.path, new_manifest("keep", (), {}), replace=True)
+    new = RunWriter.open(old.path, new_manifest("keep", (), {}), replace=True)
     new.take_place()
     journal.note("after")
     with pytest.raises(RunReplacedError):
@@ -101,7 +100,7 @@ def test_a_process_of_a_replaced_run_writes_no_more(
     with pytest.raises(RunReplacedError):
         claim_rank(old.path)
     with pytest.raises(RunReplacedError):
-        close_manifest(old.path, run_id=old.run_id)
+        old.close()
     assert names_in(old.path) == ["manifest.json"]
     monkeypatch.setenv("GPULEDGER_RUN_ID", f"{old.run_id} {tmp_path / 'another.ledger'}")
     assert claim_rank(old.path).name == "rank-0"
@@ -125,7 +124,7 @@ def test_recordings_that_overlap_do_not_mix(tmp_path: Path) -> None:
     assert run.rank().manifest["steps_seen"] == 1
 
 
-def test_a_link_is_followed_and_stays(old: NewRun, tmp_path: Path) -> None:
+def test_a_link_is_followed_and_stays(old: RunWriter, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     old.path.rename(tmp_path / "disk" / "far.ledger")
     old.path.symlink_to(Path("disk", "far.ledger"))
@@ -166,7 +165,7 @@ def test_a_number_is_taken_by_a_link_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.torch
-def test_an_estimate_that_fails_leaves_the_old_run(old: NewRun, tmp_path: Path) -> None:
+def test_an_estimate_that_fails_leaves_the_old_run(old: RunWriter, tmp_path: Path) -> None:
     write_script(tmp_path, "raise SystemExit(7)")
     command = [*GPULEDGER, "estimate", "-q", "--gpu", "l4", "--out", "keep", "--force", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=120, check=False)
@@ -175,7 +174,7 @@ def test_an_estimate_that_fails_leaves_the_old_run(old: NewRun, tmp_path: Path) 
     assert names_in(tmp_path) == ["keep.ledger", "train.py"]
 
 
-def test_an_import_that_fails_leaves_the_old_run(old: NewRun, tmp_path: Path) -> None:
+def test_an_import_that_fails_leaves_the_old_run(old: RunWriter, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("nothing of nvidia-smi")
     command = [*GPULEDGER, "import", "nvidia-smi", "log.txt", "--out", "keep", "--force"]
     assert subprocess.run(command, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL, check=False).returncode

@@ -38,10 +38,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noq
 from gpuledger.collect.adapter import user_profiler  # noqa: E402
 from gpuledger.collect.attribution import scopes  # noqa: E402
 from gpuledger.collect.launch import bootstrap  # noqa: E402
-from gpuledger.collect.launch.launch import Order, begin_run  # noqa: E402
 from gpuledger.collect.session import session as sessions  # noqa: E402
 from gpuledger.errors import GpuLedgerError  # noqa: E402
 from gpuledger.model.journal.journal import read_journal  # noqa: E402
+from gpuledger.model.run_writer import RunWriter, new_manifest  # noqa: E402
 
 for _name in ("session.on_demand", "memory.dispatch"):
     importlib.import_module(f"gpuledger.collect.{_name}")
@@ -110,7 +110,7 @@ BOOTSTRAP = _bootstrap()
 def _run(program: Program, code: Any, target: tuple[int, str] | None, *, recorded: bool) -> dict[str, Any]:
     """Run a program in this process, which ends with it."""
     os.environ |= {"GPULEDGER_RUN": str(Path("run.ledger").absolute()), **program.environment}
-    begin_run(Order(("train.py",), Path("run.ledger"), {}, {}))
+    RunWriter.open(Path("run.ledger"), new_manifest("run.ledger", ("train.py",), {}))
     exec(program.before, {})
     status = 0
     if recorded:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from gpuledger.analyze.overview.iteration import summarize_iteration
-from gpuledger.analyze.posting.device import device_books
-from gpuledger.analyze.posting.posting import build_manifest, build_tables
+from gpuledger.analyze.posting.posting import post_journal
 from gpuledger.collect.sampling.calibrate import cache_path, libraries_for, load_profile
 from gpuledger.collect.session.iteration import IterationRecorder, own_bytes
 from gpuledger.errors import UsageError
@@ -149,12 +149,9 @@ def _has_run(journal: Journal) -> bool:
 
 def _kept_rank(journal: Journal) -> KeptRank:
     """Return a recording that stays in memory, as what is read from a run."""
-    books = device_books(journal)
-    manifest = build_manifest(journal, books, 0)
-    libraries, _ = libraries_for(manifest, trained=True, lookup=lambda key, _uuid: load_profile(key, cache_path()))
-    if libraries is not None:
-        manifest["libraries"] = libraries
-    return KeptRank(0, Path(), manifest, tables=build_tables(journal, books))
+    rank = post_journal(journal)
+    libraries, _ = libraries_for(rank.manifest, trained=True, lookup=lambda key, _uuid: load_profile(key, cache_path()))
+    return rank if libraries is None else replace(rank, manifest={**rank.manifest, "libraries": libraries})
 
 
 def _weight_bytes(model: nn.Module) -> int:

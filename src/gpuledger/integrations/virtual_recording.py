@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import UsageError
-from gpuledger.model.run import write_json
-from gpuledger.services.api import load
+from gpuledger.model.run_writer import RunWriter, new_manifest
+from gpuledger.services.api import load, post_missing
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.session import VirtualSession
@@ -40,15 +39,15 @@ class VirtualRecording:
         self._stack = ExitStack()
         self._said: dict[str, None] = {}
         self._session: VirtualSession | None = None
+        self._writer: RunWriter | None = None
         self.path: Path | None = None
         """Directory of the run, once it has begun."""
 
     def __enter__(self) -> VirtualRecording:
         """Put the card in place and begin to record."""
         self.path = self._out
-        self._out.mkdir(parents=True)
         settings = {"gpu": (self._card.key, "asked for")}
-        write_json(self._out / "manifest.json", new_manifest(self._out.name, (), settings))
+        self._writer = RunWriter.open(self._out, new_manifest(self._out.name, (), settings))
         device = VirtualDevice(self._card, CachingAllocator(AllocatorSettings()))
         self._stack.enter_context(in_place(device, self._say))
         self._session = VirtualSession(device, sys.maxsize, self._out, ends_program=False)
@@ -60,6 +59,7 @@ class VirtualRecording:
     ) -> None:
         """End recording and take the card away."""
         assert self._session is not None
+        assert self._writer is not None
         session, self._session = self._session, None
         try:
             for sentence in self._said:
@@ -67,7 +67,8 @@ class VirtualRecording:
             session.finish("exception" if error else "end of record")
         finally:
             self._stack.close()
-        close_manifest(self._out, (f"Nothing ran: followed on a virtual {self._card.name}.",))
+        with self._writer.adding_to(error):
+            self._writer.close((f"Nothing ran: followed on a virtual {self._card.name}.",), post=post_missing)
 
     def step(self) -> None:
         """Mark the end of a step."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
-from gpuledger.model.new_run import made_run
 from gpuledger.model.run import Run, read_run, write_json, write_rank_manifest, write_table
+from gpuledger.model.run_writer import RunWriter
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def write_imported(run: ImportedRun, path: Path, *, replace: bool = False) -> Ru
         OSError: it cannot be written; nothing is left.
     """
     manifest = _run_manifest(run)
-    with made_run(path, {**manifest, "status": "running"}, replace=replace) as made:
+    made = RunWriter.open(path, {**manifest, "status": "running"}, replace=replace)
+    with made.placing():
         for rank in run.ranks:
             directory = made.directory / f"rank-{rank.number}"
             directory.mkdir()

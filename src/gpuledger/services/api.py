@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger.analyze.posting.card_samples import post_card_samples
 from gpuledger.analyze.posting.energy_posting import post_energy
-from gpuledger.analyze.posting.posting import is_posted, post_rank
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
+from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.collect.sampling.calibrate import (
     Calibration,
     CardKey,
@@ -29,17 +28,16 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.files.writing import refuse_links
 from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
-from gpuledger.model.new_run import made_run
 from gpuledger.model.run import (
     SUFFIX,
     Rank,
     Run,
     choose_directory,
-    rank_directories,
     read_json,
     read_run,
     write_rank_manifest,
 )
+from gpuledger.model.run_writer import RunWriter
 from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -168,10 +166,7 @@ def import_files(
 
 def post_missing(run_directory: Path) -> None:
     """Post every rank that has a journal which is not in its tables, or not all of it."""
-    for number, directory in rank_directories(run_directory):
-        if (directory / "journal").is_dir() and not is_posted(directory):
-            manifest = post_rank(directory)
-            _add_libraries(Rank(number, directory, manifest), _kept_profile)
+    post_ranks(run_directory, lambda rank: _add_libraries(rank, _kept_profile))
     post_card_samples(run_directory)
     for directory in post_energy(run_directory):
         _add_watts(directory)
@@ -242,7 +237,7 @@ class Recording:
         self._force = force
         self._devices = devices
         self._session: Session | None = None
-        self._run_id: str | None = None
+        self._writer: RunWriter | None = None
         self.recorded_by: Path | None = None
         """The run that ``gpuledger run`` records the process into: this recording stands for it and holds nothing."""
         self.path: Path | None = None
@@ -269,15 +264,14 @@ class Recording:
         if self.recorded_by is not None:
             return self
         sessions.refuse_second()
-        self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
+        self._writer = RunWriter.choose(self._out, force=self._force, stem=self.name, of_this_process=True)
+        self.path = self._writer.path
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
         first, last = self._steps or everything
         stacks = self._stacks and self._steps is not None
         settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
-        with made_run(self.path, new_manifest(self.name, (), {}), replace=self._force) as made:
-            self._run_id = made.run_id
         if "energy" in passes and self._devices != "cpu":
-            self._meter = begin_meter(made)
+            self._meter = begin_meter(self._writer)
         self._session = sessions.start_recording(settings, self.path / "rank-0")
         return self
 
@@ -316,20 +310,15 @@ class Recording:
         if self.recorded_by is not None:
             return
         assert self._session is not None
-        assert self.path is not None
+        assert self._writer is not None
         session, self._session = self._session, None
-        if os.getpid() != session.pid:
+        if not self._writer.is_of_this_process:
             return  # a forked child leaves the block as well; the recording is its parent's
         sessions.stop_recording(session, "exception" if error else "end of record")
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
-        try:
-            close_manifest(self.path, run_id=self._run_id)
-            post_missing(self.path)
-        except (OSError, GpuLedgerError) as failure:
-            if error is None:
-                raise
-            error.add_note(f"gpuledger: {self.path.name} could not be written: {failure}")
+        with self._writer.adding_to(error):
+            self._writer.close(post=post_missing)
 
     def run(self) -> Run:
         """Return the finished run; where ``gpuledger run`` records the process, that run as far as it is written.

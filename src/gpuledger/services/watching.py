@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.samples.watched import Watched, watched
-from gpuledger.collect.launch.launch import end_run, run_child
-from gpuledger.collect.launch.run_manifest import new_manifest
+from gpuledger.collect.launch.launch import run_child
 from gpuledger.collect.sampling.watcher import Watcher
-from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.model.new_run import NewRun, make_run
-from gpuledger.model.run import Run, choose_directory, read_json, read_run, write_json
+from gpuledger.errors import UsageError, words_of
+from gpuledger.model.run import Run, choose_directory, read_run
+from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.units import parse_duration_ns
 
 SHORTEST_NS = 200_000
@@ -111,13 +110,6 @@ def watch_command(
     return status
 
 
-def words_of(error: Exception) -> str:
-    """Return an error in one line."""
-    if isinstance(error, GpuLedgerError):
-        return error.message
-    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
-
-
 @contextmanager
 def _unhurried() -> Iterator[None]:
     """Let no signal end us while the run of a command that has ended is kept; then all is as it was."""
@@ -160,7 +152,7 @@ def watch_until(
 
 def _begin(
     directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None, *, replace: bool
-) -> tuple[NewRun, Watcher]:
+) -> tuple[RunWriter, Watcher]:
     """Return a new run, and the sampler that writes into it; where that does not start, nothing is left.
 
     Raises:
@@ -170,7 +162,7 @@ def _begin(
     """
     kept = {"interval_ns": (settings.interval_ns, "flag"), "gpus": (settings.gpus, "flag")}
     try:
-        run = make_run(directory, new_manifest(directory.name, command, kept), replace=replace)
+        run = RunWriter.open(directory, new_manifest(directory.name, command, kept), replace=replace)
     except OSError as error:
         raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another --out") from error
     try:
@@ -183,17 +175,12 @@ def _begin(
         raise
 
 
-def _close(run: NewRun, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
+def _close(run: RunWriter, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
     """What was watched has just ended: end the sampler, and keep its times, its status and the tables."""
     ended_ns = time.time_ns()
     watcher.end(window)
     watcher.stop()
-    end_run(run, status, watcher.notes)
-    place = run.directory / "manifest.json"
-    write_json(place, {**read_json(place), "started_ns": started_ns, "ended_ns": ended_ns})
-    rank = run.directory / "rank-0"
-    if (rank / "journal").is_dir():
-        post_rank(rank)
+    run.close(watcher.notes, status=status, times_ns=(started_ns, ended_ns), post=post_ranks)
 
 
 class Watch:
@@ -208,8 +195,8 @@ class Watch:
         self._out = None if out is None else str(out)
         self._force = force
         self._watcher: Watcher | None = None
-        self._run: NewRun | None = None
-        self._window, self._started_ns, self._pid = -1, 0, -1
+        self._run: RunWriter | None = None
+        self._window, self._started_ns = -1, 0
         self.path: Path | None = None
         """Directory of the run, once the block has begun."""
 
@@ -228,8 +215,7 @@ class Watch:
         if self._watcher is not None:
             raise UsageError("watch: the block has begun already", hint="gpuledger.watch() anew for one inside it")
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
-        self._pid = os.getpid()
-        self._run, self._watcher = _begin(self.path, sys.argv, self._settings, self._pid, replace=self._force)
+        self._run, self._watcher = _begin(self.path, sys.argv, self._settings, os.getpid(), replace=self._force)
         self._run.take_place()
         self._window, self._started_ns = self._watcher.begin(), time.time_ns()
         return self
@@ -240,15 +226,11 @@ class Watch:
         """End the sampling and keep the run; an exception of the block goes on as it is."""
         assert self._watcher is not None
         assert self._run is not None
-        if os.getpid() != self._pid:
+        if not self._run.is_of_this_process:
             return  # a forked child leaves the block as well; the watch is its parent's
         watcher, self._watcher = self._watcher, None
-        try:
+        with self._run.adding_to(error):
             _close(self._run, watcher, self._window, self._started_ns, 0 if error is None else 1)
-        except (OSError, GpuLedgerError) as failure:
-            if error is None:
-                raise
-            error.add_note(f"gpuledger: {self._run.path.name} could not be written: {words_of(failure)}")
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ compared with the replay on the way; the outcome is written down as ``checks``, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import OWN_ERROR, REASONS, Journal
 from gpuledger.model.journal.log import journal_files
-from gpuledger.model.run import read_json, write_rank_manifest, write_table
+from gpuledger.model.run import KeptRank, Rank, rank_directories, read_json, write_rank_manifest, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"
@@ -67,18 +68,40 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
     """
     files, size_bytes = _extent(rank_directory)
     journal = read_checked(rank_directory / JOURNAL_DIRECTORY)
-    books = device_books(journal)
-    owned = own_spans(journal)
-    for name, table in build_tables(journal, books, owned).items():
+    posted = post_journal(journal, int(rank_directory.name.removeprefix("rank-")))
+    for name, table in posted.tables.items():
         write_table(rank_directory, table, name)
-    manifest = build_manifest(journal, books, int(rank_directory.name.removeprefix("rank-")))
-    manifest |= {"journal_parts": files, "journal_bytes": size_bytes}
+    manifest = {**posted.manifest, "journal_parts": files, "journal_bytes": size_bytes}
     if libraries is not None:
         manifest["libraries"] = libraries
-    if owned is not None:
-        manifest[HOST_WAITS] = host_waits(owned)
     write_rank_manifest(rank_directory, manifest)
     return manifest
+
+
+def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _: None) -> None:
+    """Post every rank whose journal is not in its tables, or not all of it.
+
+    Args:
+        run_directory: ``NAME.ledger``.
+        posted: Called with each rank that was posted.
+
+    Raises:
+        InputError: a directory that is written to is a link.
+        OSError: the tables cannot be written.
+    """
+    for number, directory in rank_directories(run_directory):
+        if (directory / JOURNAL_DIRECTORY).is_dir() and not is_posted(directory):
+            posted(Rank(number, directory, post_rank(directory)))
+
+
+def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
+    """Return a rank with the tables and the manifest that its journal leads to; nothing is written."""
+    books = device_books(journal)
+    owned = own_spans(journal)
+    manifest = build_manifest(journal, books, rank)
+    if owned is not None:
+        manifest[HOST_WAITS] = host_waits(owned)
+    return KeptRank(rank, Path(), manifest, tables=build_tables(journal, books, owned))
 
 
 def build_tables(journal: Journal, books: list[DeviceBook], owned: OwnedSpans | None = None) -> dict[str, Any]:

@@ -7,12 +7,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.errors import GpuLedgerError, UsageError, words_of
 
 if TYPE_CHECKING:
     from gpuledger.cards.card import Card
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpuledger.collect.sampling.energy_meter import EnergyMeter
     from gpuledger.collect.sampling.sampler import CardSampler
     from gpuledger.config import Setting
-    from gpuledger.model.new_run import NewRun
+    from gpuledger.model.run_writer import RunWriter
 
 _LAUNCHER_BROKE = 125
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -127,14 +128,14 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
 
 def _begin(
     command: tuple[str, ...], settings: Mapping[str, Setting], *, out: str | None, force: bool, stem: str
-) -> tuple[Order, NewRun] | None:
+) -> tuple[Order, RunWriter] | None:
     """Return the order and the run that was made for it; None where it cannot be written, which is said.
 
     Raises:
         UsageError: ``out`` exists.
     """
-    from gpuledger.collect.launch.launch import Order, begin_run
-    from gpuledger.model.run import choose_directory
+    from gpuledger.collect.launch.launch import Order
+    from gpuledger.model.run_writer import RunWriter
 
     environment = {
         "GPULEDGER_STEPS": settings["steps"].value,
@@ -144,16 +145,12 @@ def _begin(
     if settings["passes"].origin != "default":
         environment["GPULEDGER_PASSES"] = settings["passes"].value
     kept = {name: (setting.value, setting.origin) for name, setting in settings.items()}
-    while True:
-        directory = choose_directory(out, force=force, stem=stem)
-        order = Order(command, directory, environment, kept)
-        try:
-            return order, begin_run(order, replace=force)
-        except OSError as error:
-            if isinstance(error, FileExistsError) and directory.is_dir():
-                continue  # another recording took the name in between: choose anew, or be refused
-            _say(f"gpuledger: error: {directory}: {error.strerror or error}; the program runs unrecorded")
-            return None
+    try:
+        run = RunWriter.choose(out, force=force, stem=stem, command=command, settings=kept)
+    except OSError as error:
+        _say(f"gpuledger: error: {error.filename}: {error.strerror or error}; the program runs unrecorded")
+        return None
+    return Order(command, environment), run
 
 
 def _run_unrecorded(command: tuple[str, ...]) -> int:
@@ -166,7 +163,7 @@ def _run_unrecorded(command: tuple[str, ...]) -> int:
         return _refuse(command, error)
 
 
-def _run(order: Order, run: NewRun, settings: Mapping[str, Setting], *, live: bool, speak: bool) -> int:
+def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], *, live: bool, speak: bool) -> int:
     """Return the program's status after it has ended and its run is closed."""
     from gpuledger.cards.opening import find_cards
     from gpuledger.collect.launch.launch import child_environment, run_child
@@ -207,7 +204,7 @@ def _run(order: Order, run: NewRun, settings: Mapping[str, Setting], *, live: bo
     return status
 
 
-def _start_beside(run: NewRun, starts: Sequence[Callable[[], object]]) -> list[str]:
+def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> list[str]:
     """The program runs: let its run take its place and begin what reads beside it; return what could not begin.
 
     Nothing is raised: the program would end with this process.
@@ -246,7 +243,7 @@ def _view_lines(run_directory: Path) -> Callable[[], None]:
     return end
 
 
-def _meter(run: NewRun, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
+def _meter(run: RunWriter, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
     """Return what reads the energy counters; None where no energy pass is wanted, or no card can be read."""
     from gpuledger.collect.launch.settings import parse_passes
     from gpuledger.collect.sampling.energy_meter import open_meter
@@ -262,7 +259,7 @@ def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[st
     return [*notes, sampler.failure] if sampler is not None and sampler.failure else notes
 
 
-def _sampler(cards: list[Card], run: NewRun) -> CardSampler:
+def _sampler(cards: list[Card], run: RunWriter) -> CardSampler:
     from gpuledger.collect.sampling.sampler import CardSampler
     from gpuledger.model.run import SAMPLE_JOURNALS
 
@@ -275,24 +272,14 @@ def _refuse(command: tuple[str, ...], error: OSError) -> int:
     return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 
-def _close(run: NewRun, status: int, notes: list[str], *, speak: bool) -> None:
+def _close(run: RunWriter, status: int, notes: list[str], *, speak: bool) -> None:
     """Close and post the run and tell its short form; the program has ended, so nothing may fail any more."""
-    from gpuledger.collect.launch.launch import end_run
-
     try:
-        end_run(run, status, notes)
-        _settle(run.directory, speak=speak)
+        run.close(notes, status=status, post=partial(_settle, speak=speak))
     except KeyboardInterrupt:
         _say(f"gpuledger: interrupted: {run.path} is finished by the next command that reads it")
     except Exception as error:
-        _say(f"gpuledger: error: {run.path}: {_words(error)}")
-
-
-def _words(error: Exception) -> str:
-    """Return an error in one line."""
-    if isinstance(error, GpuLedgerError):
-        return error.message
-    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+        _say(f"gpuledger: error: {run.path}: {words_of(error)}")
 
 
 def _what(devices: str, count: int) -> str:

@@ -181,8 +181,8 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
     Each begins when memory and power are back where they were before the first; a card that does not come back in time
     is named, and noted in the run. One that fails is kept, and the others go on.
     """
-    from gpuledger.model.new_run import find_run_id
     from gpuledger.model.run import SUFFIX
+    from gpuledger.model.run_writer import find_run_id
 
     folder.mkdir(parents=True, exist_ok=True)
     idle = Idle.seen(tools)

@@ -169,10 +169,10 @@ def _watch_variants(
 def _tell(directory: Path, say: Callable[[str], None]) -> None:
     """Tell what a finished run shows; it is kept whatever happens here."""
     from gpuledger.analyze.samples.watched import watched
+    from gpuledger.errors import words_of
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.watched_text import watched_lines
     from gpuledger.services.api import load
-    from gpuledger.services.watching import words_of
 
     try:
         run = load(directory)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gpuledger.collect.adapter.guard import do_all
 from gpuledger.model.journal.journal import REASONS, JournalWriter, Part
-from gpuledger.model.new_run import check_run, find_run_id
+from gpuledger.model.run_writer import check_run, find_run_id
 
 
 class Drainable(Protocol):

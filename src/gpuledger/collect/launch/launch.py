@@ -1,4 +1,4 @@
-"""The parent: starts the program as a child, passes signals on, waits, and keeps the run's manifest.
+"""The parent: starts the program as a child, passes signals on and waits.
 
 The child is what the user would have started, with a few more variables in its environment. Whatever happens to it,
 the parent lives on to close the books.
@@ -13,13 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.collect.launch.child import start_child
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
-from gpuledger.model.new_run import NewRun, make_run
+from gpuledger.model.run_writer import RunWriter
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that end or tell the program something; what stops and continues reaches parent and child alike."""
@@ -33,26 +31,13 @@ _POLL_S, _LONG_S = 0.1, 3600.0
 
 @dataclass(frozen=True)
 class Order:
-    """What to run and how to record it. ``settings`` is ``name -> (value, where it came from)``."""
+    """What to run, and the variables that say how to record it."""
 
     command: tuple[str, ...]
-    run_directory: Path
     environment: dict[str, str]
-    settings: dict[str, tuple[Any, str]]
 
 
-def begin_run(order: Order, *, replace: bool = False) -> NewRun:
-    """Return the run after making its directory and its manifest; with ``replace`` an old run stays until it is time.
-
-    Raises:
-        FileExistsError: the directory is there already, and ``replace`` is not given.
-        OSError: it cannot be written.
-    """
-    manifest = new_manifest(order.run_directory.name, order.command, order.settings)
-    return make_run(order.run_directory, manifest, replace=replace)
-
-
-def child_environment(order: Order, run: NewRun) -> dict[str, str]:
+def child_environment(order: Order, run: RunWriter) -> dict[str, str]:
     """Return the child's environment: the user's own, our orders, and the bootstrap in front of PYTHONPATH."""
     paths = [bootstrap_directory(), os.environ.get("PYTHONPATH", "")]
     place = str(run.path.absolute())
@@ -135,23 +120,6 @@ def _held_back(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
         while signal.sigtimedwait(set(numbers), 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def end_run(run: NewRun, status: int, notes: Sequence[str] = ()) -> None:
-    """Write into the manifest how the program ended, and ``notes``.
-
-    Raises:
-        RunReplacedError: another recording has taken its place.
-        OSError: the manifest cannot be written.
-        InputError: the manifest cannot be read any more.
-    """
-    close_manifest(
-        run.directory,
-        notes,
-        run_id=run.run_id,
-        exit_status=status if status >= 0 else 128 - status,
-        signal=-status if status < 0 else None,
-    )
 
 
 def end_like(status: int) -> NoReturn:

@@ -9,10 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError
-from gpuledger.model.new_run import check_run
-from gpuledger.model.run import write_json
+from gpuledger.model.run_writer import RunWriter, check_run, new_manifest
 
 
 def claim_rank(run_directory: Path) -> Path:
@@ -71,27 +69,19 @@ def _begin_run(run_directory: Path) -> None:
         for name in ("STEPS", "PASSES", "STACKS", "DEVICES")
         if os.environ.get(f"GPULEDGER_{name}")
     }
-    run_directory.mkdir(parents=True, exist_ok=True)
-    beside = run_directory / f"manifest.{os.getpid()}.json"
-    manifest = new_manifest(run_directory.name, sys.orig_argv, settings)
-    write_json(beside, manifest)
-    try:
-        os.link(beside, run_directory / "manifest.json")
-        _begun.append((os.getpid(), run_directory, manifest["run_id"]))
-    except FileExistsError:
-        return
-    finally:
-        beside.unlink()
+    run = RunWriter.open_shared(run_directory, new_manifest(run_directory.name, sys.orig_argv, settings))
+    if run is not None:
+        _begun.append(run)
 
 
 def _end_begun() -> None:
     """Say that the process which began a run has ended; its exit status nobody knows."""
-    for pid, run_directory, run_id in _begun:
-        if os.getpid() == pid:
+    for run in _begun:
+        if run.is_of_this_process:
             with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: it stays "running"
-                close_manifest(run_directory, run_id=run_id)
+                run.close()
 
 
-_begun: list[tuple[int, Path, str]] = []
+_begun: list[RunWriter] = []
 atexit.register(_end_begun)
 """Here and not in :func:`_begin_run`: a session may claim its rank at exit, when it is too late to register."""

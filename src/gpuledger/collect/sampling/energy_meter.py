@@ -27,7 +27,7 @@ from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED
 from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
 
 if TYPE_CHECKING:
-    from gpuledger.model.new_run import NewRun
+    from gpuledger.model.run_writer import RunWriter
 
 LOOK_S = 0.04
 """How often is looked for an open pass."""
@@ -271,7 +271,7 @@ def open_meter(
     return EnergyMeter(run_directory, cards, until_end=until_end, pid=pid, check=check) if cards else None
 
 
-def begin_meter(run: NewRun) -> EnergyMeter | None:
+def begin_meter(run: RunWriter) -> EnergyMeter | None:
     """Return what reads the cards' energy from now on for a run of this process; None where no card can be read."""
     meter = open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
     if meter is not None:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.collect.adapter.guard import Guard, describe, do_all
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, before_steps
 from gpuledger.collect.launch.ranks import check_launched_run, leave_note
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
-from gpuledger.model.run import ASKED, LISTENING, SUFFIX, write_json
+from gpuledger.model.run import ASKED, LISTENING, SUFFIX
+from gpuledger.model.run_writer import RunWriter, new_manifest
 
 if TYPE_CHECKING:
     from gpuledger.collect.launch.settings import RecordSettings
@@ -42,7 +42,7 @@ class Listener:
         self._settings = settings
         self._request = settings.run_directory / ASKED
         self._session: Session | None = None
-        self._path: Path | None = None
+        self._run: RunWriter | None = None
         self._guarded = Guard(self._fail)
         check_launched_run(settings.run_directory)
         self._hook: OptimizerHook | None = None
@@ -80,20 +80,19 @@ class Listener:
             self._request.unlink()
         except FileNotFoundError:
             return  # another rank has taken it
-        self._path = _new_directory(self._settings.run_directory)
-        write_json(self._path / "manifest.json", new_manifest(self._path.name, sys.orig_argv, {}))
+        self._run = _open_beside(self._settings.run_directory)
         settings = replace(
-            self._settings, run_directory=self._path, first_step=1, last_step=STEPS, passes={"memory": 0}
+            self._settings, run_directory=self._run.path, first_step=1, last_step=STEPS, passes={"memory": 0}
         )
-        self._session = sessions.start_recording(settings, self._path / "rank-0", from_outside=True)
+        self._session = sessions.start_recording(settings, self._run.path / "rank-0", from_outside=True)
 
     def _finish(self) -> None:
         from gpuledger.collect.session import session as sessions
 
         session, self._session = self._session, None
-        if session is not None and self._path is not None:
+        if session is not None and self._run is not None:
             sessions.stop_recording(session, "last step")
-            close_manifest(self._path, (NOTE,))
+            self._run.close((NOTE,))
 
     def _fail(self, error: BaseException) -> None:
         """Hear nothing any more, and tell the run why; the program goes on."""
@@ -113,14 +112,13 @@ def listen_from_environment() -> Listener | None:
     return None if settings is None else Listener(settings)
 
 
-def _new_directory(run_directory: Path) -> Path:
-    """Return a directory beside the run's, made now."""
+def _open_beside(run_directory: Path) -> RunWriter:
+    """Return the writer of a new run beside another."""
     stem = run_directory.name.removesuffix(SUFFIX)
     for number in count(1):
         path = run_directory.with_name(f"{stem}-asked-{number}{SUFFIX}")
         try:
-            path.mkdir()
+            return RunWriter.open(path, new_manifest(path.name, sys.orig_argv, {}))
         except FileExistsError:
             continue
-        return path
     raise AssertionError("unreachable")

@@ -14,9 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from gpuledger.collect.launch.run_manifest import new_manifest
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.run import write_json
+from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
@@ -59,10 +58,11 @@ def estimate(
         steps: How often ``step`` is called.
         confidence: Confidence level of ``upper_bytes``, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        out: Directory of the run; a temporary one without it.
+        out: Directory of the run; a temporary one without it. Nothing is left of it where there is no answer.
 
     Raises:
-        UsageError: no such GPU, ``steps`` is not at least 1, or ``confidence`` is outside its range.
+        UsageError: no such GPU, ``steps`` is not at least 1, ``confidence`` is outside its range, or ``out`` cannot be
+            made or is there already.
         InputError: the step needs what is not modelled.
 
     Source: PyTorch's caching allocator, simulated; context and libraries as measured on that GPU.
@@ -79,23 +79,35 @@ def estimate(
     card = find_card(gpu)
     order = Order((getattr(step, "__name__", "step"),), card, steps, confidence, parse_alloc_conf(alloc_conf))
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
-    directory.mkdir(parents=True)
-    write_json(directory / "manifest.json", new_manifest(directory.name, order.program, {}))
-    device = VirtualDevice(card, CachingAllocator(order.settings))
-    session = VirtualSession(device, steps, directory, ends_program=False)
+    try:
+        writer = RunWriter.open(directory, new_manifest(directory.name, order.program, {}))
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another out=") from error
+    with writer.placing():
+        return finish(order, writer, _follow(order, step, inputs, directory))
+
+
+def _follow(order: Order, step: Callable[..., Any], inputs: Any, run_directory: Path) -> tuple[str, ...]:
+    """Return what there is to say, after following a step on the virtual card into a run's directory.
+
+    Raises:
+        InputError: the step needs what is not modelled.
+    """
+    device = VirtualDevice(order.card, CachingAllocator(order.settings))
+    session = VirtualSession(device, order.steps, run_directory, ends_program=False)
     said: dict[str, None] = {}
     with in_place(device, lambda sentence: said.setdefault(sentence)) as mode:
         session.start()
         try:
             with _on_card(mode, step, inputs) as moved:
-                for _ in range(steps):
+                for _ in range(order.steps):
                     step(*moved)
                     session.mark_step()
         except NotModelledError as error:
             raise InputError(f"{error}", hint=WHAT_TO_TELL) from error
         finally:
             session.finish("end of estimate")
-    return finish(order, directory, (*said, *describe_convolutions(device)))
+    return (*said, *describe_convolutions(device))
 
 
 def find_batch(

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.collect.launch.run_manifest import close_manifest, new_manifest
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal.journal import read_journal
-from gpuledger.model.new_run import made_run
 from gpuledger.model.run import Run, read_run
+from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.processes.parent_death import dying_with
 from gpuledger.simulate.catalogue import HANDLES, Card
 from gpuledger.simulate.estimate.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
@@ -102,19 +101,18 @@ def estimate_program(
     """
     _check_program(order.program)
     manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
-    with made_run(run_directory, manifest, replace=replace) as made:
-        outcome = _follow(order, made.directory, output)
+    writer = RunWriter.open(run_directory, manifest, replace=replace)
+    with writer.placing():
+        outcome = _follow(order, writer.directory, output)
         _refuse_failure(order, outcome)
-        found = finish(order, made.directory, tuple(outcome["notes"]))
+        found = finish(order, writer, tuple(outcome["notes"]))
     return dataclasses.replace(found, run=read_run(run_directory))
 
 
-def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimate:
-    """Return the estimate that a followed program's journal leads to, its run posted and closed."""
-    rank_directory = run_directory / "rank-0"
-    post_rank(rank_directory)
-    close_manifest(run_directory, (f"Nothing ran: estimated for {order.card.name}.",))
-    journal = read_journal(rank_directory / "journal")
+def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
+    """Return the estimate that a followed program's journal leads to, its run closed and posted."""
+    writer.close((f"Nothing ran: estimated for {order.card.name}.",), post=post_ranks)
+    journal = read_journal(writer.directory / "rank-0" / "journal")
     counters = journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))
     card = order.card.with_handles(handles)
@@ -135,7 +133,7 @@ def finish(order: Order, run_directory: Path, notes: tuple[str, ...]) -> Estimat
         steps,
         order.confidence,
         notes,
-        read_run(run_directory),
+        read_run(writer.directory),
     )
 
 

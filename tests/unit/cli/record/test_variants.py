@@ -27,8 +27,8 @@ from gpuledger.cli.record.variants import (
 )
 from gpuledger.errors import UsageError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
-from gpuledger.model.new_run import find_run_id
 from gpuledger.model.run import read_run
+from gpuledger.model.run_writer import find_run_id
 from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
 
 MIB = 1 << 20

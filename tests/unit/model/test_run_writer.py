@@ -1,0 +1,199 @@
+"""One lifecycle: every recording is opened, closed and posted by ``RunWriter``, and nothing else writes a run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuledger
+from gpuledger.errors import UsageError
+from gpuledger.model import run_writer
+from gpuledger.model.run import read_json
+from gpuledger.model.run_writer import NOTHING_SEEN, RunReplacedError, RunWriter, new_manifest
+
+
+def opened(path: Path, **options: Any) -> RunWriter:
+    return RunWriter.open(path, new_manifest(path.name, (), {}), **options)
+
+
+def test_a_run_is_opened_closed_and_posted(tmp_path: Path) -> None:
+    run = opened(tmp_path / "a.ledger")
+    assert read_json(run.path / "manifest.json")["status"] == "running"
+    (run.path / "notes").mkdir()
+    (run.path / "notes" / "7.txt").write_text("told by a process\ntold by a process\n")
+    posted: list[tuple[Path, str]] = []
+    run.close(
+        ["told by the parent"],
+        status=-9,
+        times_ns=(3, 8),
+        post=lambda place: posted.append((place, read_json(place / "manifest.json")["status"])),
+    )
+    found = read_json(run.path / "manifest.json")
+    assert posted == [(run.path, "complete")]
+    assert found["notes"] == ["told by a process", "told by the parent"]
+    assert (found["exit_status"], found["signal"]) == (137, 9)
+    assert (found["started_ns"], found["ended_ns"]) == (3, 8)
+
+
+def test_a_run_in_which_nothing_is_says_so(tmp_path: Path) -> None:
+    run = opened(tmp_path / "a.ledger")
+    run.close(status=0)
+    found = read_json(run.path / "manifest.json")
+    assert found["notes"] == [NOTHING_SEEN]
+    assert (found["exit_status"], found["signal"]) == (0, None)
+    assert found["ended_ns"] >= found["started_ns"]
+
+
+def test_a_run_that_was_replaced_is_neither_closed_nor_posted(tmp_path: Path) -> None:
+    old = opened(tmp_path / "a.ledger")
+    opened(old.path, replace=True).take_place()
+    with pytest.raises(RunReplacedError):
+        old.close(post=lambda _: pytest.fail("posted"))
+    assert read_json(old.path / "manifest.json")["status"] == "running"
+
+
+def test_a_name_that_is_taken_in_between_is_chosen_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    choose = run_writer.choose_directory
+
+    def slowly(*args: Any, **options: Any) -> Path:
+        path = choose(*args, **options)
+        if path.name == "train.ledger":
+            opened(path)  # by another process
+        return path
+
+    monkeypatch.setattr(run_writer, "choose_directory", slowly)
+    assert RunWriter.choose(None, force=False, stem="train").path == Path("train-2.ledger")
+    with pytest.raises(UsageError, match="will not overwrite"):
+        RunWriter.choose("train", force=False, stem="train")
+
+
+def test_a_run_of_this_process_is_in_its_place_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = opened(tmp_path / "keep.ledger")
+    run = RunWriter.choose("keep", force=True, stem="mine", of_this_process=True)
+    assert (run.path, run.directory) == (old.path, old.path)
+    found = read_json(old.path / "manifest.json")
+    assert (found["run_id"], found["name"]) == (run.run_id, "mine")
+    assert os.listdir(tmp_path) == ["keep.ledger"]
+
+
+def test_where_a_run_cannot_be_made_nothing_is_left_and_its_path_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "manifest.json")
+
+    monkeypatch.setattr(run_writer, "write_json", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        opened(tmp_path / "a.ledger")
+    assert raised.value.filename == str(tmp_path / "a.ledger")
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        opened(tmp_path / "file" / "a.ledger")
+
+
+def test_of_several_processes_one_opens_a_shared_run(tmp_path: Path) -> None:
+    manifest = new_manifest("a", (), {})
+    first = RunWriter.open_shared(tmp_path / "a.ledger", manifest)
+    assert first is not None
+    assert RunWriter.open_shared(tmp_path / "a.ledger", new_manifest("a", (), {})) is None
+    assert os.listdir(first.path) == ["manifest.json"]
+    first.check()
+
+
+def test_a_forked_child_leaves_a_run_to_its_parent(tmp_path: Path) -> None:
+    run = opened(tmp_path / "a.ledger")
+    child = os.fork()
+    if not child:
+        os._exit(int(run.is_of_this_process))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run.is_of_this_process
+
+
+def test_what_fails_at_the_end_does_not_hide_the_programs_own_error(tmp_path: Path) -> None:
+    run = opened(tmp_path / "a.ledger")
+    mine = ValueError("the program's")
+    with run.adding_to(mine):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert mine.__notes__ == ["gpuledger: a.ledger could not be written: No space left on device"]
+    with pytest.raises(OSError, match="No space"), run.adding_to(None):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def record(out: Path) -> None:
+    with gpuledger.record(out=out, devices="cpu"):
+        pass
+
+
+def estimate(out: Path) -> None:
+    import torch
+
+    gpuledger.estimate(lambda: torch.zeros(8, device="cuda"), steps=1, out=out)
+
+
+def virtual(out: Path) -> None:
+    from gpuledger.integrations.virtual_recording import VirtualRecording
+
+    with VirtualRecording("l4", out) as recording:
+        recording.step()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("make", [record, estimate, virtual])
+def test_recordings_of_this_process_go_through_the_writer(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    for name in ("open", "close"):
+        real = getattr(RunWriter, name)
+        monkeypatch.setattr(
+            RunWriter, name, lambda *args, _name=name, _real=real, **how: (steps.append(_name), _real(*args, **how))[1]
+        )
+    out = tmp_path / "a.ledger"
+    make(out)
+    assert steps == ["open", "close"]
+    run = gpuledger.load(out)
+    assert (run.manifest["status"], run.manifest["ended_ns"] is None) == ("complete", False)
+    assert all((rank.directory / "manifest.json").is_file() for rank in run.ranks)
+
+
+@pytest.mark.torch
+def test_an_estimate_without_an_answer_leaves_nothing_and_what_is_there_is_refused(tmp_path: Path) -> None:
+    def step() -> None:
+        raise ValueError("the step's own")
+
+    out = tmp_path / "a.ledger"
+    with pytest.raises(ValueError, match="the step's own"):
+        gpuledger.estimate(step, out=out)
+    assert not out.exists()
+    out.mkdir()
+    with pytest.raises(UsageError, match="cannot be made"):
+        gpuledger.estimate(step, out=out)
+    assert out.exists()
+
+
+def test_nothing_else_writes_the_manifest_of_a_run() -> None:
+    package = Path(gpuledger.__file__).parent
+    writes = re.compile(r"write_json\([^\n]*manifest\.json|rename\([^\n]*manifest\.json")
+    found = {place.name for place in package.rglob("*.py") if writes.search(place.read_text(encoding="utf-8"))}
+    assert found == {"run_writer.py", "run.py", "imported.py", "tables.py"}  # of ranks, of imports, of an export
+
+
+def test_the_writer_loads_what_a_recorded_program_may_load() -> None:
+    code = (
+        "import sys, gpuledger.model.run_writer; print(*{'torch', 'pyarrow', 'duckdb', 'click'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
