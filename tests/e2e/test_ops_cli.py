@@ -181,7 +181,8 @@ def followed(directory: Path, source: str, monkeypatch: pytest.MonkeyPatch, gpu:
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     script = write_script(directory, source)
-    return follow({"gpu": gpu, "steps": 2, "name": "train"}, [str(script), "1"], directory / "step.json")
+    order = {"gpu": gpu, "steps": 2, "name": "train", "answer": str(directory / "step.json")}
+    return follow(order, [str(script), "1"])
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ import click
 from gpuledger._version import __version__
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
 from gpuledger.errors import NoDeviceError
+from gpuledger.processes.child_job import ChildJobError, run_child_job
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -185,19 +184,13 @@ def tool_check(tool: str) -> Check:
 def ask_torch() -> dict[str, Any]:
     """Return what the self-test's process said; ``error`` where it said nothing."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GPULEDGER_")}
-    command = [sys.executable, "-P", "-m", "gpuledger.cli.record.selftest"]
+    module = "gpuledger.cli.record.selftest"
     try:
-        child = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=SELFTEST_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {SELFTEST_TIMEOUT_S} s"}
-    try:
-        answer = json.loads(child.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        last = child.stderr.strip().splitlines()[-1:] or ["no output"]
-        return {"error": f"ended with status {child.returncode}: {last[0]}"}
-    return answer if isinstance(answer, dict) else {"error": "unreadable answer"}
+        return run_child_job(module, {}, name="self-test", environment=environment, limit_s=SELFTEST_TIMEOUT_S)
+    except ChildJobError as error:
+        if error.status is None:
+            return {"error": f"no answer within {SELFTEST_TIMEOUT_S} s"}
+        return {"error": f"ended with status {error.status}: {error.last_line or 'no output'}"}
 
 
 def torch_checks(answer: dict[str, Any], cards: int) -> Iterator[Check]:

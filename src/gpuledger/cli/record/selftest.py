@@ -1,17 +1,18 @@
 """The self-test: small tensors computed on each device, recorded, and every byte found again.
 
-``python -m gpuledger.cli.record.selftest`` prints one JSON document. ``gpuledger doctor`` runs it as a child, so that a
-torch that crashes or hangs is a finding and not the end.
+``gpuledger doctor`` runs it as a child job, so that a torch that crashes or hangs is a finding and not the end.
+``python -m gpuledger.cli.record.selftest`` prints its outcome.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpuledger.processes.child_job import serve_job
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -30,8 +31,8 @@ class Found:
     error: str | None = None
 
 
-def main() -> None:
-    """Print what torch is here, and the self-test of each device."""
+def examine_devices(_order: dict[str, Any], _arguments: list[str]) -> dict[str, Any]:
+    """Return what torch is here, and the self-test of each device."""
     document: dict[str, Any] = {"torch_version": None, "devices": []}
     try:
         from gpuledger.collect.session.self_test_workload import describe_torch
@@ -42,7 +43,7 @@ def main() -> None:
             document["devices"] = [asdict(_tested(device, Path(directory))) for device in devices]
     except ImportError as error:
         document["import_error"] = str(error)
-    json.dump(document, sys.stdout)
+    return document
 
 
 def _tested(device: str, directory: Path) -> Found:
@@ -90,4 +91,4 @@ def compare(device: str, sizes: dict[str, tuple[int, int]], run: Run) -> Found:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(serve_job(examine_devices))

@@ -11,20 +11,18 @@ A profile holds for one card model, driver, torch and CUDA version, and is kept 
 
 from __future__ import annotations
 
-import argparse
 import datetime
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuledger.errors import GpuLedgerError, InputError, NoDeviceError
+from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.files.reading import read_json_file
 from gpuledger.model.run import write_json
+from gpuledger.processes.child_job import run_child_job, serve_job
 
 PROFILE_VERSION = 1
 MEASURE_TIMEOUT_S = 180.0
@@ -230,7 +228,7 @@ def measure(uuid: str = "") -> Profile:
     """Return the profile of one card (the first one without ``uuid``), measured now in a child process.
 
     Raises:
-        NoDeviceError: no card, no driver, or its processes cannot be read.
+        gpuledger.errors.NoDeviceError: no card, no driver, or its processes cannot be read.
         GpuLedgerError: the child failed or took too long.
     """
     environment = {
@@ -240,48 +238,24 @@ def measure(uuid: str = "") -> Profile:
     }
     if uuid:
         environment["CUDA_VISIBLE_DEVICES"] = uuid
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "gpuledger.collect.sampling.calibrate"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=MEASURE_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise GpuLedgerError(f"calibration: took longer than {MEASURE_TIMEOUT_S:.0f} s") from error
-    if done.returncode:
-        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
-        kind = NoDeviceError if done.returncode == NoDeviceError.exit_code else GpuLedgerError
-        raise kind(last.strip())
-    return _parse_output(done.stdout)
+    module = "gpuledger.collect.sampling.calibrate"
+    return Profile.from_json(
+        run_child_job(module, {}, name="calibration", environment=environment, limit_s=MEASURE_TIMEOUT_S)
+    )
 
 
-def _parse_output(text: str) -> Profile:
-    lines = text.splitlines()
-    try:
-        return Profile.from_json(json.loads(lines[-1]))
-    except (IndexError, ValueError, InputError) as error:
-        raise GpuLedgerError("calibration: the child's answer cannot be read") from error
+def measure_here(_order: dict[str, Any], _arguments: list[str]) -> dict[str, Any]:
+    """Return the profile of the first card that this process sees, as plain values.
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure the first card this process sees, print the profile as one line of JSON, return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m gpuledger.collect.sampling.calibrate", description=main.__doc__)
-    parser.parse_args(arguments)
+    Raises:
+        gpuledger.errors.NoDeviceError: no card, no driver, or its processes cannot be read.
+    """
     from gpuledger.collect.sampling.calibrate_card import read_card
 
-    try:
-        key, readings = read_card()
-    except GpuLedgerError as error:
-        print(error.message, file=sys.stderr)
-        return error.exit_code
+    key, readings = read_card()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    profile = Profile(CardKey(*key, _module_loading()), today, tuple(Reading(*reading) for reading in readings))
-    print(json.dumps(profile.to_json()))
-    return 0
+    return Profile(CardKey(*key, _module_loading()), today, tuple(Reading(*reading) for reading in readings)).to_json()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_job(measure_here))

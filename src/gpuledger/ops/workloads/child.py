@@ -1,11 +1,7 @@
-"""The child that captures a program, and writes down how that ended.
-
-Usage: python -m gpuledger.ops.workloads.child ORDER.json SCRIPT|-m MODULE [ARGS]…
-"""
+"""The child job that captures a program, and tells how that ended."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,23 +11,19 @@ import torch
 from gpuledger.ops.workloads.capture import Capture
 from gpuledger.ops.workloads.captures import CPU, place_named
 from gpuledger.ops.workloads.workload import Mode, Workload
+from gpuledger.processes.child_job import serve_job
 from gpuledger.simulate.estimate.child import run_as_main
 from gpuledger.simulate.estimate.failures import describe_failure
 from gpuledger.simulate.estimate.session import StepsDone
 from gpuledger.simulate.gpu.card import let_torchvision_import
 
 
-def main() -> int:
-    """Run the program as ``__main__`` and write ``step.json`` and ``outcome.json`` beside the order."""
-    place = Path(sys.argv[1])
-    order = json.loads(place.read_text(encoding="utf-8"))
-    outcome = follow(order, sys.argv[2:], place.with_name("step.json"))
-    place.with_name("outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
-    return 0
+def follow(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
+    """Run a program as ``__main__``, and write what its step is made of to the order's ``answer``.
 
-
-def follow(order: dict[str, Any], program: list[str], answer: Path) -> dict[str, Any]:
-    """Return nothing, or ``message`` and ``place`` where there is no answer."""
+    Returns:
+        Nothing, or ``message`` and ``place`` where there is no answer.
+    """
     let_torchvision_import()
     notes: dict[str, None] = {}
     gpu = order["gpu"] or (None if torch.cuda.is_available() else CPU)
@@ -50,7 +42,9 @@ def follow(order: dict[str, Any], program: list[str], answer: Path) -> dict[str,
     mode: Mode = "training" if capture.trained else "inference"
     facts = {"program": Path(program[0]).name, "device": place.title, "torch": torch.__version__}
     settings = {**facts, "notes": list(notes), **capture.finished.facts}
-    Workload(f"{order['name']}-{mode}", mode, capture.finished.uses, capture.finished.layers, settings).write(answer)
+    Workload(f"{order['name']}-{mode}", mode, capture.finished.uses, capture.finished.layers, settings).write(
+        Path(order["answer"])
+    )
     return {}
 
 
@@ -83,4 +77,4 @@ def _why_nothing(capture: Capture, title: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_job(follow))

@@ -1,28 +1,21 @@
-"""The child: runs the program on a virtual card, and writes down how it ended.
-
-Usage: python -m gpuledger.simulate.estimate.child ORDER.json SCRIPT|-m MODULE [ARGS]…
-"""
+"""The child job that runs a program on a virtual card, and tells how it ended."""
 
 from __future__ import annotations
 
 import gc
-import json
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpuledger.processes.child_job import serve_job
 
-def main() -> int:
-    """Run the program as ``__main__``; return 0 where its steps were taken or the answer says why not."""
-    place = Path(sys.argv[1])
-    order = json.loads(place.read_text())
-    program = sys.argv[2:]
+
+def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
+    """Return how a program ended that was run as ``__main__`` on the card of the order."""
     follow = load_unwatched()
-    outcome = follow(order, lambda: run_as_main(program), gc.unfreeze)
-    (place.parent / "outcome.json").write_text(json.dumps(outcome))
-    return 0
+    return follow(order, lambda: run_as_main(program), gc.unfreeze)
 
 
 def load_unwatched() -> Callable[..., dict[str, Any]]:
@@ -52,4 +45,4 @@ def run_as_main(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_job(follow_program))

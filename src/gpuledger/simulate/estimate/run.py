@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,11 +11,11 @@ from typing import Any, TextIO
 
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.errors import InputError, UsageError
 from gpuledger.model.journal.journal import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
-from gpuledger.processes.parent_death import dying_with
+from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.catalogue import HANDLES, Card
 from gpuledger.simulate.estimate.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
 from gpuledger.units import format_bytes
@@ -96,6 +92,7 @@ def estimate_program(
 
     Raises:
         FileExistsError: something is in ``run_directory``, and ``replace`` is not given.
+        ChildJobError: the process that followed the program ended with it.
         InputError: the program raised, took no step, or needs what is not modelled.
         UsageError: there is nothing to run.
     """
@@ -143,26 +140,13 @@ def _check_program(program: Sequence[str]) -> None:
 
 
 def _follow(order: Order, run_directory: Path, output: TextIO | None) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory) / "order.json"
-        given = {
-            "card": order.card.key,
-            "steps": order.steps,
-            "settings": asdict(order.settings),
-            "run_directory": str(run_directory.absolute()),
-        }
-        place.write_text(json.dumps(given), encoding="utf-8")
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "gpuledger.simulate.estimate.child", str(place), *order.program]
-        quiet = subprocess.DEVNULL if output is None else output
-        done = subprocess.run(
-            command, env=environment, stdout=quiet, stderr=quiet, check=False, preexec_fn=dying_with(os.getpid())
-        )
-        answer = place.with_name("outcome.json")
-        if not answer.is_file():
-            raise GpuLedgerError(f"{order.program[0]}: the process that followed it ended with {done.returncode}")
-        outcome: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-        return outcome
+    given = {
+        "card": order.card.key,
+        "steps": order.steps,
+        "settings": asdict(order.settings),
+        "run_directory": str(run_directory.absolute()),
+    }
+    return run_program_job("gpuledger.simulate.estimate.child", given, order.program, output)
 
 
 def _first_line(message: str) -> str:

@@ -202,6 +202,11 @@ def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
     assert cache_path({"XDG_CACHE_HOME": "relative"}) == home
 
 
+OUTCOME = '"$(dirname "$4")/outcome.json"'
+"""Where a child job leaves its outcome: beside its order."""
+NO_CARD = {"kind": "NoDeviceError", "message": "calibration: no CUDA device", "hint": None}
+
+
 def _child_that_prints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
     """Have ``measure`` start a stand-in for Python that runs a shell script."""
     place = tmp_path / "python"
@@ -215,9 +220,9 @@ def test_the_child_measures_the_card_asked_for_and_is_not_recorded(
 ) -> None:
     monkeypatch.setenv("GPULEDGER_RUN", "somewhere")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
-    (tmp_path / "profile").write_text(json.dumps(H200.to_json()))
+    (tmp_path / "profile").write_text(json.dumps({"outcome": H200.to_json()}))
     seen = tmp_path / "seen"
-    _child_that_prints(monkeypatch, tmp_path, f"env > {seen}; echo from a library; cat {tmp_path / 'profile'}")
+    _child_that_prints(monkeypatch, tmp_path, f"env > {seen}; echo from a library; cp {tmp_path / 'profile'} {OUTCOME}")
     assert measure("GPU-7") == H200
     environment = seen.read_text().splitlines()
     assert "CUDA_VISIBLE_DEVICES=GPU-7" in environment
@@ -227,11 +232,11 @@ def test_the_child_measures_the_card_asked_for_and_is_not_recorded(
 @pytest.mark.parametrize(
     ("script", "error", "message"),
     [
-        ("echo 'calibration: no CUDA device' >&2; exit 4", NoDeviceError, "no CUDA device"),
+        (f"echo '{json.dumps({'error': NO_CARD})}' > {OUTCOME}; exit 4", NoDeviceError, "no CUDA device"),
         ("echo 'RuntimeError: broken' >&2; exit 1", GpuLedgerError, "RuntimeError: broken"),
-        ("exit 1", GpuLedgerError, "no message"),
-        ("echo nonsense", GpuLedgerError, "cannot be read"),
-        ("true", GpuLedgerError, "cannot be read"),
+        ("exit 1", GpuLedgerError, "ended with status 1"),
+        (f"echo nonsense > {OUTCOME}", GpuLedgerError, "ended with status 0"),
+        (f"echo '{json.dumps({'outcome': {}})}' > {OUTCOME}", GpuLedgerError, "not a profile"),
     ],
 )
 def test_a_child_that_fails_is_one_line(
