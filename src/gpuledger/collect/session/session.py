@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls
 from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
@@ -32,6 +31,7 @@ from gpuledger.collect.launch.settings import ALL_STEPS, RecordSettings, setting
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
+from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
 from gpuledger.errors import UsageError
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
@@ -79,9 +79,8 @@ class Session:
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
         self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
         self.guard = Guard(self.fail)
+        self._outside_backward = OutsideBackward(self.guard)
         self._calls: FirstCall | OutermostCalls | None = None
-        self._deferred: OutermostCalls | None = None
-        self._action: Callable[[], None] = lambda: None
         self._closing: OutermostCalls | None = None
         self._oom: list[dict[str, Any]] = []
         self.steps = StepCounter(
@@ -187,13 +186,8 @@ class Session:
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
         no_calls = partial(self.watch_calls, None)
-        watches = [self._stop_deferred, self._recorders.stop_watching]
+        watches = [self._outside_backward.remove, self._recorders.stop_watching]
         do_all([*window, self._later.take_out, no_calls, self.steps.remove, *watches])
-
-    def _stop_deferred(self) -> None:
-        if self._deferred is not None:
-            self._deferred.remove()
-            self._deferred = None
 
     def finish(self, reason: str = "exit") -> None:
         """Close what is open and write the last of the journal. Called at exit and at the end of ``record``."""
@@ -289,27 +283,8 @@ class Session:
         if self._is_recording and self.steps.seen < self.settings.last_step:
             self._go_on()
         else:
-            self._outside_backward(self._go_on)
+            self._outside_backward.do(self._go_on)
         self._on_step(self.steps.seen)
-
-    def _outside_backward(self, action: Callable[[], None]) -> None:
-        """Do something now, or at the next call of a module where autograd is at work: a step can end inside backward.
-
-        What is put in or taken out there, a dispatch mode or a profiler, autograd would undo at its end.
-        """
-        if not torch_private.is_in_backward():
-            action()
-        elif self._deferred is None:
-            self._action = action
-            began = self.guard.for_good(lambda *_: self._do_deferred())
-            self._deferred = OutermostCalls(began, lambda _: None, self.guard.absorbs)
-            self._deferred.install()
-
-    def _do_deferred(self) -> None:
-        """A module is called: do what had to wait, unless it is called inside backward as well (a recomputation)."""
-        if not torch_private.is_in_backward():
-            self._stop_deferred()
-            self._action()
 
     def _go_on(self) -> None:
         """A step has ended: open, drain or close the window where it is time, or go on with what follows it."""
