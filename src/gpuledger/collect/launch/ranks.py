@@ -77,8 +77,8 @@ def _begin_run(run_directory: Path) -> None:
 def _end_begun() -> None:
     """Say that the process which began a run has ended; its exit status nobody knows."""
     for run in _begun:
-        if run.is_of_this_process:
-            with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: it stays "running"
+        with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: it stays "running"
+            if run.is_of_this_process:
                 run.close()
 
 

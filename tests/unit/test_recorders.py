@@ -1,0 +1,126 @@
+"""What records a process, and when that begins; the CUDA side without a GPU, by what it would be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.session import recorders
+from gpuledger.collect.session.session import Session
+from gpuledger.model.journal.journal import Part
+
+pytestmark = pytest.mark.torch
+
+
+class History(DispatchRecorder):
+    """Stands for the allocator's history of one GPU."""
+
+    kind = "cuda-history"
+
+    def __init__(self, stacks: Any, tags: Any) -> None:
+        super().__init__(stacks, tags, recorders.Guard(lambda error: pytest.fail(str(error))))
+
+    def devices(self) -> list[int]:
+        return [0]
+
+
+class Reader:
+    """Stands for what reads a GPU beside its allocator."""
+
+    def describe(self, device_indices: list[int]) -> list[dict[str, Any]]:
+        return [{"device_idx": index, "name": "a GPU", "total_bytes": 8} for index in device_indices]
+
+    def read(self, part: Part, t_ns: int) -> None:
+        """Read nothing."""
+
+
+@pytest.fixture
+def initialise_cuda(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Have sessions wait for CUDA; return what is to be called when it is initialised."""
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(recorders, "_wants_cuda", lambda _settings: True)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", waiting.append)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch_private, "keeps_cuda_history", lambda: None)
+    monkeypatch.setattr(torch_private, "history_enabled", lambda: False)
+    monkeypatch.setattr(torch_private, "workspace_bytes", lambda _device: [4096])
+    monkeypatch.setattr(torch_private, "watch_out_of_memory", lambda _observe: None)
+    monkeypatch.setattr(recorders, "CudaRecorder", History)
+    monkeypatch.setattr(recorders, "CardReader", Reader)
+    return waiting
+
+
+@pytest.fixture
+def session(tmp_path: Path, initialise_cuda: list[Callable[[], None]]) -> Iterator[Session]:
+    made = Session(RecordSettings(tmp_path, 1, 3), rank_directory=lambda: tmp_path / "rank-0")
+    made.start()
+    yield made
+    made.finish("end of test")
+    assert made.ended
+
+
+def facts(session: Session) -> dict[str, Any]:
+    return session.journal.part.facts
+
+
+def test_the_allocators_history_is_recorded_once_cuda_is_initialised(
+    session: Session, initialise_cuda: list[Callable[[], None]]
+) -> None:
+    assert session.window is None
+    initialise_cuda[0]()
+    assert session.window is not None
+    assert isinstance(session.window.recorder, History)
+    found = facts(session)
+    assert (found["recorder"], found["workspace_bytes"]) == ("cuda-history", [4096])
+    assert [device["name"] for device in found["devices"]] == ["a GPU"]
+    first = session.window
+    initialise_cuda[0]()
+    assert session.window is first
+
+
+def test_where_the_allocator_keeps_no_history_the_dispatcher_records_both(
+    session: Session, initialise_cuda: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_private, "keeps_cuda_history", lambda: "another allocator")
+    initialise_cuda[0]()
+    assert session.window is not None
+    assert facts(session)["recorder"] == "dispatch"
+    assert session.journal.part.notes == ["Recorded by the dispatch-mode recorder: another allocator."]
+
+
+def test_a_history_of_the_programs_own_goes_first(
+    session: Session, initialise_cuda: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_private, "history_enabled", lambda: True)
+    initialise_cuda[0]()
+    assert session.window is None
+    assert session.ended
+    assert "memory history of its own" in session.journal.part.notes[0]
+
+
+def test_a_program_that_trains_without_its_gpu_is_recorded_by_the_dispatcher(session: Session) -> None:
+    if torch.cuda.is_initialized():
+        pytest.skip("CUDA is in use in this process")
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    assert session.window is None
+    optimizer.step()
+    assert session.window is not None
+    assert type(session.window.recorder) is DispatchRecorder
+
+
+def test_what_watches_the_program_is_taken_out(session: Session, initialise_cuda: list[Callable[[], None]]) -> None:
+    before = torch.cuda.memory._record_memory_history.__code__
+    initialise_cuda[0]()
+    assert torch.cuda.memory._record_memory_history.__code__ is not before
+    session.finish("end of record")
+    assert torch.cuda.memory._record_memory_history.__code__ is before
