@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -198,3 +198,30 @@ def print_json(document: Any) -> None:
 def quoted(path: Path | str) -> str:
     """Return a path as the user's shell takes it."""
     return shlex.quote(str(path))
+
+
+class ProgramCommand(click.Command):
+    """A command whose line ends with a program and its arguments: nothing after its first word is ours."""
+
+    program_usage: ClassVar[str] = "SCRIPT [ARGS]… | -m MODULE [ARGS]…"
+    begins_program: ClassVar[tuple[str, ...]] = ("-m",)
+    """The words with a dash that begin the program; a word without one always does, unless an option takes it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the program's words apart in ``ctx.meta["gpuledger.program"]``, and let click read ours."""
+        ours, program = self.split_line(args)
+        ctx.meta["gpuledger.program"] = tuple(program)
+        return super().parse_args(ctx, ours)
+
+    def split_line(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """Return our options, and the program's words with what introduces them (``-m``, ``--``, or nothing)."""
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        with_value = {text for one in options if not one.is_flag for text in one.opts}
+        number = 0
+        while number < len(args) and args[number].startswith("-") and args[number] not in self.begins_program:
+            number += 2 if args[number] in with_value else 1
+        return args[:number], args[number:]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the usage line's pieces."""
+        return ["[OPTIONS]", self.program_usage]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import print_json, print_notes, quoted
+from gpuledger.cli.common import ProgramCommand, print_json, print_notes, quoted
 from gpuledger.cli.ops.common import print_safe, trust_files_option
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.files.writing import is_taken, write_whole
@@ -20,22 +20,10 @@ if TYPE_CHECKING:
     from gpuledger.ops.workloads.workload_spec import Wanted
 
 
-class CaptureCommand(click.Command):
-    """Splits the line where the program's own begins: nothing after that is ours."""
+class CaptureCommand(ProgramCommand):
+    """May be given a program, or a model by its name."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the program's words apart, and let click read ours."""
-        options = [one for one in self.params if isinstance(one, click.Option)]
-        with_value = {text for one in options if not one.is_flag for text in one.opts}
-        place = 0
-        while place < len(args) and args[place].startswith("-") and args[place] != "-m":
-            place += 2 if args[place] in with_value else 1
-        ctx.meta["gpuledger.program"] = tuple(args[place:])
-        return super().parse_args(ctx, args[:place])
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the usage line's pieces."""
-        return ["[OPTIONS]", "[SCRIPT [ARGS]… | -m MODULE [ARGS]…]"]
+    program_usage = "[SCRIPT [ARGS]… | -m MODULE [ARGS]…]"
 
 
 @click.command(

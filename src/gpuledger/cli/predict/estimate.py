@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import print_json, print_lines, print_notes, quoted
+from gpuledger.cli.common import ProgramCommand, print_json, print_lines, print_notes, quoted
 from gpuledger.errors import BudgetExceededError, UsageError
 
 if TYPE_CHECKING:
@@ -16,31 +16,12 @@ if TYPE_CHECKING:
     from gpuledger.simulate.estimate.fit import Search
     from gpuledger.simulate.estimate.run import Estimate, Order
 
-_WITH_VALUE = frozenset(
-    {"--gpu", "--steps", "--precision-of-interval", "--out", "--alloc-conf", "--find-batch", "--what-if"}
-)
 _ACCOUNTS_SHOWN = 10
-
-
-class EstimateCommand(click.Command):
-    """Splits the line where the program's own begins: nothing after that is ours."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the program's words apart, and let click read ours."""
-        place = 0
-        while place < len(args) and args[place].startswith("-") and args[place] != "-m":
-            place += 2 if args[place] in _WITH_VALUE else 1
-        ctx.meta["gpuledger.program"] = tuple(args[place:])
-        return super().parse_args(ctx, args[:place])
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the usage line's pieces."""
-        return ["[OPTIONS]", "SCRIPT [ARGS]… | -m MODULE [ARGS]…"]
 
 
 @click.command(
     "estimate",
-    cls=EstimateCommand,
+    cls=ProgramCommand,
     short_help="Tell whether a program fits a card that is not here.",
     epilog="""\b
 Examples:

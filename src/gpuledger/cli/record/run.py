@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuledger.cli.common import ProgramCommand
 from gpuledger.errors import GpuLedgerError, UsageError, words_of
 
 if TYPE_CHECKING:
@@ -25,32 +26,13 @@ if TYPE_CHECKING:
 
 _LAUNCHER_BROKE = 125
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_WITH_VALUE = frozenset({"--steps", "--passes", "--out", "--devices"})
 
 
-class RunCommand(click.Command):
-    """Splits the line where the program's own begins: nothing after that is ours."""
+class RunCommand(ProgramCommand):
+    """Takes any command, and a program from standard input, beside a script or a module."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the program's words apart, and let click read ours."""
-        ours, theirs = split_line(args)
-        ctx.meta["gpuledger.program"] = theirs
-        return super().parse_args(ctx, ours)
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the usage line's pieces."""
-        return ["[OPTIONS]", "SCRIPT [ARGS]… | -m MODULE [ARGS]… | -- COMMAND [ARGS]…"]
-
-
-def split_line(args: list[str]) -> tuple[list[str], list[str]]:
-    """Return our options, and the program's words with what introduces them (``-m``, ``--``, or nothing)."""
-    place = 0
-    while place < len(args):
-        word = args[place]
-        if word in ("-m", "--", "-") or not word.startswith("-"):
-            break
-        place += 2 if word in _WITH_VALUE else 1
-    return args[:place], args[place:]
+    program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]… | -- COMMAND [ARGS]…"
+    begins_program = ("-m", "--", "-")
 
 
 def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
@@ -106,7 +88,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     from gpuledger.collect.launch.settings import parse_passes, parse_steps
     from gpuledger.config import resolve
 
-    command, stem = command_of(ctx.meta["gpuledger.program"])
+    command, stem = command_of(list(ctx.meta["gpuledger.program"]))
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
     parse_passes(settings["passes"].value)

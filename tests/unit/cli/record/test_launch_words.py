@@ -7,11 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.cli.record.run import command_of, split_line
+from gpuledger.cli.ops.capture import capture_command
+from gpuledger.cli.predict.estimate import estimate_command
+from gpuledger.cli.record.run import command_of, run_command
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.errors import UsageError
 from gpuledger.redact import HIDDEN, hide_credentials, redact
@@ -54,7 +57,15 @@ def test_a_long_word_is_redacted_at_once() -> None:
 @given(ours=st.lists(OURS), program=PROGRAMS, arguments=st.lists(st.text()))
 def test_the_programs_words_are_its_own(ours: list[list[str]], program: list[str], arguments: list[str]) -> None:
     options = [word for group in ours for word in group]
-    assert split_line([*options, *program, *arguments]) == (options, [*program, *arguments])
+    assert run_command.split_line([*options, *program, *arguments]) == (options, [*program, *arguments])
+
+
+@pytest.mark.parametrize("command", [run_command, estimate_command, capture_command])
+def test_every_option_with_a_value_takes_the_next_word(command: click.Command) -> None:
+    for option in command.params:
+        ours = [option.opts[-1]] if option.is_flag else [option.opts[-1], "train.py"]
+        assert command.split_line([*ours, "train.py", "-q"]) == (ours, ["train.py", "-q"])
+    assert command.split_line(["-q", "-m", "pack", "--gpu", "l4"]) == (["-q"], ["-m", "pack", "--gpu", "l4"])
 
 
 @pytest.mark.parametrize(
