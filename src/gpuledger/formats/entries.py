@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gpuledger.errors import InputError
 from gpuledger.files.reading import storable
 from gpuledger.formats.snapshot_tables import Modules
 from gpuledger.formats.text_lines import read_lines
@@ -18,6 +19,8 @@ from gpuledger.model.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from gpuledger.model.imported import ImportedRank
 
 MAX_BYTES = 1 << 44
 """More than any card has: such a size is damage."""
@@ -84,6 +87,20 @@ class Names:
         return pa.table([np.arange(count), names], schema=TABLES["names"].arrow_schema())
 
 
+class Entry(NamedTuple):
+    """One entry. ``alloc_index`` None takes the next number, -1 says "was there already"."""
+
+    name: str
+    requested_bytes: int
+    allocated_bytes: int | None = None
+    category: str = "other"
+    module: str = ""
+    device_idx: int = 0
+    step: int = 0
+    alloc_index: int | None = -1
+    time_ns: int | None = None
+
+
 class Entries:
     """The entries of one file, in order. Ids, indices and times are -1 where there is none."""
 
@@ -98,44 +115,33 @@ class Entries:
         self._device_idx, self._step, self._category = array("i"), array("i"), array("b")
         self._alloc_index, self._freed, self._time_ns = array("q"), array("q"), array("q")
 
-    def add(
-        self,
-        name: str,
-        requested_bytes: int,
-        *,
-        allocated_bytes: int | None = None,
-        category: str = "other",
-        module: str = "",
-        device_idx: int = 0,
-        step: int = 0,
-        alloc_index: int | None = -1,
-        time_ns: int | None = None,
-    ) -> int:
-        """Return the row of a new entry. ``alloc_index`` None takes the next number, -1 says "was there already".
+    def add(self, entry: Entry) -> int:
+        """Return the row of a new entry.
 
         Raises:
             ValueError: the bytes are negative or more than any card has, or there are too many entries.
         """
         if self.count >= self._room:
             raise ValueError("more entries than a file of its size should have")
-        allocated = requested_bytes if allocated_bytes is None else allocated_bytes
-        if not 0 <= requested_bytes <= allocated <= MAX_BYTES:
-            raise ValueError(f"{requested_bytes:,} bytes asked for, {allocated:,} given")
+        requested = entry.requested_bytes
+        allocated = requested if entry.allocated_bytes is None else entry.allocated_bytes
+        if not 0 <= requested <= allocated <= MAX_BYTES:
+            raise ValueError(f"{requested:,} bytes asked for, {allocated:,} given")
         if self.total_bytes + allocated > MAX_TOTAL_BYTES:
             raise ValueError("more bytes in all than any card has")
         row = self.count
         self.count += 1
         self.total_bytes += allocated
-        self._name_id.append(self._names.number(storable(name)) if name else -1)
-        self._module_id.append(self._modules.number(module))
-        self._requested.append(requested_bytes)
+        self._name_id.append(self._names.number(storable(entry.name)) if entry.name else -1)
+        self._module_id.append(self._modules.number(entry.module))
+        self._requested.append(requested)
         self._allocated.append(allocated)
-        self._device_idx.append(device_idx)
-        self._step.append(step)
-        self._category.append(CATEGORIES.index(category))
-        self._alloc_index.append(row if alloc_index is None else alloc_index)
+        self._device_idx.append(entry.device_idx)
+        self._step.append(entry.step)
+        self._category.append(CATEGORIES.index(entry.category))
+        self._alloc_index.append(row if entry.alloc_index is None else entry.alloc_index)
         self._freed.append(-1)
-        self._time_ns.append(-1 if time_ns is None else time_ns)
+        self._time_ns.append(-1 if entry.time_ns is None else entry.time_ns)
         return row
 
     def free(self, row: int, index: int) -> None:
@@ -174,13 +180,40 @@ class Entries:
         return filled("blocks", columns, self.count)
 
 
-def files_of(paths: tuple[Path, ...], wanted: Any) -> tuple[Path, ...]:
+def files_of(paths: tuple[Path, ...], wanted: Callable[[Path], bool]) -> tuple[Path, ...]:
     """Return the files given, and those inside the folders given for which ``wanted(path)`` holds."""
     found: list[Path] = []
     for path in paths:
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
         found += [file for file in inside if not path.is_dir() or (file.is_file() and wanted(file))]
     return tuple(found)
+
+
+def read_each(
+    files: Iterable[Path], read_one: Callable[[int, Path], ImportedRank | None], unread: Unread
+) -> tuple[tuple[ImportedRank, ...], tuple[str, ...]]:
+    """Return a rank for each file that ``read_one(number, path)`` can read, and those files' paths."""
+    ranks: list[ImportedRank] = []
+    read = []
+    for path in files:
+        try:
+            rank = read_one(len(ranks), path)
+        except (InputError, OSError) as error:
+            unread.add(str(error))
+            continue
+        if rank is not None:
+            ranks.append(rank)
+            read.append(str(path))
+    return tuple(ranks), tuple(read)
+
+
+def begins_as(path: Path, looks_like: Callable[[Path, bytes], bool], head_bytes: int) -> bool:
+    """Return whether ``looks_like`` knows the first bytes of a file; False for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return looks_like(path, file.read(head_bytes))
+    except OSError:
+        return False
 
 
 def whole_lines(path: Path, unread: Unread) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import InputError
-from gpuledger.formats.entries import Entries, Unread, files_of, filled, label, maybe, whole_lines
+from gpuledger.formats.entries import (
+    Entries,
+    Entry,
+    Unread,
+    begins_as,
+    files_of,
+    filled,
+    label,
+    maybe,
+    read_each,
+    whole_lines,
+)
 from gpuledger.formats.text_lines import decoded, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun
 
@@ -49,11 +60,7 @@ def looks_like(path: Path, head: bytes) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return looks_like(path, file.read(512))
-    except OSError:
-        return False
+    return begins_as(path, looks_like, 512)
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
@@ -63,19 +70,16 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
         InputError: no file has a row.
     """
     unread = Unread()
-    ranks: list[ImportedRank] = []
-    read = []
-    for path in files_of(paths, _is_ours):
-        try:
-            book = _Book(path, unread)
-            book.read()
-            ranks.append(book.rank(len(ranks)))
-            read.append(str(path))
-        except (InputError, OSError) as error:
-            unread.add(str(error))
+
+    def read_one(number: int, path: Path) -> ImportedRank:
+        log = _MemoryLog(path, unread)
+        log.read()
+        return log.rank(number)
+
+    ranks, read = read_each(files_of(paths, _is_ours), read_one, unread)
     if not ranks:
         raise InputError(next(iter(unread.texts()), f"{paths[0]}: no CSV of pytorch_mem_profiler in it"))
-    return ImportedRun(name, "memory-csv", tuple(read), tuple(ranks), unread=unread.texts(), facts={"started_ns": None})
+    return ImportedRun(name, "memory-csv", read, ranks, unread=unread.texts(), facts={"started_ns": None})
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class _Columns:
         )
 
 
-class _Book:
+class _MemoryLog:
     """One file: what is held now, and the entries so far."""
 
     def __init__(self, path: Path, unread: Unread) -> None:
@@ -156,9 +160,8 @@ class _Book:
         for quantity, size in wanted.items():
             if quantity not in self._held:
                 name, category, module = quantity
-                row = self.entries.add(
-                    name, size, category=category, module=module, step=self._row, alloc_index=self._index
-                )
+                entry = Entry(name, size, None, category, module, step=self._row, alloc_index=self._index)
+                row = self.entries.add(entry)
                 self._held[quantity] = (row, size)
                 self._index += 1
         self._index = max(self._index, begin + 1)  # a row is an event of its own, also where only the cache changed

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError
-from gpuledger.formats.entries import Entries, Unread, files_of, one_reading, reading_tables, whole_lines
+from gpuledger.formats.entries import Entries, Entry, Unread, files_of, one_reading, reading_tables, whole_lines
 from gpuledger.formats.json_pull import begins_with_object
 from gpuledger.formats.mxnet_tags import CATEGORY_OF_STRUCT, category_of, module_of
 from gpuledger.formats.mxnet_tree import leaves
@@ -160,7 +160,7 @@ class _FileReader:
             try:
                 size_bytes = round(value if self._was_bytes else value * MIB)
                 category, module = category_of(tag), module_of(tag)
-                self.entries.add(tag, size_bytes, category=category, module=module, alloc_index=None)
+                self.entries.add(Entry(tag, size_bytes, category=category, module=module, alloc_index=None))
             except (ValueError, OverflowError) as error:
                 self._bad(number, text, str(error))
 
@@ -187,7 +187,7 @@ class _FileReader:
             return
         moment = _real(time_s.strip('" '))
         tag = f"{scope}{name}" if not scope or scope.endswith(":") else f"{scope}:{name}"
-        self.entries.add(
+        entry = Entry(
             tag,
             requested,
             allocated_bytes=actual,
@@ -196,6 +196,7 @@ class _FileReader:
             alloc_index=None,
             time_ns=None if moment is None or moment > 1 << 33 else round(moment * 1e9),
         )
+        self.entries.add(entry)
 
     def _five(self, text: str) -> None:
         tag, *numbers = text.rsplit(",", 4)
@@ -208,7 +209,7 @@ class _FileReader:
             return
         if not tag:
             raise ValueError("no name")
-        self.entries.add(
+        entry = Entry(
             tag,
             requested,
             allocated_bytes=actual,
@@ -216,6 +217,7 @@ class _FileReader:
             module=module_of(tag),
             device_idx=device_idx,
         )
+        self.entries.add(entry)
 
     def _tree(self) -> None:
         for device_idx, tag, value in leaves(self._path):
@@ -226,7 +228,7 @@ class _FileReader:
                     self._amend_bytes[device_idx] = int(value)
                     continue
                 category, module = category_of(tag), module_of(tag)
-                self.entries.add(tag, int(value), category=category, module=module, device_idx=device_idx)
+                self.entries.add(Entry(tag, int(value), category=category, module=module, device_idx=device_idx))
             except (ValueError, OverflowError) as error:
                 self._unread.add(f"{self._path.name}: {shown(tag)}: {error}")
 

@@ -17,11 +17,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError
-from gpuledger.formats.entries import Entries, Unread, files_of, one_reading, reading_tables, whole_lines
+from gpuledger.formats.entries import (
+    Entries,
+    Entry,
+    Unread,
+    begins_as,
+    files_of,
+    one_reading,
+    read_each,
+    reading_tables,
+    whole_lines,
+)
 from gpuledger.formats.json_pull import begins_with_object
 from gpuledger.formats.mxnet_tags import category_of
 from gpuledger.formats.tbd_analysis import read_analysis
@@ -55,11 +66,7 @@ def _is_analysis(path: Path, head: bytes) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return looks_like(path, file.read(1 << 18))
-    except OSError:
-        return False
+    return begins_as(path, looks_like, 1 << 18)
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
@@ -69,25 +76,21 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
         InputError: no file has an entry.
     """
     unread = Unread()
-    ranks: list[ImportedRank] = []
-    read = []
-    for path in files_of(paths, _is_ours):
-        try:
-            rank = _read_file(len(ranks), path, unread)
-        except (InputError, OSError) as error:
-            unread.add(str(error))
-            continue
-        if rank is None:
-            unread.add(f"{path}: no allocation in it")
-        else:
-            ranks.append(rank)
-            read.append(str(path))
+    read_one = partial(_read_file, unread=unread)
+    ranks, read = read_each(files_of(paths, _is_ours), read_one, unread)
     if not ranks:
         raise InputError(next(iter(unread.texts()), f"{paths[0]}: no log with [mem] lines in it"))
-    return ImportedRun(name, "tbd-log", tuple(read), tuple(ranks), unread=unread.texts(), facts={"started_ns": None})
+    return ImportedRun(name, "tbd-log", read, ranks, unread=unread.texts(), facts={"started_ns": None})
 
 
 def _read_file(number: int, path: Path, unread: Unread) -> ImportedRank | None:
+    rank = _rank_of(number, path, unread)
+    if rank is None:
+        unread.add(f"{path}: no allocation in it")
+    return rank
+
+
+def _rank_of(number: int, path: Path, unread: Unread) -> ImportedRank | None:
     with path.open("rb") as file:
         head = file.read(1024)
     if begins_with_object(head):
@@ -163,7 +166,7 @@ class _Log:
         category = "input" if _INPUTS.match(tag) else category_of(tag)
         if category == "activation" and not tag.startswith("forward_features"):
             category = "other"
-        row = self.entries.add(tag, size_bytes, category=category, alloc_index=self._index)
+        row = self.entries.add(Entry(tag, size_bytes, category=category, alloc_index=self._index))
         self._live.setdefault(tag, []).append(row)
         self._index += 1
 
