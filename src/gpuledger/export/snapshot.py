@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_left
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -69,15 +70,10 @@ def snapshot_of(rank: Rank) -> dict[str, Any]:
     traces: list[list[dict[str, Any]]] = [[] for _ in range(max((*found, cpu if -1 in found else -1), default=-1) + 1)]
     for device in found:
         number = cpu if device < 0 else device
-        book = _Device(
-            number,
-            [row for row in blocks if row["device_idx"] == device],
-            [row for row in segments if row["device_idx"] == device],
-            words,
-            leading,
-        )
-        traces[number] = book.trace()
-        shown += book.segments()
+        own_blocks, own_segments = ([row for row in rows if row["device_idx"] == device] for rows in (blocks, segments))
+        one = _Device(number, own_blocks, own_segments, words, leading)
+        traces[number] = one.trace()
+        shown += one.segments()
     settings = rank.manifest.get("allocator_settings") or {}
     return {"segments": shown, "device_traces": traces, "allocator_settings": settings, "external_annotations": []}
 
@@ -128,22 +124,18 @@ def _by_id(rank: Rank, table: str, key: str, text: str) -> dict[int | None, str]
     return dict(zip(rows[key].to_pylist(), rows[text].to_pylist(), strict=True))
 
 
+@dataclass
 class _Device:
     """One device's rows as the snapshot's segments and trace."""
 
-    def __init__(
-        self,
-        number: int,
-        blocks: list[dict[str, Any]],
-        segments: list[dict[str, Any]],
-        words: _Words,
-        leading: tuple[str, ...],
-    ) -> None:
-        self._number = number
-        self._blocks = blocks
-        self._pieces = segments
-        self._words = words
-        self._leading = leading
+    _number: int
+    _blocks: list[dict[str, Any]]
+    _pieces: list[dict[str, Any]]
+    _words: _Words
+    _leading: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        blocks, segments = self._blocks, self._pieces
         self._known_pools = sorted(
             (row["address"], row["alloc_index"], row["pool_id"]) for row in blocks if row["pool_id"] is not None
         )

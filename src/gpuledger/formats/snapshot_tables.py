@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.analyze.posting.rows import stack_table
 from gpuledger.files.reading import storable
 from gpuledger.formats.snapshot_columns import Frame, SnapshotColumns
 from gpuledger.formats.snapshot_lives import I64, DeviceLives
@@ -45,7 +46,7 @@ def snapshot_tables(devices: tuple[DeviceLives, ...], columns: SnapshotColumns) 
         "modules": words.modules.table(),
     }
     tables["names"] = pa.table([range(len(words.names)), words.names], schema=TABLES["names"].arrow_schema())
-    tables["stacks"] = _stacks(columns.stacks)
+    tables["stacks"] = stack_table(columns.stacks)
     return tables
 
 
@@ -277,15 +278,3 @@ def _counters(device: DeviceLives) -> list[dict[str, Any]]:
             "peak_reserved_bytes": int(closing.segment_bytes.sum()),
         }
     ]
-
-
-def _stacks(stacks: list[tuple[Frame, ...]]) -> pa.Table:
-    import pyarrow as pa
-
-    rows = [
-        (number, depth, storable(file), line, storable(function))
-        for number, frames in enumerate(stacks)
-        for depth, (file, line, function) in enumerate(frames)
-    ]
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(5)]
-    return pa.table(columns, schema=TABLES["stacks"].arrow_schema())

@@ -15,6 +15,7 @@ from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, pick_device
 from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.errors import GpuLedgerError
 from gpuledger.files.writing import refuse_links, write_whole
 from gpuledger.model.journal.log import journal_files
@@ -115,11 +116,5 @@ def _books_of(rank: Rank) -> tuple[int, Breakdown | None]:
     if not device_indices(rank):
         return 0, None
     device = pick_device(rank)
-    rows = rank.table("steps", ("step", "device_idx", "recorded", "start_index", "end_index")).to_pylist()
-    whole = [
-        row["step"]
-        for row in rows
-        if row["device_idx"] == device and row["recorded"] and None not in (row["start_index"], row["end_index"])
-    ]
-    step = max(whole, default=None)
+    step = max(whole_steps(rank, device), default=None)
     return step or 0, break_down(rank, find_peak(rank, device, step))

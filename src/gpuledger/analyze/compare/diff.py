@@ -15,6 +15,7 @@ from gpuledger.analyze.memory.live import device_indices, pick_device, title
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.summary import device_facts
 from gpuledger.analyze.step.energy import IDLE, EnergyAccount, break_down_energy
+from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.analyze.step.times import TimeAccount, break_down_time
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.shown import Shown
@@ -287,13 +288,7 @@ def _lone_passes(before: Side, after: Side) -> list[str]:
 
 def _steps(rank: Rank, device_idx: int) -> list[int]:
     """Return some recorded steps after the first, which warms up."""
-    rows = rank.table("steps", ("step", "device_idx", "recorded", "start_index", "end_index")).to_pylist()
-    whole = [
-        row["step"]
-        for row in rows
-        if row["device_idx"] == device_idx and row["recorded"] and None not in (row["start_index"], row["end_index"])
-    ]
-    return [step for step in whole if step > 1][:_STEPS_LOOKED_AT]
+    return [step for step in whole_steps(rank, device_idx) if step > 1][:_STEPS_LOOKED_AT]
 
 
 def _value(metric: Metric | None) -> float | None:

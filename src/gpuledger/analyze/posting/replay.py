@@ -318,6 +318,10 @@ def replay(
             handler = handlers.get(what)
             if handler is not None:
                 handler(index, where, how_much, on)
+    return _replayed(state)
+
+
+def _replayed(state: _Replayer) -> Replay:
     blocks = np.array(state.rows, dtype=np.int64).reshape(-1, _ROW).T.copy()
     segments = np.array(state.segments, dtype=np.int64).reshape(-1, 6).T
     first_byte, block_stream, requested_bytes, allocated_bytes, alloc_index, free_requested_index, free_index = blocks

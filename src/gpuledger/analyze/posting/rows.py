@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -296,7 +297,7 @@ def _phase_rows(book: DeviceBook) -> dict[str, Any]:
     }
 
 
-def stack_table(stacks: list[list[tuple[str, int, str]]]) -> pa.Table:
+def stack_table(stacks: Sequence[Sequence[tuple[str, int, str]]]) -> pa.Table:
     """Return the ``stacks`` table: a row per frame."""
     rows = [
         (number, depth, storable(file), line, storable(function))

@@ -50,6 +50,16 @@ def step_times(rank: Rank) -> StepTimes:
     return StepTimes(int(chosen.size), round(np.median(own_ns)), round(np.percentile(own_ns, 95)), source)
 
 
+def whole_steps(rank: Rank, device_idx: int) -> list[int]:
+    """Return the recorded steps of a device of which the beginning and the end were recorded."""
+    rows = rank.table("steps", ("step", "device_idx", "recorded", "start_index", "end_index")).to_pylist()
+    return [
+        row["step"]
+        for row in rows
+        if row["device_idx"] == device_idx and row["recorded"] and None not in (row["start_index"], row["end_index"])
+    ]
+
+
 def undisturbed_steps(rank: Rank, kind: str) -> dict[int, int]:
     """Return ``number -> own time in ns`` of the steps of a kind that nothing was recorded in."""
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))

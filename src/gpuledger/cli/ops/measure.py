@@ -200,10 +200,7 @@ def filled_document(filled: Filled) -> dict[str, Any]:
 
 def _outcome_document(outcome: Outcome) -> dict[str, Any]:
     return {
-        "measured": outcome.measured,
-        "failed": outcome.failed,
-        "left": outcome.left,
-        "repeated": outcome.repeated,
+        **{name: getattr(outcome, name) for name in ("measured", "failed", "left", "repeated")},
         "reference_worst_frac": outcome.drift.worst_frac,
         "reference_total_frac": outcome.drift.total_frac,
     }

@@ -63,13 +63,7 @@ def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
     shown = shown_url(parsed)
     if is_file(parsed):
         refuse_foreign(Path(shown))
-    book = Book(writing_engine(parsed), shown, retry_s)
-    try:
-        book.prepare()
-    except BaseException:
-        book.close()
-        raise
-    return book
+    return _ready(Book(writing_engine(parsed), shown, retry_s), Book.prepare)
 
 
 def open_existing(url: str, *, retry_s: float = RETRY_S) -> Book:
@@ -89,8 +83,13 @@ def open_existing(url: str, *, retry_s: float = RETRY_S) -> Book:
             raise InputError(f"{path}: no such book", hint="gpuledger ops measure makes one; --book names another")
         file = open_to_read(path)
         book = Book(reading_engine(file), str(path), retry_s, file.refuse_changed)
+    return _ready(book, Book.refuse_other_schema)
+
+
+def _ready(book: Book, step: Callable[[Book], None]) -> Book:
+    """Return the book after ``step``; closed where that fails."""
     try:
-        book.refuse_other_schema()
+        step(book)
     except BaseException:
         book.close()
         raise

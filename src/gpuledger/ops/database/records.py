@@ -37,13 +37,7 @@ class Environment:
 
     def to_json(self) -> dict[str, Any]:
         """Return the environment as a JSON value."""
-        return {
-            "card": self.card,
-            "driver": self.driver,
-            "torch": self.torch,
-            "cuda": self.cuda,
-            "flags": dict(self.flags),
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.records import Environment
-from gpuledger.ops.measure.blocks import Clock
 from gpuledger.ops.measure.chains import fill_around
 from gpuledger.ops.measure.measure import Outcome, Task, Tell, measure
 from gpuledger.ops.measure.place import Place
@@ -49,7 +48,6 @@ def fill(
     only: Collection[str] | None = None,
     budget_ns: int | None = None,
     tell: Tell | None = None,
-    clock_ns: Clock = time.time_ns,
 ) -> Filled:
     """Return what was measured of the operators that the book lacks.
 
@@ -62,20 +60,17 @@ def fill(
         only: Digests of the operators to measure; None for all.
         budget_ns: For all of it.
         tell: Called before each operator.
-        clock_ns: The time.
     """
     uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
-    fill_around(book, place, clock_ns)
+    fill_around(book, place, time.time_ns)
     tasks = missing_tasks(tasks_of(uses, place.cache_bytes), book, place, need_energy=False)
-    deadline_ns = None if budget_ns is None else clock_ns() + budget_ns
-    times = measure(
-        tasks, book, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell, clock_ns=clock_ns
-    )
+    deadline_ns = None if budget_ns is None else time.time_ns() + budget_ns
+    times = measure(tasks, book, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell)
     if not method.energy or place.sensors is None:
         return Filled(times, None)
-    left_ns = None if deadline_ns is None else max(deadline_ns - clock_ns(), 0)
+    left_ns = None if deadline_ns is None else max(deadline_ns - time.time_ns(), 0)
     energy_tasks = energy_tasks_of(workloads, uses, book, place.environment, energy_share_frac)
-    return Filled(times, measure(energy_tasks, book, place, method, budget_ns=left_ns, tell=tell, clock_ns=clock_ns))
+    return Filled(times, measure(energy_tasks, book, place, method, budget_ns=left_ns, tell=tell))
 
 
 def energy_tasks_of(

@@ -20,9 +20,10 @@ from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.model.accounts import Phase
 from gpuledger.operator_key import OperatorKey, tensor_bytes
-from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of, tensors_of
+from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of
 from gpuledger.ops.workloads.reuse import ReuseMeter
 from gpuledger.ops.workloads.tally import LayerCall, Tally
+from gpuledger.simulate.gpu.dispatch import tensors_in
 
 NO_KERNEL = frozenset(
     {
@@ -145,7 +146,7 @@ class Capture:
         if func.is_view or name in NO_KERNEL:
             self.tally.no_kernel[str(func)] += 1
             return
-        given, made = list(tensors_of((args, kwargs))), list(tensors_of(result))
+        given, made = list(tensors_in((args, kwargs))), list(tensors_in(result))
         if not any(self._is_on_card(tensor) for tensor in (*given, *made)):
             self.tally.host_calls += 1
             return
@@ -185,8 +186,8 @@ class Capture:
         call = LayerCall(
             type(module).__name__,
             module.extra_repr(),
-            tuple(describe_tensor(tensor) for tensor in tensors_of(args)),
-            tuple(describe_tensor(tensor) for tensor in tensors_of(result)),
+            tuple(describe_tensor(tensor) for tensor in tensors_in(args)),
+            tuple(describe_tensor(tensor) for tensor in tensors_in(result)),
             tuple((name, tuple(tensor.shape)) for name, tensor in module.named_parameters()),
         )
         self.tally.add_layer(call, start)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gpuledger.operator_key import KEYWORDS, OperatorKey
+from gpuledger.simulate.gpu.dispatch import tensors_in
 
 IsOnCard = Callable[[torch.Tensor], bool]
 """Whether a tensor is on the device that is captured."""
@@ -128,8 +129,8 @@ def _takes_device(func: Any) -> bool:
 
 def _device_of(given: Any, result: Any, is_on_card: IsOnCard) -> _Side | None:
     """Return where a result is, unless that goes without saying: a virtual card's calls do not name it themselves."""
-    made = [is_on_card(tensor) for tensor in tensors_of(result)]
-    taken = [is_on_card(tensor) for tensor in tensors_of(given)]
+    made = [is_on_card(tensor) for tensor in tensors_in(result)]
+    taken = [is_on_card(tensor) for tensor in tensors_in(given)]
     goes_without_saying = "device" not in given[1] and made[0] == any(taken)
     return None if goes_without_saying else _Side("card" if made[0] else "host")
 
@@ -150,15 +151,3 @@ def _may_use_tf32(func: Any, inputs: tuple[Any, ...]) -> bool:
         return False
     place = torch.backends.cudnn.conv if is_convolution else torch.backends.cuda.matmul  # type: ignore[attr-defined]
     return bool(place.fp32_precision == "tf32")
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from tensors_of(inner)
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from tensors_of(inner)

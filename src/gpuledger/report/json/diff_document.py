@@ -55,13 +55,7 @@ def _side_document(side: Side) -> dict[str, Any]:
 
 
 def _change_document(change: Change) -> dict[str, Any]:
-    return {
-        "before": change.before,
-        "after": change.after,
-        "delta": change.delta,
-        "noise": change.noise,
-        "within_noise": change.within_noise,
-    }
+    return {name: getattr(change, name) for name in ("before", "after", "delta", "noise", "within_noise")}
 
 
 def _account_document(change: Change) -> dict[str, Any]:
