@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 
 from gpuledger import load
-from gpuledger.analyze.operator_work.measured_watts import MANIFEST_KEY
-from gpuledger.analyze.operator_work.power_model import MANIFEST_KEY as MODEL_KEY
 from gpuledger.analyze.operator_work.power_model import model_to_json
 from gpuledger.analyze.step.energy import break_down_energy
 from gpuledger.model.run import Rank
@@ -30,12 +29,12 @@ from gpuledger.ops.predict.watts import shipped
 
 def told_again(rank: Rank) -> dict[str, Any]:
     """Return a rank's joules a step, and whose they are, by the watts that ship with the package."""
-    card = rank.manifest["devices"][0]["name"]
+    card = rank.manifest.devices[0].name
     table, model = shipped(card), find_power_model(card)
     if table is None or model is None:
         raise SystemExit(f"{card}: no watts of it ship")
-    facts = {MANIFEST_KEY: table.to_json(), MODEL_KEY: model_to_json(model)}
-    found = break_down_energy(Rank(rank.number, rank.directory, {**rank.manifest, **facts}))
+    manifest = replace(rank.manifest, measured_watts=table.to_json(), power_model=model_to_json(model))
+    found = break_down_energy(Rank(rank.number, rank.directory, manifest))
     if found is None:
         raise SystemExit(f"{rank.directory}: no energy pass")
     joules: dict[str, float] = {}

@@ -37,6 +37,7 @@ from gpuledger.analyze.step.own_cost import own_cost
 from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
+from gpuledger.model.manifest import RankManifest
 from gpuledger.services.api import load
 
 PARTS = ("halves", "models", "zeus")
@@ -67,7 +68,9 @@ def record(script: list[str], name: str, directory: Path) -> dict[str, Any]:
         return {"failed": done.stderr.strip().splitlines()[-3:]}
     rank = load(run).rank(0)
     found, rates = break_down_energy(rank), find_rates(rank)
-    passes = [{key: value for key, value in one.items() if key != "notes"} for one in rank.manifest.get("energy") or []]
+    passes = [
+        {key: value for key, value in one.to_json().items() if key != "notes"} for one in rank.manifest.energy or ()
+    ]
     return {
         "step_time_ns": step_times(rank).median_ns,
         "step_energy_j": None if found is None else found.step_energy_j,
@@ -78,7 +81,7 @@ def record(script: list[str], name: str, directory: Path) -> dict[str, Any]:
         "halves_j": None if found is None else _halves(found),
         "sample_energy_j": None if rates is None else rates.sample_energy_j,
         "passes": passes,
-        "notes": rank.manifest["notes"],
+        "notes": rank.manifest.notes,
         "timed_step_against_bare": own_cost(rank).timed_step_frac,
         **_times(rank),
         **_around_the_passes(done.stdout, rank.manifest),
@@ -116,9 +119,9 @@ def _halves(found: Any) -> dict[str, float]:
     }
 
 
-def _around_the_passes(stdout: str, manifest: dict[str, Any]) -> dict[str, Any]:
+def _around_the_passes(stdout: str, manifest: RankManifest) -> dict[str, Any]:
     """Return the bare step before the time pass, and what a step takes in it and after it, over that."""
-    lines, timed = stdout.splitlines(), manifest.get("time_steps")
+    lines, timed = stdout.splitlines(), manifest.time_steps
     times_s = json.loads(lines[-1]).get("step_times_s") if lines else None
     if not times_s or timed is None:
         return {}

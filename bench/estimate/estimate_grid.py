@@ -66,8 +66,8 @@ def _peak(run: Path, journal: Path) -> dict[str, Any]:
     return {
         "recorded_peak_bytes": books.allocated_bytes,
         "by_category": {account.category: account.bytes for account in books.accounts},
-        "failed_checks": [check for check in rank.manifest["checks"] if not check["ok"]],
-        "libraries": rank.manifest.get("libraries"),
+        "failed_checks": [check.to_json() for check in rank.manifest.checks if not check.ok],
+        "libraries": rank.manifest.libraries and rank.manifest.libraries.to_json(),
     }
 
 

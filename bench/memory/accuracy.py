@@ -40,8 +40,8 @@ def train(name: str, steps: int, before: tuple[str, ...] = ()) -> dict[str, Any]
 
 def checks_of(rank: Rank) -> dict[str, Any]:
     """Return how many comparisons with the allocator were made, and those that did not hold."""
-    checks = rank.manifest["checks"]
-    return {"made": len(checks), "failed": [check for check in checks if not check["ok"]]}
+    checks = rank.manifest.checks
+    return {"made": len(checks), "failed": [check.to_json() for check in checks if not check.ok]}
 
 
 def outside_modules(rank: Rank) -> dict[str, int]:
@@ -80,9 +80,9 @@ def measure(name: str, directory: Path, steps: int, bare_runs: int) -> dict[str,
         "process_bytes": process_bytes,
         "remainder_bytes": remainder_bytes,
         "remainder_frac": None if not process_bytes or remainder_bytes is None else remainder_bytes / process_bytes,
-        "pauses_ns": sum(pause["duration_ns"] for pause in rank.manifest["pauses"]),
-        "recorder_bytes": rank.manifest["recorder_bytes"],
-        "notes": rank.manifest["notes"],
+        "pauses_ns": sum(pause.duration_ns for pause in rank.manifest.pauses),
+        "recorder_bytes": rank.manifest.recorder_bytes,
+        "notes": rank.manifest.notes,
     }
 
 

@@ -148,7 +148,7 @@ def recordings_of_a_card(directory: Path) -> Iterator[tuple[str, Path]]:
     for name in NAMES:
         rank = post_recording(name, directory)
         run = rank.directory.parent
-        started = {"schema_version": rank.manifest["schema_version"], "name": name, "command": [], "status": "complete"}
+        started = {"schema_version": rank.manifest.schema_version, "name": name, "command": [], "status": "complete"}
         (run / "manifest.json").write_text(json.dumps({**started, "started_ns": 0, "settings": {}, "notes": []}))
         yield name, run
 

@@ -68,7 +68,7 @@ def begin(source: str, *words: str, **environment: str) -> subprocess.Popen[str]
 
 def sampler_facts(watch: gpuledger.services.watching.Watch, seconds: float) -> dict[str, Any]:
     """Return what the sampler said of itself."""
-    facts = dict(watch.run().rank().manifest["sampler"])
+    facts = dict(watch.run().rank().manifest.to_json()["sampler"])
     due = facts["readings"] + facts["missed"]
     return {**facts, "on_time_frac": facts["on_time"] / due, "rate_hz": facts["readings"] / seconds}
 
@@ -89,7 +89,7 @@ def steady_windows(directory: Path) -> dict[str, Any]:
     power_w = np.array([row["energy_j"] / ((row["end_ns"] - row["start_ns"]) / 1e9) for row in rows])
     at_s = np.array([row["start_ns"] / 1e9 for row in rows]) - rows[0]["start_ns"] / 1e9
     line = np.polyval(np.polyfit(at_s, power_w, 1), at_s)
-    own = watch.run().rank().manifest["sampler"]
+    own = watch.run().rank().manifest.to_json()["sampler"]
     return {
         "sampler": sampler_facts(watch, seconds),
         "cpu_frac_of_a_core": own["cpu_s"] / seconds,

@@ -129,7 +129,7 @@ def _notes(run: Path) -> list[str]:
     except GpuLedgerError as error:
         return [f"the run cannot be read: {error}"]
     manifests = [loaded.manifest, *(rank.manifest for rank in loaded.ranks)]
-    found = [note for one in manifests for note in one.get("notes", ()) if OWN_ERROR in note or "could not" in note]
+    found = [note for one in manifests for note in one.notes if OWN_ERROR in note or "could not" in note]
     return sorted(set(found))
 
 

@@ -47,8 +47,8 @@ def test_buckets_are_communication() -> None:
     ]
     assert run.bytes_of("gradient") == WEIGHT_BYTES
     assert [b.bytes for b in run.of("other") if b.bytes > 64] == []
-    assert run.manifest["collectives"] == "gloo"
-    assert run.manifest["notes"] == []
+    assert run.manifest.collectives == "gloo"
+    assert run.manifest.notes == ()
 
 
 def test_buckets_that_are_the_gradients_are_gradients() -> None:

@@ -50,7 +50,7 @@ def test_a_training_is_recorded_and_shown_by_the_next_cell(notebook: Notebook, p
     assert "optimizer_state" in cell.html
     assert notebook.run("recording.run()").html == cell.html
     rank = load(place / "training.ledger").rank()
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    assert [check for check in rank.manifest.checks if not check.ok] == []
     weights = {row["requested_bytes"] for row in rank.table("blocks").to_pylist() if row["category"] == "weight"}
     assert {64 * 128 * 4, 128 * 8 * 4} <= weights  # made by an earlier cell
 
@@ -62,7 +62,7 @@ def test_a_cell_that_is_run_again_makes_a_run_of_its_own(notebook: Notebook, pla
     notebook.run(source)
     assert notebook.run("recording.path.name").shown["text/plain"] == "'again-2.ledger'"
     first, second = (load(place / name).rank().manifest for name in ("again.ledger", "again-2.ledger"))
-    assert first["steps_seen"] == second["steps_seen"] == 3
+    assert first.steps_seen == second.steps_seen == 3
     assert notebook.run("gpuledger.diff('again.ledger', 'again-2.ledger')").html
 
 
@@ -74,7 +74,7 @@ def test_a_recording_that_spans_cells(notebook: Notebook, place: Path) -> None:
     for _ in range(2):
         notebook.run(step)
     notebook.run("recording.__exit__(None, None, None)")
-    assert load(place / "open.ledger").rank().manifest["steps_seen"] == 2
+    assert load(place / "open.ledger").rank().manifest.steps_seen == 2
 
 
 def test_a_cell_that_fails_keeps_its_error_and_what_was_recorded(notebook: Notebook, place: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_cell_that_fails_keeps_its_error_and_what_was_recorded(notebook: Noteb
     cell = notebook.try_run("with gpuledger.record('failed') as recording:\n    model(torch.randn(16, 63))")
     assert cell.error.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert "<svg" in notebook.run("recording").html
-    assert load(place / "failed.ledger").rank().manifest["closed_by"] == "exception"
+    assert load(place / "failed.ledger").rank().manifest.closed_by == "exception"
     notebook.run(TRAIN.replace('"training"', '"after"'))
 
 
@@ -113,5 +113,5 @@ def test_the_stop_button_ends_the_cell_and_keeps_the_run(notebook: Notebook, pla
     notebook.interrupt()
     assert notebook.wait(number).error == "KeyboardInterrupt: "
     run = load(place / "stopped.ledger")
-    assert run.manifest["status"] == "complete"
+    assert run.manifest.status == "complete"
     assert run.rank().table("samples").num_rows > 0

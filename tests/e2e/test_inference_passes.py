@@ -43,7 +43,7 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     ended = recorded_with(["train.py"], tmp_path, ("-q", "--passes", "memory,energy,time"))
     assert (ended.status, ended.stdout) == (0, b"True\n")
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert rank.manifest["time_steps"] == [14, 15]
+    assert rank.manifest.time_steps == (14, 15)
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 2

@@ -63,10 +63,10 @@ def test_what_is_asked_for_is_a_run_of_its_own(place: Path) -> None:
     assert (hooks(), nn.Module.__call__.__code__) == before
     runs = [load(place.parent / f"long-asked-{number}.ledger") for number in (1, 2)]
     for run in runs:
-        assert run.manifest["status"] == "complete"
+        assert run.manifest.status == "complete"
         recorded = [row["step"] for row in run.rank().table("steps").to_pylist() if row["recorded"]]
         assert recorded == list(range(1, STEPS + 1))
-        assert all(check["ok"] for check in run.rank().manifest["checks"])
+        assert all(check.ok for check in run.rank().manifest.checks)
 
 
 def test_while_the_first_recording_is_under_way_the_request_waits(place: Path) -> None:

@@ -41,10 +41,10 @@ def made_other(run: Recorded) -> list[int]:
 
 def assert_sound(run: Recorded) -> None:
     """Every check of the replay against the recorder's own counters held, and nothing was noted."""
-    assert run.manifest["checks"]
-    assert [check for check in run.manifest["checks"] if not check["ok"]] == []
-    assert run.manifest["status"] == "closed"
-    assert run.manifest["notes"] == []
+    assert run.manifest.checks
+    assert [check for check in run.manifest.checks if not check.ok] == []
+    assert run.manifest.status == "closed"
+    assert run.manifest.notes == ()
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -112,8 +112,8 @@ def test_a_window_that_is_never_reached_keeps_the_steps() -> None:
     run = record_run(program, steps=(9, 10))
     assert run.steps == [(1, "optimizer", False), (2, "optimizer", False)]
     assert run.blocks == ()
-    assert run.manifest["status"] == "closed"
-    assert run.manifest["window"] == {"asked": [9, 10], "first_step": None, "last_step": None}
+    assert run.manifest.status == "closed"
+    assert run.manifest.window.to_json() == {"asked": [9, 10], "first_step": None, "last_step": None}
 
 
 def test_gradients_are_accumulated_into_the_same_blocks() -> None:
@@ -367,10 +367,10 @@ def test_a_compiled_model_keeps_its_names_and_the_run_says_so(whole: bool) -> No
         return model
 
     run = record_run(program)
-    assert run.manifest["notes"] == [
-        "1 module runs compiled: what is allocated inside a compiled region stands on its outermost module."
-    ]
-    assert all(check["ok"] for check in run.manifest["checks"])
+    assert run.manifest.notes == (
+        "1 module runs compiled: what is allocated inside a compiled region stands on its outermost module.",
+    )
+    assert all(check.ok for check in run.manifest.checks)
     assert sizes(run, "weight") == sizes(run, "gradient") == {f"net.{name}": size for name, size in MLP_BYTES.items()}
     assert {b.module for b in run.of("activation") if b.bytes == 256} == {"OptimizedModule" if whole else "Doubling"}
 

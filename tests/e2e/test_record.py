@@ -6,12 +6,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import gpuledger
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import Run
 from gpuledger.units import format_bytes
 
@@ -50,19 +50,19 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     assert not _global_optimizer_pre_hooks
 
 
-def checked(run: Run) -> dict[str, Any]:
+def checked(run: Run) -> RankManifest:
     """Return the only rank's manifest, every check of which holds and nothing of which is damaged."""
     manifest = run.rank().manifest
     assert len(run.ranks) == 1
-    assert manifest["checks"]
-    assert [check for check in manifest["checks"] if not check["ok"]] == []
-    assert (manifest["damaged"], manifest["status"], run.manifest["status"]) == ([], "closed", "complete")
+    assert manifest.checks
+    assert [check for check in manifest.checks if not check.ok] == []
+    assert (manifest.damaged, manifest.status, run.manifest.status) == ((), "closed", "complete")
     return manifest
 
 
-def window(manifest: dict[str, Any]) -> tuple[int | None, int | None, int]:
+def window(manifest: RankManifest) -> tuple[int | None, int | None, int]:
     """Return the first and the last step recorded, and how many were seen."""
-    return manifest["window"]["first_step"], manifest["window"]["last_step"], manifest["steps_seen"]
+    return manifest.window.first_step, manifest.window.last_step, manifest.steps_seen
 
 
 def test_a_block_is_recorded_whole(step: Training) -> None:
@@ -71,9 +71,9 @@ def test_a_block_is_recorded_whole(step: Training) -> None:
             step()
     assert recording.path == Path("whole.ledger").absolute()
     run = recording.run()
-    assert run.manifest["started_ns"] < run.manifest["ended_ns"]
+    assert run.manifest.started_ns < run.manifest.ended_ns
     manifest = checked(run)
-    assert (window(manifest), manifest["closed_by"]) == ((1, 5, 5), "end of record")
+    assert (window(manifest), manifest.closed_by) == ((1, 5, 5), "end of record")
     sizes = {(row["category"], row["requested_bytes"]) for row in run.table("blocks").to_pylist()}
     assert {("input", ROWS * 16 * 4), ("weight", 16 * 16 * 4), ("gradient", 16 * 16 * 4)} <= sizes
     assert ("optimizer_state", 16 * 16 * 4) in sizes
@@ -137,7 +137,7 @@ def test_an_exception_is_the_blocks_own_and_what_was_recorded_stays(step: Traini
         wrong()
     assert not hasattr(caught.value, "__notes__")
     manifest = checked(recording.run())
-    assert (window(manifest), manifest["closed_by"]) == ((1, 1, 1), "exception")
+    assert (window(manifest), manifest.closed_by) == ((1, 1, 1), "exception")
 
 
 def test_a_decorated_function_makes_a_numbered_run_each_call(step: Training) -> None:
@@ -230,8 +230,8 @@ def test_reading_while_it_is_recorded_freezes_nothing(step: Training) -> None:
         assert recording.path is not None
         early = gpuledger.load(recording.path)
         step()
-    assert (early.manifest["status"], early.rank().manifest["status"]) == ("running", "cut off")
-    assert early.rank().manifest["window"]["last_step"] == 1
+    assert (early.manifest.status, early.rank().manifest.status) == ("running", "cut off")
+    assert early.rank().manifest.window.last_step == 1
     assert window(checked(recording.run())) == (1, 2, 2)
     posted_ns = (recording.path / "rank-0" / "manifest.json").stat().st_mtime_ns
     gpuledger.load(recording.path)
@@ -249,10 +249,10 @@ def test_all_passes_give_their_figures_as_values(step: Training) -> None:
     assert recording.sample_energy_j is None
     assert recording.gpu_busy_frac is None
     rank = recording.run().rank()
-    assert rank.manifest["time_steps"] == [14, 15]
-    assert rank.manifest["inputs"]["shape"] == [ROWS, 16]
-    assert rank.manifest["energy"] == []
-    assert [note for note in rank.manifest["notes"] if note.startswith("No joules")]
+    assert rank.manifest.time_steps == (14, 15)
+    assert rank.manifest.inputs.shape == (ROWS, 16)
+    assert rank.manifest.energy == ()
+    assert [note for note in rank.manifest.notes if note.startswith("No joules")]
 
 
 def test_passes_of_a_recording_are_checked_before_anything_is_written(step: Training) -> None:

@@ -41,7 +41,7 @@ def ranks_of(run_directory: Path) -> list[tuple[int, str, int, int]]:
     for rank in load(run_directory).ranks:
         rows = rank.table("blocks", ("category", "requested_bytes")).to_pylist()
         inputs = [row["requested_bytes"] for row in rows if row["category"] == "input"]
-        found.append((rank.number, rank.manifest["status"], rank.manifest["steps_seen"], max(inputs)))
+        found.append((rank.number, rank.manifest.status, rank.manifest.steps_seen, max(inputs)))
     return found
 
 
@@ -65,8 +65,8 @@ def test_the_variable_alone_records_every_process(tmp_path: Path) -> None:
     ended = execute(TORCHRUN, tmp_path, env=env)
     assert ended.status == 0
     assert ranks_of(tmp_path / "two.ledger") == TWO_RANKS
-    timed = [rank.manifest["time_steps"] for rank in load(tmp_path / "two.ledger").ranks]
-    assert timed == [[14, 15], [14, 15]]
+    timed = [rank.manifest.time_steps for rank in load(tmp_path / "two.ledger").ranks]
+    assert timed == [(14, 15), (14, 15)]
     run = manifest(tmp_path / "two.ledger")
     assert (run["status"], run["exit_status"], run["notes"]) == ("complete", None, [])
     assert run["settings"] == {"steps": {"value": "1:3", "origin": "environment"}}
@@ -80,7 +80,7 @@ def test_the_variable_holds_where_a_program_changes_its_directory(tmp_path: Path
     write_script(tmp_path, "import os\nos.chdir('inside')\n" + TRAIN + "step(); step(); step()")
     env = environment(GPULEDGER_RUN="here", PYTHONPATH=bootstrap_directory())
     assert bare(["train.py"], tmp_path, env=env).status == 0
-    assert load(tmp_path / "here.ledger").rank(0).manifest["window"]["last_step"] == 3
+    assert load(tmp_path / "here.ledger").rank(0).manifest.window.last_step == 3
 
 
 @pytest.mark.torch

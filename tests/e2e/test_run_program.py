@@ -27,7 +27,7 @@ def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
     assert lines[1].startswith("peak ")
     assert lines[-1].startswith("next ")
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert rank.manifest["window"] == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
+    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
     breakdown = break_down(rank, find_peak(rank))
     assert sum(account.bytes for account in breakdown.accounts) == breakdown.allocated_bytes > 0
 
@@ -47,7 +47,7 @@ def test_a_short_program_is_a_complete_run_and_quiet_says_nothing(source: str, s
     write_script(tmp_path, source)
     assert recorded(["train.py"], tmp_path, options=("-q",)) == Ended(0, b"", b"")
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert (rank.manifest["status"], rank.manifest["steps_seen"]) == ("closed", steps)
+    assert (rank.manifest.status, rank.manifest.steps_seen) == ("closed", steps)
     assert find_peak(rank).index >= 0
 
 
@@ -115,5 +115,5 @@ def test_settings_reach_the_program(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "for _ in range(6): step()")
     assert recorded(["train.py"], tmp_path, options=("-q", "--no-stacks", "--steps", "2:4")).status == 0
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert (rank.manifest["window"]["first_step"], rank.manifest["window"]["last_step"]) == (2, 4)
+    assert (rank.manifest.window.first_step, rank.manifest.window.last_step) == (2, 4)
     assert rank.table("stacks").num_rows == 0

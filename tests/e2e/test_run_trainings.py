@@ -105,9 +105,9 @@ TRAININGS = {
 
 def assert_closed(rank: Rank) -> None:
     """Assert that a rank's books are whole: every check holds, and accounts sum to what was allocated."""
-    assert (rank.manifest["status"], rank.manifest["damaged"]) == ("closed", [])
-    assert len(rank.manifest["checks"]) >= 7
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    assert (rank.manifest.status, rank.manifest.damaged) == ("closed", ())
+    assert len(rank.manifest.checks) >= 7
+    assert [check for check in rank.manifest.checks if not check.ok] == []
     for at in ("peak", "end"):
         books = break_down(rank, resolve_instant(rank, at))
         assert sum(account.bytes for account in books.accounts) == books.allocated_bytes
@@ -119,7 +119,7 @@ def test_a_training_is_recorded_as_it_is(training: Training, tmp_path: Path) -> 
     assert recorded(["train.py"], tmp_path) == Ended(0, b"", b"")
     rank = load(tmp_path / "train.ledger").rank()
     assert_closed(rank)
-    assert rank.manifest["window"] == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
+    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
     steps = rank.table("steps", ("step", "kind")).to_pylist()
     assert [row["step"] for row in steps] == list(range(1, training.steps + 1))
     assert {row["kind"] for row in steps} == training.kinds
@@ -158,6 +158,6 @@ def test_a_program_of_several_processes(tmp_path: Path) -> None:
     write_script(tmp_path, PROCESSES)
     assert recorded(["train.py"], tmp_path) == Ended(0, b"3\n", b"")
     run = load(tmp_path / "train.ledger")
-    assert Counter(rank.manifest["steps_seen"] for rank in run.ranks) == {4: 3}
+    assert Counter(rank.manifest.steps_seen for rank in run.ranks) == {4: 3}
     for rank in run.ranks:
         assert_closed(rank)

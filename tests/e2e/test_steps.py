@@ -133,17 +133,17 @@ def marked_every_second(recording: Any) -> object:
 def test_what_counts(program: Program, kinds: list[str]) -> None:
     run = record_run(program)
     assert run.steps == [(number, kind, True) for number, kind in enumerate(kinds, 1)]
-    assert run.manifest["steps_seen"] == len(kinds)
-    assert run.manifest["notes"] == []
+    assert run.manifest.steps_seen == len(kinds)
+    assert run.manifest.notes == ()
 
 
 @pytest.mark.parametrize("program", [two_optimizers, inference, inference_that_keeps_graphs, marked_and_trained])
 def test_a_window_holds_its_steps_and_nothing_else(program: Program) -> None:
     run = record_run(program, steps=(2, 2))
     assert [recorded for _, _, recorded in run.steps] == [False, True, False][: len(run.steps)]
-    assert run.manifest["window"] == {"asked": [2, 2], "first_step": 2, "last_step": 2}
+    assert run.manifest.window.to_json() == {"asked": [2, 2], "first_step": 2, "last_step": 2}
     assert {block.step for block in run.blocks if block.alloc_index >= 0} == {2}
-    assert run.manifest["closed_by"] == "last step"
+    assert run.manifest.closed_by == "last step"
 
 
 def test_steps_tile_the_time_and_the_events() -> None:

@@ -93,10 +93,10 @@ def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> Non
     write_script(tmp_path, STEPS.format(count=20))
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert (rank.manifest["notes"], rank.manifest["left_out"]) == ([], [NO_JOULES])
-    assert rank.manifest["passes"] == ["energy", "memory", "time"]
-    assert rank.manifest["time_steps"] == [14, 15]
-    assert "energy_pass" not in rank.manifest
+    assert (rank.manifest.notes, rank.manifest.left_out) == ((), (NO_JOULES,))
+    assert rank.manifest.passes == ("energy", "memory", "time")
+    assert rank.manifest.time_steps == (14, 15)
+    assert not rank.manifest.energy_pass
     assert manifest(tmp_path / "train.ledger")["settings"]["passes"]["origin"] == "default"
     found = break_down_time(rank)
     assert found is not None
@@ -123,12 +123,12 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(count: int, tmp_pat
     assert b"pass" not in ended.stderr
     assert b"joules" not in ended.stderr
     rank = rank_of(tmp_path)
-    assert rank.manifest["notes"] == []
+    assert rank.manifest.notes == ()
     said = {
-        2: ["No energy pass and no time pass: the program ended after step 2, before it could begin."],
-        14: [NO_JOULES, "The time pass ended early: the program ended inside it."],
+        2: ("No energy pass and no time pass: the program ended after step 2, before it could begin.",),
+        14: (NO_JOULES, "The time pass ended early: the program ended inside it."),
     }
-    assert rank.manifest["left_out"] == said[count]
+    assert rank.manifest.left_out == said[count]
     assert (break_down_time(rank) is not None) == (count == 14)
 
 
@@ -137,7 +137,7 @@ def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_pat
     write_script(tmp_path, TRAIN_WITH_COMPILER + PROFILED.format(wait=12))
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert [note for note in rank.manifest["left_out"] if note.startswith("No time pass")]
+    assert [note for note in rank.manifest.left_out if note.startswith("No time pass")]
     assert break_down_time(rank) is None
 
 
@@ -149,7 +149,7 @@ def test_a_profiler_made_inside_ours_or_after_it_sees_what_it_sees_bare(
     write_script(tmp_path, first + TRACED + PROFILED.format(wait=1))
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert any(note.startswith("No time pass") for note in rank.manifest["left_out"]) != times
+    assert any(note.startswith("No time pass") for note in rank.manifest.left_out) != times
     assert (break_down_time(rank) is not None) == times
 
 
@@ -157,7 +157,7 @@ def test_a_child_forked_inside_the_time_pass_inherits_no_profiler(tmp_path: Path
     write_script(tmp_path, TRAIN + FORKED)
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert rank.manifest["time_steps"] == [15, 16]
+    assert rank.manifest.time_steps == (15, 16)
     found = break_down_time(rank)
     assert found is not None
     assert found.steps == 2
@@ -168,8 +168,8 @@ def test_memory_alone_where_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.gpuledger]\npasses = 'memory'\n")
     recorded(tmp_path)
     rank = rank_of(tmp_path)
-    assert rank.manifest["passes"] == ["memory"]
-    assert "left_out" not in rank.manifest
+    assert rank.manifest.passes == ("memory",)
+    assert not rank.manifest.left_out
     assert break_down_time(rank) is None
     settings = json.loads((tmp_path / "train.ledger" / "manifest.json").read_text())["settings"]
     assert settings["passes"] == {"value": "memory", "origin": "pyproject.toml"}

@@ -70,7 +70,7 @@ def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
     before = model[0].weight.detach().clone()
     found = gpuledger.estimate(step, torch.randn(4096, 512), gpu="a100-80gb")
     rank = found.run.rank(0)
-    assert all(check["ok"] for check in rank.manifest["checks"])
+    assert all(check.ok for check in rank.manifest.checks)
     books = break_down(rank, find_peak(rank), by=("category",))
     sizes = {account.category: account.bytes for account in books.accounts}
     assert sizes["weight"] == 512 * 512 * 4

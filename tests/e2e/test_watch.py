@@ -25,7 +25,7 @@ BUSY = "import time; time.sleep(0.7)"
 
 
 def notes_of(run: Path) -> list[str]:
-    return [*manifest(run)["notes"], *load(run).rank().manifest["notes"]]
+    return [*manifest(run)["notes"], *load(run).rank().manifest.notes]
 
 
 def test_a_command_is_watched_and_its_figures_are_known(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_command_is_watched_and_its_figures_are_known(tmp_path: Path) -> None:
     assert {row["used_bytes"] for row in rows} == {1_000_000_000}
     assert {row["power_average_w"] for row in rows} == {None, 250.0}
     assert all(row["energy_j"] is None for row in rows)
-    assert run.rank().manifest["sampler"]["readings"] <= len(rows)
+    assert run.rank().manifest.sampler.readings <= len(rows)
 
 
 def test_bytes_follow_the_card(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_bytes_of_the_commands_own_processes_are_told_apart(tmp_path: Path) 
     execute(command, tmp_path, environment)
     run = load(tmp_path / "w.ledger")
     assert notes_of(tmp_path / "w.ledger") == []
-    assert int(owner.read_text()) in run.rank().manifest["pids"]
+    assert int(owner.read_text()) in run.rank().manifest.pids
     assert {row["pid"] for row in run.table("process_samples").to_pylist()} == {1, int(owner.read_text())}
     (line,), _ = build_series([run], per="process")
     assert (line.peak[1], line.line.source) == (7e8, PROCESS_SOURCE)
@@ -237,10 +237,10 @@ def test_a_killed_watch_keeps_its_parts_and_ends_the_command(tmp_path: Path) -> 
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         rank = load(tmp_path / "w.ledger").rank()
-        if any("gpuledger was killed" in note for note in rank.manifest["notes"]):
+        if any("gpuledger was killed" in note for note in rank.manifest.notes):
             break
         time.sleep(0.2)
-    assert any("gpuledger was killed" in note for note in rank.manifest["notes"])
+    assert any("gpuledger was killed" in note for note in rank.manifest.notes)
     assert rank.table("samples").num_rows > 0
 
 
@@ -264,7 +264,7 @@ def test_a_process_that_runs_already(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", source], cwd=tmp_path) as other:
         assert watch(["--out", "w", "--pid", str(other.pid)], tmp_path).status == 0
     run = load(tmp_path / "w.ledger")
-    assert other.pid in run.rank().manifest["pids"]
+    assert other.pid in run.rank().manifest.pids
 
 
 def test_variants_are_run_and_compared(tmp_path: Path) -> None:

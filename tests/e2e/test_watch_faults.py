@@ -76,7 +76,7 @@ def test_a_sampler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
         for number in range(3000):  # more than a pipe holds: the program is not held up
             with watch.window(f"{number:0200d}"):
                 pass
-    notes = load(tmp_path / "stuck.ledger").manifest["notes"]
+    notes = load(tmp_path / "stuck.ledger").manifest.notes
     assert any("did not answer" in note for note in notes)
     assert any("too busy" in note for note in notes)
 
@@ -158,5 +158,5 @@ with gpuledger.watch("piped") as watch:
 def test_a_program_that_ends_by_broken_pipes_is_not_ended_by_ours(stub: Path) -> None:
     done = execute([sys.executable, "-c", SIGPIPE], stub, dict(os.environ))
     assert (done.status, done.stdout) == (0, b"on\n")
-    notes = load(stub / "piped.ledger").manifest["notes"]
+    notes = load(stub / "piped.ledger").manifest.notes
     assert any("killed by signal 9" in note for note in notes)

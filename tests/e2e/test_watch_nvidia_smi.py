@@ -75,8 +75,8 @@ def test_the_tool_is_read_and_the_run_says_so(tmp_path: Path) -> None:
     ended = watch(tmp_path, NEW, "--", sys.executable, "-c", "import time; time.sleep(1.5); print('on')")
     assert (ended.status, ended.stdout) == (0, b"on\n")
     run = load(tmp_path / "w.ledger")
-    assert any("read by nvidia-smi" in note for note in run.rank().manifest["notes"])
-    assert run.manifest["notes"] == []  # it ended when it was told
+    assert any("read by nvidia-smi" in note for note in run.rank().manifest.notes)
+    assert run.manifest.notes == ()  # it ended when it was told
     assert b"read by nvidia-smi" in b" ".join(ended.stderr.split())
     (figures,) = watched(run)
     assert (figures.peak_bytes, figures.baseline_bytes) == (300 << 20, 700 << 20)
@@ -86,8 +86,8 @@ def test_the_tool_is_read_and_the_run_says_so(tmp_path: Path) -> None:
     assert any("no energy counter" in note for note in figures.notes)
     row = run.table("samples").to_pylist()[0]
     assert row["driver_bytes"] == 615 << 20
-    assert run.rank().manifest["sampler"]["interval_ns"] == 10_000_000
-    assert run.rank().manifest["devices"][0]["name"] == "NVIDIA H200"
+    assert run.rank().manifest.sampler.interval_ns == 10_000_000
+    assert run.rank().manifest.devices[0].name == "NVIDIA H200"
 
 
 def test_an_old_tool_with_missing_values(tmp_path: Path) -> None:

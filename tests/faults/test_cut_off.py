@@ -20,7 +20,7 @@ READS_AND_DIES = (
     + """
 import os, subprocess, sys
 import gpuledger.collect.session.session as sessions
-read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest['window']['last_step'])"
+read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest.window.last_step)"
 for number in range(1, 5):
     step()
     if number < 4:
@@ -72,15 +72,15 @@ def test_the_status_is_the_signals_and_the_end_is_told(killed: tuple[Ended, Path
 
 def test_all_that_was_written_is_there(killed: tuple[Ended, Path]) -> None:
     rank = load(killed[1]).rank()
-    assert (rank.manifest["status"], rank.manifest["steps_seen"], rank.manifest["damaged"]) == ("cut off", 4, [])
-    assert rank.manifest["window"] == {"first_step": 1, "last_step": 4, "asked": [1, 9]}
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
-    assert len(rank.manifest["checks"]) > 8
+    assert (rank.manifest.status, rank.manifest.steps_seen, rank.manifest.damaged) == ("cut off", 4, ())
+    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 4, "asked": [1, 9]}
+    assert [check for check in rank.manifest.checks if not check.ok] == []
+    assert len(rank.manifest.checks) > 8
 
 
 def test_a_run_under_way_is_read_as_far_as_it_is_and_goes_on(killed: tuple[Ended, Path]) -> None:
     assert killed[0].stdout == b"1\n2\n"
-    assert load(killed[1]).rank().manifest["window"]["last_step"] == 4
+    assert load(killed[1]).rank().manifest.window.last_step == 4
 
 
 def test_show_works_on_what_was_written(run: Path) -> None:

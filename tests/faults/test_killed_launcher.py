@@ -46,7 +46,7 @@ def test_the_program_dies_with_the_launcher(words: list[str], tmp_path: Path) ->
         launcher.kill()
         launcher.wait(10)
         assert has_ended(program)
-    assert load(tmp_path / "run.ledger").manifest["status"] == "running"
+    assert load(tmp_path / "run.ledger").manifest.status == "running"
 
 
 @pytest.mark.torch
@@ -58,7 +58,7 @@ def test_the_viewer_dies_with_the_launcher_and_the_run_is_readable(tmp_path: Pat
     launcher.kill()
     launcher.communicate(timeout=20)
     assert all(has_ended(pid) for pid in begun)
-    assert load(tmp_path / "train.ledger").rank().manifest["window"]["last_step"] >= 1
+    assert load(tmp_path / "train.ledger").rank().manifest.window.last_step >= 1
 
 
 def test_a_viewer_ends_with_the_program(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_record_does_nothing_and_the_outer_run_notes_it_once(tmp_path: Path) -> 
     assert (ended.status, ended.stdout) == (4, b"3\n'theirs' []\n")
     assert [place.name for place in below.glob("*.ledger")] == ["train.ledger"]
     rank = load(below / "train.ledger").rank()
-    assert rank.manifest["notes"] == [NOTE]
-    assert (rank.manifest["steps_seen"], rank.manifest["window"]["last_step"]) == (3, 3)
+    assert rank.manifest.notes == (NOTE,)
+    assert (rank.manifest.steps_seen, rank.manifest.window.last_step) == (3, 3)
 
 
 ASKS = """
@@ -59,7 +59,7 @@ with gpuledger.record(devices="cpu") as recording:
 print(recording)
 print(recording.recorded_by == recording.path == recording.run().path, recording.path.name)
 print(recording.peak_allocated_bytes == recording.metrics["peak_allocated_bytes"] > 0)
-print(recording.run().rank().manifest["window"]["last_step"])
+print(recording.run().rank().manifest.window.last_step)
 """
 
 
@@ -75,7 +75,7 @@ def test_its_results_are_those_of_the_outer_run_so_far(tmp_path: Path) -> None:
         "2",
     ]
     rank = load(tmp_path / "train.ledger").rank()
-    assert (rank.manifest["status"], rank.manifest["window"]["last_step"]) == ("closed", 2)
+    assert (rank.manifest.status, rank.manifest.window.last_step) == ("closed", 2)
 
 
 PROFILED = """
@@ -93,8 +93,8 @@ def test_the_drop_in_profiler_says_who_records(tmp_path: Path) -> None:
     ended = recorded(["train.py"], tmp_path, options=("-q", "--steps", "1:9"))
     why = b"not recorded, `gpuledger run` records this process into train.ledger"
     assert (ended.status, ended.stdout.count(why), ended.stderr) == (0, 2, b"")
-    notes = load(tmp_path / "train.ledger").rank().manifest["notes"]
-    assert notes == [NOTE]
+    notes = load(tmp_path / "train.ledger").rank().manifest.notes
+    assert notes == (NOTE,)
 
 
 FRAMEWORK = """
@@ -111,7 +111,7 @@ print(training.end() == {})
 def test_a_frameworks_callback_marks_the_outer_runs_steps(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + FRAMEWORK)
     assert recorded(["train.py"], tmp_path).stdout == b"True\n"
-    assert load(tmp_path / "train.ledger").rank().manifest["steps_seen"] == 3
+    assert load(tmp_path / "train.ledger").rank().manifest.steps_seen == 3
 
 
 TESTED = """

@@ -118,10 +118,10 @@ def test_recordings_that_overlap_do_not_mix(tmp_path: Path) -> None:
     assert (first.returncode, stdout) == (0, b"on\n")
     assert b"keep.ledger: replaced by another recording\n" in stderr
     run = load(tmp_path / "keep.ledger")
-    assert run.manifest["run_id"] != before
-    assert run.manifest["command"][-1] == "other.py"
+    assert run.manifest.run_id != before
+    assert run.manifest.command[-1] == "other.py"
     assert [rank.number for rank in run.ranks] == [0]
-    assert run.rank().manifest["steps_seen"] == 1
+    assert run.rank().manifest.steps_seen == 1
 
 
 def test_a_link_is_followed_and_stays(old: RunWriter, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_link_to_nothing_is_where_the_run_is_made(tmp_path: Path) -> None:
     (tmp_path / "keep.ledger").symlink_to(tmp_path / "disk" / "far")
     for _ in range(2):
         assert recorded(["train.py"], tmp_path, options=FORCED).status == 0
-        assert load(tmp_path / "keep.ledger").rank().manifest["steps_seen"] == 1
+        assert load(tmp_path / "keep.ledger").rank().manifest.steps_seen == 1
     assert names_in(tmp_path / "disk") == ["far"]
     assert names_in(tmp_path) == ["disk", "keep.ledger", "train.py"]
 

@@ -61,9 +61,9 @@ def test_a_signal_costs_the_step_it_comes_in_alone(number: signal.Signals, tmp_p
     assert ended.status == -number
     assert b"gpuledger show train.ledger" in ended.stderr
     rank = load(tmp_path / "train.ledger").rank()
-    assert (rank.manifest["status"], rank.manifest["damaged"]) == ("cut off", [])
-    assert rank.manifest["window"] == {"first_step": 1, "last_step": 11, "asked": [1, 100000]}
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    assert (rank.manifest.status, rank.manifest.damaged) == ("cut off", ())
+    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 11, "asked": [1, 100000]}
+    assert [check for check in rank.manifest.checks if not check.ok] == []
     steps = rank.table("steps", ("step", "start_index", "end_index")).to_pylist()
     assert [row["step"] for row in steps] == list(range(1, 12))
     assert all(before["end_index"] + 1 == after["start_index"] for before, after in pairwise(steps))

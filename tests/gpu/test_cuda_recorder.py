@@ -30,9 +30,9 @@ def record(tmp_path: Path, work: Any, **options: Any) -> Any:
     with gpuledger.record("t", out=tmp_path / "t.ledger", **options) as recording:
         work(recording)
     rank = recording.run().rank(0)
-    assert rank.manifest["recorder"] == "cuda-history", rank.manifest["notes"]
-    bad = [check for check in rank.manifest["checks"] if not check["ok"]]
-    assert rank.manifest["checks"]
+    assert rank.manifest.recorder_name == "cuda-history", rank.manifest.notes
+    bad = [check for check in rank.manifest.checks if not check.ok]
+    assert rank.manifest.checks
     assert not bad, bad
     return rank
 
@@ -165,7 +165,7 @@ def test_a_gan_has_two_roots_and_counts_one_step(tmp_path: Path) -> None:
             og.step()
 
     rank = record(tmp_path, work)
-    assert rank.manifest["steps_seen"] == 4
+    assert rank.manifest.steps_seen == 4
     paths = set(rank.table("modules").column("path").to_pylist())
     assert {"Generator", "Generator.body", "Discriminator", "Discriminator.body"} <= paths
 
@@ -185,7 +185,7 @@ def test_grad_scaler_with_a_skipped_step_and_accumulation(tmp_path: Path) -> Non
                 optimizer.zero_grad()
 
     rank = record(tmp_path, work)
-    assert rank.manifest["steps_seen"] < 4
+    assert rank.manifest.steps_seen < 4
 
 
 def test_inference_counts_calls(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_inference_counts_calls(tmp_path: Path) -> None:
                 model(torch.randn(64, 512, device="cuda"))
 
     rank = record(tmp_path, work)
-    assert rank.manifest["steps_seen"] == 5
+    assert rank.manifest.steps_seen == 5
     assert find_peak(rank).phase == "evaluation"
 
 
@@ -252,10 +252,10 @@ with gpuledger.record("t", out=OUT, steps=STEPS) as recording:
     for _ in range(5):
         optimizer.zero_grad(); model(torch.randn(256, 512, device="cuda")).square().mean().backward(); optimizer.step()
 rank = recording.run().rank(0)
-bad = [c for c in rank.manifest["checks"] if not c["ok"]]
-assert rank.manifest["recorder"] == RECORDER, rank.manifest["notes"]
+bad = [c for c in rank.manifest.checks if not c.ok]
+assert rank.manifest.recorder_name == RECORDER, rank.manifest.notes
 assert not bad, bad
-print("peak", torch.cuda.max_memory_allocated(), rank.manifest["steps_seen"])
+print("peak", torch.cuda.max_memory_allocated(), rank.manifest.steps_seen)
 """
 
 
@@ -313,9 +313,9 @@ def test_out_of_memory_is_the_programs_own_and_is_explained(tmp_path: Path) -> N
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("torch.OutOfMemoryError")
     rank = gpuledger.load(out).rank(0)
-    (fact,) = rank.manifest["oom"]
+    (fact,) = rank.manifest.oom
     assert fact["tried_bytes"] == 8192 * 8192 * 4
-    assert not [check for check in rank.manifest["checks"] if not check["ok"]]
+    assert not [check for check in rank.manifest.checks if not check.ok]
     held = categories(rank)
     assert held["activation"] >= 5 * 8192 * 8192 * 4
     assert held["weight"] == 8192 * 8193 * 4
@@ -333,7 +333,7 @@ def test_the_programs_own_history_goes_first(tmp_path: Path) -> None:
     with gpuledger.record("t", out=tmp_path / "t.ledger") as recording:
         work(recording)
     rank = recording.run().rank(0)
-    assert any("memory history of its own" in note for note in rank.manifest["notes"])
+    assert any("memory history of its own" in note for note in rank.manifest.notes)
     (mine,) = [e for e in snapshots[0]["device_traces"][0] if e["action"] == "alloc"]
     assert mine["frames"], "the program's own history lost its stacks"
 
@@ -351,6 +351,6 @@ def test_a_long_window_drains_and_loses_nothing(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     rank = record(tmp_path, lambda _: train(model, optimizer, steps=60))
-    drains = [pause for pause in rank.manifest["pauses"] if pause["reason"] == "drain"]
+    drains = [pause for pause in rank.manifest.pauses if pause.reason == "drain"]
     assert 1 <= len(drains) < 60
-    assert rank.manifest["recorder_bytes"] < 2_000 * 512
+    assert rank.manifest.recorder_bytes < 2_000 * 512

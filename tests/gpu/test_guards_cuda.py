@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,8 +97,7 @@ def run(place: Path, *options: str, steps: int = 9000, program: tuple[str, ...] 
 
 def said_of(rank: Rank) -> list[str]:
     """Return all that a run says of its passes: notes, and what was left out without being a fault."""
-    facts: dict[str, Any] = rank.manifest
-    return [*facts["notes"], *(facts.get("left_out") or [])]
+    return [*rank.manifest.notes, *rank.manifest.left_out]
 
 
 def test_less_than_a_gibibyte_free_leaves_the_time_pass_out(tmp_path: Path) -> None:
@@ -150,8 +148,8 @@ def test_a_program_that_ends_inside_the_energy_pass_keeps_its_steps(tmp_path: Pa
     both = run(tmp_path, "--passes", "memory,energy,time", steps=30, in_step=sleeps)
     assert both.bare == both.recorded
     assert [one for one in said_of(both.rank) if "energy pass ended early" in one]
-    (energy,) = both.rank.manifest["energy"]
-    assert energy["energy_j"] is None or energy["energy_j"] > 0
+    (energy,) = both.rank.manifest.energy
+    assert energy.energy_j is None or energy.energy_j > 0
 
 
 def test_a_step_of_kernels_alone_has_the_owners_of_the_step_before(tmp_path: Path) -> None:
@@ -181,7 +179,7 @@ def test_a_pass_that_was_begun_anew_has_kernels(tmp_path: Path) -> None:
     times = break_down_time(both.rank)
     assert times is not None
     assert not times.on_host
-    assert both.rank.manifest["time_steps"] == [15, 16]
+    assert both.rank.manifest.time_steps == (15, 16)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two ranks take two cards")
@@ -192,8 +190,8 @@ def test_two_ranks_measure_the_same_steps(tmp_path: Path) -> None:
     )
     assert both.bare == both.recorded
     assert len(both.ranks) == 2
-    energies = [rank.manifest["energy"] for rank in both.ranks]
-    assert all(len(energy) == 1 and energy[0]["energy_j"] > 0 for energy in energies), energies
-    assert len({energy[0]["first_step"] for energy in energies}) == 1
+    energies = [rank.manifest.energy for rank in both.ranks]
+    assert all(len(energy) == 1 and energy[0].energy_j > 0 for energy in energies), energies
+    assert len({energy[0].first_step for energy in energies}) == 1
     times = [break_down_time(rank) for rank in both.ranks]
     assert all(one is not None and "collective" in one.by_kind_ns for one in times)

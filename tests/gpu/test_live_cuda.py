@@ -55,9 +55,9 @@ def test_a_pass_on_demand_uses_the_allocators_history_and_leaves_nothing(tmp_pat
         watched.close()
     run = load(tmp_path / "long-asked-1.ledger")
     rank = run.rank()
-    assert run.manifest["status"] == "complete"
-    assert rank.manifest["recorder"] == "cuda-history"
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    assert run.manifest.status == "complete"
+    assert rank.manifest.recorder_name == "cuda-history"
+    assert [check for check in rank.manifest.checks if not check.ok] == []
     assert [row["step"] for row in rank.table("steps").to_pylist() if row["recorded"]] == list(range(1, STEPS + 1))
     categories = {row["category"] for row in rank.table("blocks").to_pylist()}
     assert {"weight", "gradient", "optimizer_state", "activation"} <= categories

@@ -51,8 +51,8 @@ def test_backward_in_its_own_thread_goes_to_the_scopes_of_forward(tmp_path: Path
             (first.sum() + plain.sum() + nested.sum() + again.sum()).backward()
             del first, plain, nested, again
     rank = recording.run().rank()
-    assert rank.manifest["recorder"] == "cuda-history"
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    assert rank.manifest.recorder_name == "cuda-history"
+    assert [check for check in rank.manifest.checks if not check.ok] == []
     found = scopes_by_floats(rank, "backward")
     assert {count: found[count] for count in (10_001, 10_003, 10_005)} == {10_001: {"a"}, 10_003: {""}, 10_005: {"b/c"}}
     assert found[10_007] == {"b", "b/inner"}

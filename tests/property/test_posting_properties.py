@@ -172,8 +172,8 @@ def test_the_books_close_at_every_instant(before: list[int], actions: list[tuple
     with tempfile.TemporaryDirectory() as directory:
         rank = program.post(Path(directory) / "rank-0", closed=closed)
         check(rank, program, len(before))
-        assert rank.manifest["status"] == ("closed" if closed else "cut off")
-        assert [c for c in rank.manifest["checks"] if not c["ok"]] == []
+        assert rank.manifest.status == ("closed" if closed else "cut off")
+        assert [c for c in rank.manifest.checks if not c.ok] == []
 
 
 def check(rank: Rank, program: Program, alive_before: int) -> None:

@@ -133,7 +133,7 @@ def written(blocks: list[dict[str, Any]], **manifest: Any) -> Iterator[Rank]:
         (path / "rank-0").mkdir(parents=True)
         for name, rows in tables.items():
             write_table(path / "rank-0", to_table(name, rows), name)
-        facts = {"schema_version": SCHEMA_VERSION, "rank": 0, "started_ns": 500, "devices": [], **manifest}
+        facts = {"schema_version": SCHEMA_VERSION, "rank": 0, "devices": [], **manifest}
         write_json(path / "rank-0" / "manifest.json", facts)
         write_json(path / "manifest.json", {"schema_version": SCHEMA_VERSION, "name": "drawn"})
         yield read_run(path).rank()

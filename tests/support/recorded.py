@@ -13,6 +13,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401  what the first optimizer would load, before conftest.py sets aside what is loaded
 
 from gpuledger import record
+from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import Rank
 from gpuledger.model.tables import TABLES
 
@@ -42,7 +43,7 @@ class Block:
 class Recorded:
     """A finished recording: its manifest, its blocks, and every table as rows."""
 
-    manifest: dict[str, Any]
+    manifest: RankManifest
     blocks: tuple[Block, ...]
     tables: dict[str, list[dict[str, Any]]]
 

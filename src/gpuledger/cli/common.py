@@ -66,7 +66,7 @@ def open_run(text: str) -> Run:
 
     run = api.open_run(text)
     if _is_foreign(run, text):
-        _tell_unread(run.manifest["imported"]["unread"])
+        _tell_unread(run.manifest.imported.unread if run.manifest.imported else ())
     return run
 
 
@@ -88,7 +88,7 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
             problems.append(error)
             continue
         if _is_foreign(runs[-1], text):
-            notes.update(dict.fromkeys(note for rank in runs[-1].ranks for note in rank.manifest["notes"]))
+            notes.update(dict.fromkeys(note for rank in runs[-1].ranks for note in rank.manifest.notes))
     if not runs:
         raise problems[0]
     print_notes(f"gpuledger: {note}" for note in notes)
@@ -98,7 +98,7 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
 
 def _is_foreign(run: Run, text: str) -> bool:
     """Return whether the run was imported just now, from the file of an older format that ``text`` names."""
-    return "imported" in run.manifest and run.path.parent != Path(text).parent
+    return run.manifest.imported is not None and run.path.parent != Path(text).parent
 
 
 def _inside(text: str) -> list[str]:
@@ -139,7 +139,7 @@ def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:
         UsageError: the run has no such rank.
     """
     if not run.ranks:
-        notes = [str(note) for note in run.manifest.get("notes") or []]
+        notes = list(run.manifest.notes)
         raise EmptyRunError(f"{run.path.name}: nothing was recorded", hint=next(iter(notes), why_empty(())))
     if rank_text is None or rank_text == ALL:
         return run.ranks
@@ -168,13 +168,13 @@ def why_empty(ranks: tuple[Rank, ...]) -> str:
     """Return why no rank has a block: the first note of a recording that says something, else what it does hold."""
     from gpuledger.analyze.memory.empty import why_empty as reason_of
 
-    notes = [str(note) for rank in ranks if _records(rank) for note in rank.manifest.get("notes") or []]
+    notes = [note for rank in ranks if _records(rank) for note in rank.manifest.notes]
     return notes[0] if notes else reason_of(ranks)
 
 
 def _records(rank: Rank) -> bool:
     """Return whether a rank was to hold allocations; one that was watched or read from a log was not."""
-    return "window" in rank.manifest or not len(rank.table("samples", ("t_ns",)))
+    return rank.manifest.window is not None or not len(rank.table("samples", ("t_ns",)))
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -74,7 +74,7 @@ def snapshot_of(rank: Rank) -> dict[str, Any]:
         one = _Device(number, own_blocks, own_segments, words, leading)
         traces[number] = one.trace()
         shown += one.segments()
-    settings = rank.manifest.get("allocator_settings") or {}
+    settings = rank.manifest.allocator_settings or {}
     return {"segments": shown, "device_traces": traces, "allocator_settings": settings, "external_annotations": []}
 
 

@@ -22,8 +22,8 @@ ROWS_AT_ONCE = 50_000
 
 def manifests(run: Run) -> dict[str, Any]:
     """Return the manifests of the run and of its ranks as one object."""
-    ranks = [rank.manifest for rank in run.ranks]
-    return {"schema_version": SCHEMA_VERSION, "run": run.manifest, "ranks": ranks}
+    ranks = [rank.manifest.to_json() for rank in run.ranks]
+    return {"schema_version": SCHEMA_VERSION, "run": run.manifest.to_json(), "ranks": ranks}
 
 
 def write_csv(run: Run, name: str, stream: IO[bytes]) -> int:

@@ -151,7 +151,7 @@ def _kept_rank(journal: Journal) -> KeptRank:
     """Return a recording that stays in memory, as what is read from a run."""
     rank = post_journal(journal)
     libraries, _ = libraries_for(rank.manifest, trained=True, lookup=lambda key, _uuid: load_profile(key, cache_path()))
-    return rank if libraries is None else replace(rank, manifest={**rank.manifest, "libraries": libraries})
+    return rank if libraries is None else replace(rank, manifest=replace(rank.manifest, libraries=libraries))
 
 
 def _weight_bytes(model: nn.Module) -> int:

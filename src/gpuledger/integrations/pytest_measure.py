@@ -47,7 +47,7 @@ def measure_test(run: Run) -> TestBytes | None:
     rank = run.rank()
     devices = _devices(rank)
     if not devices:
-        notes = [str(note) for note in rank.manifest.get("notes") or []]
+        notes = list(rank.manifest.notes)
         if notes:
             raise EmptyRunError(f"{run.path.name}: {notes[0]}")
         return None

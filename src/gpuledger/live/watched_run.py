@@ -19,7 +19,8 @@ from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.errors import GpuLedgerError
 from gpuledger.files.writing import refuse_links, write_whole
 from gpuledger.model.journal.log import journal_files
-from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories, read_json
+from gpuledger.model.manifest import read_rank_manifest, read_run_manifest
+from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class WatchedRun:
             InputError: it is not a run, or there is a link in it.
         """
         refuse_links(self._path)
-        manifest = read_json(self._path / "manifest.json")
+        manifest = read_run_manifest(self._path)
         recorded = self._recorded()
         ranks = [directory for _, directory in rank_directories(recorded)]
         parts = [
@@ -65,11 +66,11 @@ class WatchedRun:
             self._last = self._read_books()
         step, books, note = self._last
         name = self._path.name.removesuffix(".ledger")
-        return RunNow(name, str(manifest.get("status") or ""), int(manifest.get("started_ns") or 0), step, books, note)
+        return RunNow(name, manifest.status or "", manifest.started_ns or 0, step, books, note)
 
     def ask(self) -> str:
         """Ask the run's process for a memory pass now; return in words what comes of it."""
-        if read_json(self._path / "manifest.json").get("status") != "running":
+        if read_run_manifest(self._path).status != "running":
             return "the run has ended"
         if not (self._path / LISTENING).exists():
             return "its process does not listen: start it with gpuledger run --live"
@@ -101,7 +102,7 @@ class WatchedRun:
 
     def _of_rank(self, number: int, directory: Path) -> tuple[int, Breakdown | None]:
         if not (directory / "journal").is_dir():
-            return _books_of(Rank(number, directory, read_json(directory / "manifest.json")))
+            return _books_of(Rank(number, directory, read_rank_manifest(directory)))
         copy = self._scratch / directory.parent.name / directory.name
         shutil.rmtree(copy, ignore_errors=True)
         try:

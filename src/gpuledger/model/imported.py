@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
-from gpuledger.model.run import Run, read_run, write_json, write_rank_manifest, write_table
+from gpuledger.model.manifest import RankManifest, RunManifest, write_rank_manifest, write_run_manifest
+from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_writer import RunWriter
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
@@ -73,7 +74,7 @@ def write_imported(run: ImportedRun, path: Path, *, replace: bool = False) -> Ru
         OSError: it cannot be written; nothing is left.
     """
     manifest = _run_manifest(run)
-    made = RunWriter.open(path, {**manifest, "status": "running"}, replace=replace)
+    made = RunWriter.open(path, {**manifest.to_json(), "status": "running"}, replace=replace)
     with made.placing():
         for rank in run.ranks:
             directory = made.directory / f"rank-{rank.number}"
@@ -81,12 +82,12 @@ def write_imported(run: ImportedRun, path: Path, *, replace: bool = False) -> Ru
             for name, table in rank.tables.items():
                 write_table(directory, table, name)
             write_rank_manifest(directory, _rank_manifest(run, rank))
-        write_json(made.directory / "manifest.json", manifest)
+        write_run_manifest(made.directory, manifest)
     return read_run(path)
 
 
-def _rank_manifest(run: ImportedRun, rank: ImportedRank) -> dict[str, Any]:
-    return {
+def _rank_manifest(run: ImportedRun, rank: ImportedRank) -> RankManifest:
+    value = {
         "devices": [],
         "checks": [],
         "pauses": [],
@@ -98,10 +99,11 @@ def _rank_manifest(run: ImportedRun, rank: ImportedRank) -> dict[str, Any]:
         "status": "closed",
         "notes": list(rank.notes),
     }
+    return RankManifest.from_json(value)
 
 
-def _run_manifest(run: ImportedRun) -> dict[str, Any]:
-    return {
+def _run_manifest(run: ImportedRun) -> RunManifest:
+    value = {
         "command": [],
         "settings": {},
         "started_ns": 0,
@@ -114,3 +116,4 @@ def _run_manifest(run: ImportedRun) -> dict[str, Any]:
         "imported": {"format": run.format, "files": list(run.files), "unread": list(run.unread)},
         "notes": list(run.notes),
     }
+    return RunManifest.from_json(value)

@@ -6,7 +6,6 @@ process wrote while it ran, ``rank-N/<table>/part-*.parquet`` are the posted tab
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -15,11 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.files.reading import read_json_file, reading, storable
-from gpuledger.files.writing import refuse_links, replaced, write_whole
-from gpuledger.model.manifest_shape import check_rank_manifest, check_run_manifest
+from gpuledger.files.reading import storable
+from gpuledger.files.writing import refuse_links, replaced
+from gpuledger.model.manifest import (
+    MANIFEST,
+    RANK_PREFIX,
+    RankManifest,
+    RunManifest,
+    read_rank_manifest,
+    read_run_manifest,
+)
+from gpuledger.model.manifest import read_json as read_json
+from gpuledger.model.manifest import write_json as write_json
 from gpuledger.model.shown import Shown
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.tables import TABLES
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -29,54 +37,11 @@ SUFFIX = ".ledger"
 SAMPLE_JOURNALS = "samples/journal"
 """Where the launcher writes its readings of the cards, below the run's directory."""
 _NOT_UNICODE = re.compile("[\ud800-\udfff]")
-RANK_PREFIX = "rank-"
 PARTS = "part-*.parquet"
 _UNPACKED = ("", "unpacked")
 """Where a rank keeps that what its tables unpack to was checked."""
 LISTENING, ASKED = "listening", "asked"
 """Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
-
-
-def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None) -> None:
-    """Write ``value`` as :func:`gpuledger.files.writing.replaced` does."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
-    write_whole(path, text.encode("ascii"), inside=inside)
-
-
-def write_rank_manifest(rank_directory: Path, manifest: dict[str, Any]) -> None:
-    """Write a rank's manifest into the run's own directory, through no link.
-
-    Raises:
-        InputError: the rank's directory is a link.
-    """
-    write_json(rank_directory / "manifest.json", manifest, inside=rank_directory.parent)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in ``path``.
-
-    Raises:
-        InputError: missing, not JSON, not an object, or of a newer schema.
-    """
-    with reading(path, "not a manifest"):
-        try:
-            value = read_json_file(path)
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: not a manifest: expected an object")
-    version = value.get("schema_version")
-    if not isinstance(version, int):
-        raise InputError(f"{path}: not a manifest: no schema_version")
-    if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
-            hint="pip install --upgrade gpuledger",
-        )
-    check = check_rank_manifest if path.parent.name.startswith(RANK_PREFIX) else check_run_manifest
-    with reading(path, "damaged manifest"):
-        check(value)
-    return {**value, "notes": value.get("notes") or []}
 
 
 def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
@@ -108,7 +73,7 @@ def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
     if path.exists():
         if not force:
             raise UsageError(f"{path}: exists, will not overwrite", hint="give another --out, or --force")
-        if not (path / "manifest.json").is_file():
+        if not (path / MANIFEST).is_file():
             raise UsageError(f"{path}: exists and is not a run, will not remove it")
     return path
 
@@ -137,7 +102,7 @@ class Rank:
 
     number: int
     directory: Path
-    manifest: dict[str, Any]
+    manifest: RankManifest
     _kept: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -210,12 +175,12 @@ class Run(Shown):
     """One recording: its directory, its manifest and its ranks in order."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: RunManifest
     ranks: tuple[Rank, ...]
 
     def __repr__(self) -> str:
         first = _facts(self.ranks[0].manifest) if self.ranks else []
-        facts = [self.manifest.get("status"), counted(len(self.ranks), "rank"), *first[1:]]
+        facts = [self.manifest.status, counted(len(self.ranks), "rank"), *first[1:]]
         return f"<Run {self.name!r}: {', '.join(str(fact) for fact in facts if fact)}>"
 
     @property
@@ -240,13 +205,12 @@ class Run(Shown):
         return self.rank(rank).table(name)
 
 
-def _facts(manifest: dict[str, Any]) -> list[str]:
+def _facts(manifest: RankManifest) -> list[str]:
     """Return a rank's status, cards and steps in words, as far as its manifest has them."""
-    status = [str(manifest["status"])] if manifest.get("status") else ["no status"]
-    cards = Counter(str(device.get("name") or "a device") for device in manifest.get("devices") or [])
+    cards = Counter(device.name or "a device" for device in manifest.devices)
     named = [name if number == 1 else f"{number} × {name}" for name, number in cards.items()]
-    steps = manifest.get("steps_seen")
-    return [*status, *named, *([counted(steps, "step")] if steps else [])]
+    steps = manifest.steps_seen
+    return [manifest.status or "no status", *named, *([counted(steps, "step")] if steps else [])]
 
 
 def rank_directories(path: Path) -> list[tuple[int, Path]]:
@@ -275,13 +239,13 @@ def read_run(path: Path) -> Run:
         InputError: ``path`` is not a run, its schema is newer, or it holds a link, a pipe or a device.
     """
     refuse_links(path)
-    if not (path / "manifest.json").is_file():
+    if not (path / MANIFEST).is_file():
         known = " (a file)" if path.is_file() else "" if path.exists() else ": no such directory"
         raise InputError(f"{path}: not a run{known}", hint=_hint_for(path))
-    manifest = read_json(path / "manifest.json")
+    manifest = read_run_manifest(path)
     ranks = tuple(
-        Rank(number, directory, read_json(directory / "manifest.json"))
+        Rank(number, directory, read_rank_manifest(directory))
         for number, directory in rank_directories(path)
-        if (directory / "manifest.json").is_file()
+        if (directory / MANIFEST).is_file()
     )
     return Run(path, manifest, ranks)

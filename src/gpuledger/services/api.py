@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,7 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.files.writing import refuse_links
 from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
+from gpuledger.model.manifest import read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import (
     SUFFIX,
     Rank,
@@ -35,7 +37,6 @@ from gpuledger.model.run import (
     choose_directory,
     read_json,
     read_run,
-    write_rank_manifest,
 )
 from gpuledger.model.run_writer import RunWriter
 from gpuledger.units import counted, format_bytes
@@ -176,7 +177,7 @@ def settle(run_directory: Path) -> Run:
     """Return a run whose program has just ended, posted, with what context and libraries take measured apart."""
     post_missing(run_directory)
     for rank in read_run(run_directory).ranks:
-        if "libraries" not in rank.manifest:
+        if rank.manifest.libraries is None:
             _add_libraries(rank, lookup_or_measure)
     return read_run(run_directory)
 
@@ -186,28 +187,28 @@ def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) ->
     trained = "backward" in rank.table("spans", ("phase",)).column("phase").to_pylist()
     libraries, notes = libraries_for(rank.manifest, trained=trained, lookup=lookup)
     if libraries is not None or notes:
-        manifest = {**rank.manifest, "notes": [*rank.manifest["notes"], *notes]}
-        if libraries is not None:
-            manifest["libraries"] = libraries
+        manifest = replace(with_notes(rank.manifest, *notes), libraries=libraries or rank.manifest.libraries)
         write_rank_manifest(rank.directory, manifest)
 
 
 def _add_watts(rank_directory: Path) -> None:
     """Write into a rank's manifest what is known of operators' watts on its card, by which its joules are shared."""
-    from gpuledger.analyze.operator_work import measured_watts, power_model
+    from gpuledger.analyze.operator_work.power_model import model_to_json
     from gpuledger.ops.predict.power import find_power_model
     from gpuledger.ops.predict.watts import find_watts
 
-    manifest = read_json(rank_directory / "manifest.json")
-    cards = {str(device.get("name")) for device in manifest.get("devices") or [] if device["device_idx"] >= 0}
+    manifest = read_rank_manifest(rank_directory)
+    cards = {str(device.name) for device in manifest.devices if device.device_idx >= 0}
     if len(cards) != 1:
         return
     card = cards.pop()
     table, model = find_watts(card, os.environ), find_power_model(card)
-    known = {} if table is None else {measured_watts.MANIFEST_KEY: table.to_json()}
-    known |= {} if model is None else {power_model.MANIFEST_KEY: power_model.model_to_json(model)}
-    if known:
-        write_rank_manifest(rank_directory, {**manifest, **known})
+    if table is not None:
+        manifest = replace(manifest, measured_watts=table.to_json())
+    if model is not None:
+        manifest = replace(manifest, power_model=model_to_json(model))
+    if table is not None or model is not None:
+        write_rank_manifest(rank_directory, manifest)
 
 
 def _kept_profile(key: CardKey, _uuid: str) -> Calibration:
@@ -287,7 +288,7 @@ class Recording:
         if self._session is not None:
             return f"recording into {self.path.name}, {counted(self._session.steps.seen, 'step')}"
         try:
-            steps, peak_bytes = self.run().rank().manifest.get("steps_seen"), self.peak_allocated_bytes
+            steps, peak_bytes = self.run().rank().manifest.steps_seen, self.peak_allocated_bytes
         except GpuLedgerError as error:
             return f"ended, {error.message}"
         words = [counted(steps or 0, "step"), *([] if peak_bytes is None else [f"peak {format_bytes(peak_bytes)}"])]
@@ -350,7 +351,7 @@ class Recording:
 
         if self.recorded_by is None:
             return headline(self.run().rank())
-        mine = [rank for rank in self.run().ranks if rank.manifest.get("pid") == os.getpid()]
+        mine = [rank for rank in self.run().ranks if rank.manifest.pid == os.getpid()]
         return headline(mine[0]) if mine else {}
 
     @property

@@ -25,6 +25,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import allocated_curve, read_lives
 from gpuledger.cli.main import main
 from gpuledger.export.snapshot import snapshot_of
+from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank, Rank, read_run
 
 
@@ -169,7 +170,7 @@ def test_a_real_recording_comes_back_with_the_same_books(name: str, tmp_path: Pa
     exported(directory, tmp_path / "x.pickle")
     back = make("torch-snapshot", tmp_path, tmp_path / "x.pickle")
     assert books(back.rank()) == books(rank)
-    assert [check["ok"] for check in back.rank().manifest["checks"]] == [True]
+    assert [check.ok for check in back.rank().manifest.checks] == [True]
     ours, theirs = (allocated_curve(read_lives(one, 0)).bytes for one in (rank, back.rank()))
     assert ours.max() == theirs.max()
     assert ours[-1] == theirs[-1]
@@ -234,7 +235,7 @@ def rank_of(snapshot: dict[str, Any]) -> Rank:
         place = Path(directory) / "x.pickle"
         place.write_bytes(pickle.dumps(snapshot, protocol=4))
         (imported,) = read("torch-snapshot", place).ranks
-    return KeptRank(0, Path(), dict(imported.facts), dict(imported.tables))
+    return KeptRank(0, Path(), RankManifest.from_json({"schema_version": 1, **imported.facts}), dict(imported.tables))
 
 
 def pools_by_place(snapshot: dict[str, Any]) -> dict[tuple[int, int], tuple[int, int]]:

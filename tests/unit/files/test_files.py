@@ -16,7 +16,8 @@ from gpuledger.errors import InputError
 from gpuledger.files.writing import is_special, is_taken, output, refuse_links, replaced, write_whole
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.journal.journal import JournalWriter, Part
-from gpuledger.model.run import LISTENING, read_json, read_run, write_json, write_rank_manifest, write_table
+from gpuledger.model.manifest import RankManifest, write_rank_manifest
+from gpuledger.model.run import LISTENING, read_json, read_run, write_json, write_table
 from gpuledger.model.tables import TABLES
 from gpuledger.services import api
 
@@ -162,7 +163,7 @@ def test_tables_and_manifests_are_not_written_through_links(run: Path, tmp_path:
     with pytest.raises(InputError):
         write_table(run / "rank-7", table, "spans")
     with pytest.raises(InputError):
-        write_rank_manifest(run / "rank-7", {})
+        write_rank_manifest(run / "rank-7", RankManifest(schema_version=1))
     assert list(elsewhere.iterdir()) == []
 
 

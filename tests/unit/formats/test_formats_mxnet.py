@@ -37,7 +37,7 @@ def test_the_five_columns(tmp_path: Path) -> None:
     assert found["init:_random_uniform"] == ("other", "", 32 * MIB)
     assert {row["requested_bytes"] for row in rows(run.rank()) if "temp_space" in row["name"]} == {8}
     assert {row["alloc_ns"] for row in rows(run.rank())} == {None}
-    assert run.rank().manifest["pid"] == 4321
+    assert run.rank().manifest.pid == 4321
 
 
 def test_nvml_amend_is_the_balances_line_and_never_an_entry(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_nvml_amend_is_the_balances_line_and_never_an_entry(tmp_path: Path) -> N
 
 def test_a_file_per_process_becomes_a_rank_in_the_order_of_the_ids(tmp_path: Path) -> None:
     run = make("mxnet", tmp_path, FIVE, FIVE.with_name("gpu_memory_profile-pid_98.csv"))
-    assert [rank.manifest["pid"] for rank in run.ranks] == [98, 4321]
+    assert [rank.manifest.pid for rank in run.ranks] == [98, 4321]
     assert [build_balance(run.rank(0), device).remainder_bytes for device in (0, 1)] == [536_870_912, 536_870_000]
 
 
@@ -60,7 +60,7 @@ def test_an_amend_that_wrapped_around_is_left_out_and_said(tmp_path: Path) -> No
     path.write_text(HEADER + "a:in_arg:w,10,0,512,0\n" + f'"nvml_amend","{2**64 - 5}","0","{2**64 - 5}","0"\n')
     run = make("mxnet", tmp_path, path)
     assert build_balance(run.rank()).used_bytes is None
-    assert any("nvml_amend is below zero" in note for note in run.rank().manifest["notes"])
+    assert any("nvml_amend is below zero" in note for note in run.rank().manifest.notes)
 
 
 def test_the_headerless_form_is_in_mebibytes(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_earliest_headerless_files_hold_bytes(tmp_path: Path) -> None:
     path.write_text("in_arg:a,4194304\nworkspace:b,2048\n")
     run = make("mxnet", tmp_path, path)
     assert [size for *_, size in words(run)] == [4194304, 2048]
-    assert any("read as bytes" in note for note in run.rank().manifest["notes"])
+    assert any("read as bytes" in note for note in run.rank().manifest.notes)
 
 
 def test_the_seven_columns_have_times_and_count_reused_memory_once(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_seven_columns_have_times_and_count_reused_memory_once(tmp_path: Pat
     ]
     assert [row["alloc_ns"] for row in rows(run.rank())][:3] == [1580774400 * 10**9] * 2 + [1580774401 * 10**9]
     assert {row["module"] for row in rows(run.rank())} == {"hybridsequential.dense0", ""}
-    assert any("1 row (8,192 bytes)" in note for note in run.rank().manifest["notes"])
+    assert any("1 row (8,192 bytes)" in note for note in run.rank().manifest.notes)
 
 
 def test_the_tree_gives_the_tags_back(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_hostile_tags_survive(form: str, tmp_path: Path) -> None:
     path.write_text((HEADER if five else "in_arg:first,1\n") + "".join(lines), encoding="utf-8")
     run = make("mxnet", tmp_path, path)
     assert {name for name, *_ in words(run)} >= set(HOSTILE_TAGS.values())
-    assert run.manifest["imported"]["unread"] == []
+    assert run.manifest.imported.unread == ()
     check_views(run.path, tmp_path)
 
 

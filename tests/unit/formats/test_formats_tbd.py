@@ -24,7 +24,7 @@ def test_logs_are_told_by_their_content_and_read_by_every_view(path: Path, tmp_p
 
 def test_every_allocation_of_a_log_is_read_however_it_stands(tmp_path: Path) -> None:
     run = make("tbd-log", tmp_path, SOCKEYE)
-    assert run.manifest["imported"]["unread"] == []
+    assert run.manifest.imported.unread == ()
     assert [(name, category, size) for name, category, _, size in words(run)] == [
         ("forward_features:stage1_unit1_bn1", "activation", 4194304),
         ("in_arg:encoder_embed_weight", "weight", 2097152),
@@ -41,12 +41,12 @@ def test_every_allocation_of_a_log_is_read_however_it_stands(tmp_path: Path) -> 
 
 def test_what_a_log_cannot_know_is_null_and_said(tmp_path: Path) -> None:
     run = make("tbd-log", tmp_path, SOCKEYE)
-    notes = " ".join(run.rank().manifest["notes"])
+    notes = " ".join(run.rank().manifest.notes)
     assert "1 release does not say what was given back" in notes
     assert "372 MiB" in notes
     for row in rows(run.rank()):
         assert row["alloc_ns"] is row["free_index"] is row["module_id"] is None
-    assert run.rank().manifest["devices"][0]["total_bytes"] == 11172 * MIB
+    assert run.rank().manifest.devices[0].total_bytes == 11172 * MIB
 
 
 def test_lines_in_megabytes_and_frees_that_name_their_tag(tmp_path: Path) -> None:

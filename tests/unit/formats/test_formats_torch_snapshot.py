@@ -62,8 +62,8 @@ def test_a_snapshot_is_read_whole(protocol: int, tmp_path: Path) -> None:
         (2000, 2048): (4, 5, None),
     }
     manifest = run.rank().manifest
-    assert [check["ok"] for check in manifest["checks"]] == [True]
-    assert manifest["oom"] == [
+    assert [check.ok for check in manifest.checks] == [True]
+    assert [one.to_json() for one in manifest.oom] == [
         {
             "device_idx": 0,
             "tried_bytes": 64 * MIB,
@@ -72,7 +72,8 @@ def test_a_snapshot_is_read_whole(protocol: int, tmp_path: Path) -> None:
             "largest_free_bytes": None,
         }
     ]
-    assert manifest["allocator_settings"]["max_split_size"] == -1
+    assert manifest.allocator_settings is not None
+    assert manifest.allocator_settings["max_split_size"] == -1
     assert [(row["bytes"], row["alloc_index"], row["free_index"]) for row in rows(run.rank(), "segments")] == [
         (2 * MIB, -1, None),
         (20 * MIB, 0, 6),
@@ -83,8 +84,8 @@ def test_what_a_snapshot_cannot_know_is_null_and_said(tmp_path: Path) -> None:
     run = make("torch-snapshot", tmp_path, write(tmp_path / "snap.pickle", small_snapshot()))
     for row in rows(run.rank()):
         assert (row["category"], row["module_id"], row["step"], row["phase"]) == ("other", None, 0, "")
-    assert any("no category or module" in note for note in run.rank().manifest["notes"])
-    assert any("no stacks" in note for note in run.rank().manifest["notes"])
+    assert any("no category or module" in note for note in run.rank().manifest.notes)
+    assert any("no stacks" in note for note in run.rank().manifest.notes)
 
 
 def test_every_view_works_on_the_file_itself(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_where_nothing_records_the_training_is_recorded(loop: Loop) -> None:
     assert figures["gpuledger/peak_allocated_bytes"] > 0
     assert figures["gpuledger/step_time_ns"] > 0
     rank = gpuledger.load("own.ledger").rank()
-    assert rank.manifest["time_steps"] == [14, 15]
-    assert rank.manifest["steps_seen"] == 15
+    assert rank.manifest.time_steps == (14, 15)
+    assert rank.manifest.steps_seen == 15
     assert {row["kind"] for row in rank.table("steps").to_pylist()} == {"marked"}
 
 
@@ -60,7 +60,7 @@ def test_inside_another_recording_only_steps_are_marked(loop: Loop) -> None:
         assert training.end() == {}
     assert training.recording is None
     assert not Path("own.ledger").exists()
-    assert recording.run().rank().manifest["steps_seen"] == 3
+    assert recording.run().rank().manifest.steps_seen == 3
 
 
 def test_a_training_without_a_step_is_no_error(loop: Loop) -> None:
@@ -109,9 +109,9 @@ def test_the_transformers_trainer(loop: Loop, tmp_path: Path) -> None:
     trainer.train()
     assert any("gpuledger/peak_allocated_bytes" in entry for entry in trainer.state.log_history)
     rank = callback.recording.run().rank()
-    assert rank.manifest["time_steps"] == [14, 15]
+    assert rank.manifest.time_steps == (14, 15)
     assert {row["kind"] for row in rank.table("steps").to_pylist()} == {"marked"}
-    assert rank.manifest["inputs"]["shape"] == [2, 16]
+    assert rank.manifest.inputs.shape == (2, 16)
 
 
 def test_lightning(loop: Loop, tmp_path: Path) -> None:
@@ -149,4 +149,4 @@ def test_lightning(loop: Loop, tmp_path: Path) -> None:
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(Data(), batch_size=2))
     assert logger.logged["gpuledger/peak_allocated_bytes"] > 0
-    assert callback.recording.run().rank().manifest["time_steps"] == [14, 15]
+    assert callback.recording.run().rank().manifest.time_steps == (14, 15)

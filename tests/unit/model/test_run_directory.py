@@ -78,7 +78,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
         (path / stray).mkdir()
     (path / "rank-7").touch()
     run = read_run(path)
-    assert run.manifest["name"] == "é\\ud800"  # what is no valid Unicode is read escaped
+    assert run.manifest.name == "é\\ud800"  # what is no valid Unicode is read escaped
     assert [rank.number for rank in run.ranks] == [0, 2, 10]
     assert [number for number, _ in rank_directories(path)] == [0, 1, 2, 10]
     with pytest.raises(UsageError, match="no rank 1"):

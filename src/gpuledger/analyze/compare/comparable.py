@@ -8,25 +8,25 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 _SAME_FACTS = {
-    "recorder": "recorder",
+    "recorder_name": "recorder",
     "torch_version": "torch",
     "cuda_version": "CUDA",
     "allocator_settings": "allocator settings",
 }
-"""Key of a rank's manifest -> what a reader calls it; a difference here can be the reason for one in the figures."""
+"""Attribute of a rank's manifest -> what a reader calls it; a difference can be the reason for one in the figures."""
 
 
 def unfinished(run: Run) -> list[str]:
     """Return that a run is still being written, or was cut off."""
     said = {"running": "is still being written: what is there so far counts.", "cut off": "was cut off before its end."}
-    status = str(run.manifest.get("status"))
-    return [f"{run.name} {said[status]}"] if status in said else []
+    status = run.manifest.status
+    return [f"{run.name} {said[status]}"] if status is not None and status in said else []
 
 
 def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
     """Return what the runs as a whole do not share."""
     notes = [*unfinished(before), *unfinished(after)]
-    versions = [run.manifest.get("schema_version") for run in (before, after)]
+    versions = [run.manifest.schema_version for run in (before, after)]
     if versions[0] != versions[1]:
         notes.append(f"Schema versions differ: {before.name} has {versions[0]}, {after.name} has {versions[1]}.")
     counts = [len(run.ranks) for run in (before, after)]
@@ -52,8 +52,8 @@ def own_notes(before: Run, after: Run) -> list[str]:
 
 def rank_notes(rank: Rank) -> list[str]:
     """Return what a rank notes of itself, damaged parts included."""
-    notes = [str(note) for note in rank.manifest.get("notes") or []]
-    return [*notes, *(f"A part of the recording is damaged: {part}" for part in rank.manifest.get("damaged") or [])]
+    damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
+    return [*rank.manifest.notes, *damaged]
 
 
 def compare_ranks(before: Rank, after: Rank) -> list[str]:
@@ -63,8 +63,8 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
     if old and new and old != new:
         notes.append(f"Different devices: {old} before, {new} after. Times, joules and rounding are those of each.")
     for key, title in _SAME_FACTS.items():
-        was, now = before.manifest.get(key), after.manifest.get(key)
-        if was != now and was is not None and now is not None:
+        was, now = getattr(before.manifest, key), getattr(after.manifest, key)
+        if was != now and None not in (was, now) and "" not in (was, now):
             was, now = _differing(was, now)
             notes.append(f"{title[0].upper()}{title[1:]} differs: {_text(was)} before, {_text(now)} after.")
     return notes
@@ -72,8 +72,7 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
 
 def _cards(rank: Rank) -> str:
     """Return the names of a rank's devices; "" where none is known."""
-    names = (str(device.get("name") or "") for device in rank.manifest.get("devices") or [])
-    return ", ".join(name for name in names if name)
+    return ", ".join(device.name for device in rank.manifest.devices if device.name)
 
 
 def _ranks(count: int) -> str:

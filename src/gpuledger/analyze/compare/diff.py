@@ -13,7 +13,7 @@ from gpuledger.analyze.memory.groups import label_of
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant
 from gpuledger.analyze.memory.live import device_indices, pick_device, title
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.overview.summary import device_facts
+from gpuledger.analyze.overview.summary import device_name
 from gpuledger.analyze.step.energy import IDLE, EnergyAccount, break_down_energy
 from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.analyze.step.times import TimeAccount, break_down_time
@@ -250,7 +250,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         if at == "peak" and step is None:
             peaks = (find_peak(rank, device_idx, number) for number in _steps(rank, device_idx))
             step_books = [break_down(rank, peak, by, depth) for peak in peaks]
-    name = str(device_facts(rank, device_idx).get("name") or ("CPU" if device_idx < 0 else f"cuda:{device_idx}"))
+    name = device_name(rank, device_idx)
     metrics = _with_spread(measure(rank, device_idx), step_books)
     time, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
     return Side(

@@ -121,7 +121,7 @@ def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:
     Source: NVML process list, at the moments at which it was read.
     """
     pids, sizes = (read_numbers(rank, "process_samples", name, device_idx) for name in ("pid", "bytes"))
-    mine = sizes[(pids == rank.manifest.get("pid")) & (sizes >= 0)]
+    mine = sizes[(pids == rank.manifest.pid) & (sizes >= 0)]
     return [Metric("peak_process_bytes", int(mine.max()), "NVML process list, sampled")] if mine.size else []
 
 

@@ -19,17 +19,18 @@ def why_empty(ranks: Sequence[Rank]) -> str:
     reasons = [reason for rank in ranks if (reason := steps_not_reached(rank))]
     if reasons:
         return reasons[0]
-    if all("window" not in rank.manifest and len(rank.table("samples", ("t_ns",))) for rank in ranks):
+    if all(rank.manifest.window is None and len(rank.table("samples", ("t_ns",))) for rank in ranks):
         return "it holds readings of a card: gpuledger plot RUN draws them, gpuledger compare RUN sums them up"
     return "no tensor was allocated while recording"
 
 
 def steps_not_reached(rank: Rank) -> str | None:
     """Return which of the steps asked for did not happen; None when all did."""
-    asked = (rank.manifest.get("window") or {}).get("asked") or []
-    seen = int(rank.manifest.get("steps_seen") or 0)
-    if len(asked) != 2 or asked[1] is None or asked[1] >= UNBOUNDED_STEP or seen >= asked[1]:
+    asked = (rank.manifest.window.asked if rank.manifest.window else None) or ()
+    seen = rank.manifest.steps_seen or 0
+    first, last = asked if len(asked) == 2 else (None, None)
+    if first is None or last is None or last >= UNBOUNDED_STEP or seen >= last:
         return None
-    first = max(int(asked[0]), seen + 1)
-    missing = f"step {first} was" if first == asked[1] else f"steps {first} to {asked[1]} were"
+    first = max(first, seen + 1)
+    missing = f"step {first} was" if first == last else f"steps {first} to {last} were"
     return f"{missing} not reached: the program ended after {seen} step{'' if seen == 1 else 's'}"

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.model.run import Rank
 
-TAGGING_FORMATS = ("mxnet", "tbd-log")
 """Imported formats whose blocks have a tag that is the entry's whole name."""
 
 
@@ -56,7 +55,7 @@ def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
 
 def is_tagged(rank: Rank) -> bool:
     """Return whether the blocks carry an older profiler's tags, each of which is an entry's whole name."""
-    return rank.manifest.get("recorder") in TAGGING_FORMATS
+    return rank.manifest.recorder.has_tags
 
 
 def _entry(texts: tuple[str, ...], size: int, blocks: int, *, tagged: bool) -> Entry:

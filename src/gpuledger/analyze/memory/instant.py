@@ -121,7 +121,7 @@ def opened_ns(rank: Rank, device_idx: int) -> int:
     if opening.size:
         return int(opening.min())
     known = read_numbers(rank, "blocks", "alloc_ns", device_idx, NEVER)
-    return int(known.min()) if known.size and known.min() != NEVER else int(rank.manifest.get("started_ns") or 0)
+    return int(known.min()) if known.size and known.min() != NEVER else 0
 
 
 def time_of(rank: Rank, lives: Lives, index: int) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
 
 if TYPE_CHECKING:
+    from gpuledger.model.manifest import FailedAllocation
     from gpuledger.model.run import Rank
 
 
@@ -34,14 +35,13 @@ def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
     Source: the allocator's out-of-memory observer; the holders from its history, at the reading taken then, or at
     the peak where none was taken.
     """
-    return tuple(_explain(rank, failure) for failure in rank.manifest.get("oom") or [])
+    return tuple(_explain(rank, failure) for failure in rank.manifest.oom)
 
 
-def _explain(rank: Rank, failure: dict[str, Any]) -> OutOfMemory:
-    device = int(failure.get("device_idx", 0))
-    keys = ("tried_bytes", "total_bytes", "free_bytes", "largest_free_bytes")
-    tried, total, free, largest = (failure.get(key) for key in keys)
-    return OutOfMemory(device, tried, total, free, largest, _holders(rank, device))
+def _explain(rank: Rank, failure: FailedAllocation) -> OutOfMemory:
+    device = failure.device_idx or 0
+    sizes = failure.tried_bytes, failure.total_bytes, failure.free_bytes, failure.largest_free_bytes
+    return OutOfMemory(device, *sizes, _holders(rank, device))
 
 
 def _holders(rank: Rank, device_idx: int) -> Breakdown | None:

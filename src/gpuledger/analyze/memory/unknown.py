@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import category_words, sum_by_words, text_words
-from gpuledger.analyze.memory.entries import TAGGING_FORMATS, is_tagged
+from gpuledger.analyze.memory.entries import is_tagged
 from gpuledger.analyze.memory.live import I64, read_labels, read_lives, read_numbers
 
 if TYPE_CHECKING:
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 
 NAMELESS_TAG = re.compile(r"unknown|<unk>|untagged|ctx_source_unclear", re.ASCII)
 """What the older profilers wrote where they knew no name."""
-SNAPSHOT = "torch-snapshot"
 _LINE_NAME = re.compile(r"\.py:[0-9]+ \S+$")
 """What an imported memory snapshot calls a block whose metadata says nothing: a line of its stack, which is no name."""
 _LOG_ADVICE = "the log knew no name; a keyword that fits the tag puts it into a group: gpuledger group --keywords"
-_FOREIGN_ADVICE = {
-    **dict.fromkeys(TAGGING_FORMATS, _LOG_ADVICE),
-    SNAPSHOT: "a snapshot knows lines alone; gpuledger run of the same program tells category and module",
-}
+_LINES_ADVICE = "a snapshot knows lines alone; gpuledger run of the same program tells category and module"
 BEFORE = -1
 """The step of a block that was alive before the recording opened."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", re.ASCII)
@@ -90,13 +86,13 @@ def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
     ]
     stacks = _stacks(rank)
     stack_step = _stack_step(rank, device)
-    recorder = str(rank.manifest.get("recorder"))
+    foreign_advice = _foreign_advice(rank)
     items = []
     for texts, size, blocks in sum_by_words([(code[nameless], text) for code, text in words], requested):
         category, phase, name, step, stack_id = texts
         stack = stacks.get(int(stack_id), ())
         tag = name if is_tagged(rank) else ""
-        advice = _FOREIGN_ADVICE.get(recorder) or _advice(int(step), stack, stack_step)
+        advice = foreign_advice or _advice(int(step), stack, stack_step)
         items.append(Unknown(category, phase, int(step), tag, size, blocks, stack, advice))
     items.sort(key=lambda item: (-item.bytes, item.category, item.phase, item.step, item.tag))
     allocated = int(lives.allocated_bytes[live].sum())
@@ -112,7 +108,7 @@ def _nameless(rank: Rank, device_idx: int) -> NDArray[np.bool_]:
     codes, texts = text_words(rank, device_idx, "name_id")
     if is_tagged(rank):
         return np.array([not text or NAMELESS_TAG.search(text) is not None for text in texts], dtype=bool)[codes]
-    lines = rank.manifest.get("recorder") == SNAPSHOT
+    lines = rank.manifest.recorder.has_lines_as_names
     nameless = np.array([not text or (lines and _LINE_NAME.search(text) is not None) for text in texts], dtype=bool)
     outside = read_numbers(rank, "blocks", "module_id", device_idx) < 0
     unscoped = read_numbers(rank, "blocks", "scope_id", device_idx) < 0
@@ -143,6 +139,13 @@ def _stack_step(rank: Rank, device_idx: int) -> int | None:
     has = read_numbers(rank, "blocks", "stack_id", device_idx) >= 0
     steps = read_numbers(rank, "blocks", "step", device_idx)[has]
     return int(steps.max()) if steps.size else None
+
+
+def _foreign_advice(rank: Rank) -> str:
+    """Return what to do about blocks of an imported file; "" where the run was recorded."""
+    if is_tagged(rank):
+        return _LOG_ADVICE
+    return _LINES_ADVICE if rank.manifest.recorder.has_lines_as_names else ""
 
 
 def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:

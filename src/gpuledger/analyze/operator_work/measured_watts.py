@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuledger.model.run import Rank
+    from collections.abc import Mapping
 
-MANIFEST_KEY = "measured_watts"
-"""Where a rank's manifest keeps a :class:`WattTable`."""
+    from gpuledger.model.run import Rank
 
 NUMBERS = (
     ("bfloat16", re.compile(r"bf16|BFloat16|_tst_")),
@@ -74,7 +73,7 @@ def numbers_of(kernel: str) -> str:
     return next((name for name, words in NUMBERS if words.search(kernel)), "")
 
 
-def table_from(value: dict[str, Any]) -> WattTable:
+def table_from(value: Mapping[str, Any]) -> WattTable:
     """Return the table that :meth:`WattTable.to_json` wrote."""
     names = [field.name for field in fields(MeasuredType)]
     types = tuple(MeasuredType(**{name: one[name] for name in names if name in one}) for one in value["types"])
@@ -84,5 +83,5 @@ def table_from(value: dict[str, Any]) -> WattTable:
 
 def table_of(rank: Rank) -> WattTable | None:
     """Return the table that a run keeps of its card; None where nothing was measured on such a card."""
-    value = rank.manifest.get(MANIFEST_KEY)
+    value = rank.manifest.measured_watts
     return None if value is None else table_from(value)

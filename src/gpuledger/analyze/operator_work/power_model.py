@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 F64 = NDArray[np.float64]
 
-MANIFEST_KEY = "power_model"
-"""Where a rank's manifest keeps a :class:`PowerModel`."""
 
 TF32 = "tf32"
 SHORTEST_S = 1e-9
@@ -115,7 +113,7 @@ def share_of_limit(found: Coefficients, used: F64, moved: F64, cores: str, *, pr
     return np.asarray(floor - found.gain_frac * np.expm1(-filled) + narrow, dtype=np.float64)
 
 
-def model_from(value: dict[str, Any]) -> PowerModel:
+def model_from(value: Mapping[str, Any]) -> PowerModel:
     """Return the model that :func:`model_to_json` wrote."""
     names = [field.name for field in fields(Coefficients)]
     return PowerModel(
@@ -135,5 +133,5 @@ def model_to_json(model: PowerModel) -> dict[str, Any]:
 
 def model_of(rank: Rank) -> PowerModel | None:
     """Return the model that a run keeps of its card; None where the catalogue has no such card."""
-    value = rank.manifest.get(MANIFEST_KEY)
+    value = rank.manifest.power_model
     return None if value is None else model_from(value)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.instant import Instant, resolve_instant
 from gpuledger.analyze.memory.live import I64, read_lives, read_numbers, reserved_curve
-from gpuledger.analyze.overview.summary import capacity_bytes, device_facts
+from gpuledger.analyze.overview.summary import capacity_bytes
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
+from gpuledger.model.manifest import Libraries
 from gpuledger.model.shown import Shown
 from gpuledger.units import format_bytes
 
@@ -81,7 +82,7 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     reading = read_card(rank, instant)
     total = capacity_bytes(rank, instant.device_idx)
     inside = [*_card_lines(rank, reading), *_torch_lines(rank, books)]
-    remainder, remainder_note = _remainder(reading, inside, rank.manifest.get("collectives"))
+    remainder, remainder_note = _remainder(reading, inside, rank.manifest.collectives)
     used_note = "" if reading.used_bytes is not None else "the card was not read"
     unused = _difference(total, reading.used_bytes, reading.driver_bytes)
     lines = (
@@ -92,9 +93,9 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
         *_category_lines(books),
         Line("remainder", remainder, 1, "what is left of used", remainder_note),
     )
-    apart = (rank.manifest.get("libraries") or {}).get("source")
+    apart = rank.manifest.libraries and rank.manifest.libraries.source
     notes = (*reading.notes, f"Context and library: {apart}.") if apart and reading.used_bytes else reading.notes
-    name = str(device_facts(rank, instant.device_idx).get("name") or ("CPU" if instant.device_idx < 0 else ""))
+    name = rank.manifest.device(instant.device_idx).name or ("CPU" if instant.device_idx < 0 else "")
     return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, remainder, notes)
 
 
@@ -157,7 +158,7 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
     at = read_numbers(rank, "process_samples", "t_ns", device_idx) == t_ns
     pids, sizes = (read_numbers(rank, "process_samples", name, device_idx)[at] for name in ("pid", "bytes"))
     known = sizes >= 0
-    own = (pids == rank.manifest.get("pid")) & known
+    own = (pids == rank.manifest.pid) & known
     if not known.any():
         return None, None, ["The driver did not list the processes on the card; others are in the remainder."]
     if own.any():
@@ -175,8 +176,8 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
 def _card_lines(rank: Rank, reading: Reading) -> list[Line]:
     if reading.used_bytes is None:
         return []
-    measured: dict[str, Any] = rank.manifest.get("libraries") or {}
-    values = {"context": measured.get("context_bytes"), "library": measured.get("library_bytes")}
+    measured = rank.manifest.libraries or Libraries()
+    values = {"context": measured.context_bytes, "library": measured.library_bytes}
     apart = [
         Line(name, value, 1, "measured apart", "" if value is not None else "not measured here; it is in the remainder")
         for name, value in values.items()

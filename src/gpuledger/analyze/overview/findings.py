@@ -269,7 +269,7 @@ def _fragmentation(books: _Books) -> Finding | None:
     gap = reserved - int(active.bytes.max())
     if books.device_idx < 0 or gap < 0.1 * reserved:
         return None
-    settings = books.rank.manifest.get("allocator_settings") or {}
+    settings = books.rank.manifest.allocator_settings or {}
     expandable = bool(settings.get("expandable_segments"))
     advice = (
         "expandable segments are on already: fewer different sizes (padding to a few lengths) leave smaller gaps"

@@ -46,12 +46,11 @@ def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
     device = instant.device_idx
     peak = allocated_curve(read_lives(rank, device)).at(instant.index)
     later = _later_peak(rank, device, peak)
-    card = device_facts(rank, device)
     return Summary(
         rank=rank.number,
         device_idx=device,
-        device_name=str(card.get("name") or ("CPU" if device < 0 else f"cuda:{device}")),
-        recorder=str(rank.manifest.get("recorder", "")),
+        device_name=device_name(rank, device),
+        recorder=rank.manifest.recorder_name,
         peak_allocated_bytes=peak,
         peak_reserved_bytes=int(reserved_curve(rank, device).bytes.max()),
         capacity_bytes=capacity_bytes(rank, device),
@@ -62,10 +61,9 @@ def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
     )
 
 
-def device_facts(rank: Rank, device_idx: int) -> dict[str, object]:
-    """Return what the manifest says of a device; nothing where it does not know it."""
-    devices = rank.manifest.get("devices") or []
-    return next((dict(facts) for facts in devices if facts.get("device_idx") == device_idx), {})
+def device_name(rank: Rank, device_idx: int) -> str:
+    """Return what a device is called; torch's word for it where the manifest does not know it."""
+    return rank.manifest.device(device_idx).name or ("CPU" if device_idx < 0 else f"cuda:{device_idx}")
 
 
 def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
@@ -76,8 +74,7 @@ def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
     readings = read_numbers(rank, "samples", "total_bytes", device_idx)
     if readings.size and readings.max() > 0:
         return int(readings.max())
-    stated = device_facts(rank, device_idx).get("total_bytes")
-    return stated if isinstance(stated, int) else None
+    return rank.manifest.device(device_idx).total_bytes
 
 
 def _later_peak(rank: Rank, device_idx: int, peak_bytes: int) -> int | None:
@@ -91,9 +88,8 @@ def _later_peak(rank: Rank, device_idx: int, peak_bytes: int) -> int | None:
 
 
 def _notes(rank: Rank, later_bytes: int | None, peak_bytes: int) -> tuple[str, ...]:
-    notes = [str(note) for note in rank.manifest.get("notes") or []]
-    notes += [str(note) for note in rank.manifest.get("left_out") or []]
-    notes += [f"A part of the recording is damaged: {part}" for part in rank.manifest.get("damaged") or []]
+    damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
+    notes = [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
     if later_bytes is not None:
         notes.append(
             f"The allocator's counters saw {format_bytes(later_bytes)} allocated outside the recorded window, "

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.rows import process_sample_table, sample_table
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import Journal
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
+from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, write_table
 
 _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
@@ -33,25 +34,23 @@ def post_card_samples(run_directory: Path) -> None:
         return
     parts = sum(1 for place in journals for _ in place.glob("*.npz"))
     for directory, manifest, devices in _ranks(run_directory):
-        if int(manifest.get("sample_parts", -1)) >= parts:
+        if manifest.sample_parts is not None and manifest.sample_parts >= parts:
             continue
         for number, place in enumerate(journals, _FIRST_PART):
             journal = _of_rank(read_checked(place), devices)
             write_table(directory, sample_table(journal), "samples", number)
             write_table(directory, process_sample_table(journal), "process_samples", number)
-        write_rank_manifest(directory, {**manifest, "sample_parts": parts})
+        write_rank_manifest(directory, replace(manifest, sample_parts=parts))
 
 
-def _ranks(run_directory: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str, int]]]:
+def _ranks(run_directory: Path) -> Iterator[tuple[Path, RankManifest, dict[str, int]]]:
     """Yield directory and manifest of each posted rank with cards, and torch's index of each card by its UUID."""
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():
             continue
-        manifest = read_json(directory / "manifest.json")
-        facts = manifest.get("devices") or []
-        devices = {str(one["uuid"]): int(one["device_idx"]) for one in facts if one.get("uuid")}
-        metered = (manifest.get("energy_pass") or {}).get("cards") or []
-        devices |= {str(uuid): int(device_idx) for device_idx, uuid in metered}
+        manifest = read_rank_manifest(directory)
+        devices = {one.uuid: one.device_idx for one in manifest.devices if one.uuid}
+        devices |= {uuid: device_idx for device_idx, uuid in manifest.energy_pass.cards} if manifest.energy_pass else {}
         if devices:
             yield directory, manifest, devices
 

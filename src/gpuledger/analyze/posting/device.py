@@ -12,6 +12,7 @@ from gpuledger.analyze.posting.device_pools import find_pool_ids, segment_pools
 from gpuledger.analyze.posting.owners import Owners, find_owners
 from gpuledger.analyze.posting.replay import AllocatorSettings, OpenState, Replay, replay
 from gpuledger.model.journal.journal import REASONS, Action, Journal
+from gpuledger.model.recorder_kind import RecorderKind
 
 I64 = NDArray[np.int64]
 
@@ -87,10 +88,12 @@ def device_books(journal: Journal) -> list[DeviceBook]:
 
 def _device_book(journal: Journal, device_idx: int) -> DeviceBook:
     events = _events_of(journal, device_idx)
-    dispatch = journal.facts.get("recorder") == "dispatch"
     opening = _opening(journal, device_idx)
     settings = AllocatorSettings.from_snapshot(journal.facts.get("allocator_settings") or {})
-    lives = replay(events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=dispatch)
+    sizes_given = not RecorderKind(journal.facts.get("recorder") or "").has_segments
+    lives = replay(
+        events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=sizes_given
+    )
     counts = _counts(journal, device_idx, events)
     owners = find_owners(journal, device_idx, events.tag_id, counts.index_of, lives)
     pools = segment_pools(journal, device_idx)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.posting.pass_energy import CardReadings, PassEnergy, measure_pass, readings_of
+from gpuledger.analyze.posting.pass_energy import CardReadings, measure_pass, readings_of
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import Journal
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, read_json, write_rank_manifest, write_table
+from gpuledger.model.manifest import PassEnergy, read_rank_manifest, with_notes, write_rank_manifest
+from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, write_table
 from gpuledger.model.tables import TABLES
 
 _PART = 1
@@ -29,21 +30,18 @@ def post_energy(run_directory: Path) -> list[Path]:
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():
             continue
-        manifest = read_json(directory / "manifest.json")
-        facts = manifest.get("energy_pass")
-        if facts is None or "energy" in manifest:
+        manifest = read_rank_manifest(directory)
+        edges = manifest.energy_pass
+        if edges is None or manifest.energy is not None:
             continue
-        if "end_ns" not in facts:
-            notes = [*manifest["notes"], "The energy pass was cut off: its process was killed, or still runs."]
-            write_rank_manifest(directory, {**manifest, "energy": [], "notes": notes})
+        if None in (edges.first_step, edges.last_step, edges.start_ns, edges.end_ns):
+            manifest = with_notes(manifest, "The energy pass was cut off: its process was killed, or still runs.")
+            write_rank_manifest(directory, replace(manifest, energy=()))
             continue
-        found = [
-            measure_pass(int(device_idx), facts, _readings(journal, str(uuid))) for device_idx, uuid in facts["cards"]
-        ]
+        found = [measure_pass(device_idx, edges, _readings(journal, uuid)) for device_idx, uuid in edges.cards]
         write_table(directory, _window_rows(found), "windows", _PART)
-        notes = [*manifest["notes"], *(note for one in found for note in one.notes)]
-        energy = [asdict(one) for one in found]
-        write_rank_manifest(directory, {**manifest, "energy": energy, "notes": notes})
+        manifest = with_notes(manifest, *(note for one in found for note in one.notes))
+        write_rank_manifest(directory, replace(manifest, energy=tuple(found)))
         if any(one.energy_j is not None for one in found):
             posted.append(directory)
     return posted

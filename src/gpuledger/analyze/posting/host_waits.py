@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans
-
-MANIFEST_KEY = "host_waits"
-"""Where a rank's manifest keeps what :func:`host_waits` returns."""
+from gpuledger.model.manifest import HostWait
 
 
-def host_waits(spans: OwnedSpans) -> list[dict[str, Any]]:
+def host_waits(spans: OwnedSpans) -> tuple[HostWait, ...]:
     """Return for each device ``gap_ns``, with nothing under way, and ``host_ns``, the part of it that the host took.
 
     A gap is the host's where the operator that launched what ends it began after everything before had ended. Counted
     in steps that were recorded with their operators; those take the host longer than bare ones do.
     """
     counts = (spans.launched_ns >= 0) & (spans.kind != SPAN_KINDS.index("host"))
-    return [
-        {"device_idx": device_idx, "gap_ns": gap_ns, "host_ns": host_ns}
+    return tuple(
+        HostWait(device_idx=device_idx, gap_ns=gap_ns, host_ns=host_ns)
         for device_idx in np.unique(spans.device_idx[counts]).tolist()
         for gap_ns, host_ns in [_gaps(spans, counts & (spans.device_idx == device_idx))]
-    ]
+    )
 
 
 def _gaps(spans: OwnedSpans, mine: np.ndarray) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter, Tick, WindowEnergy, edge_at, measure_window
 from gpuledger.model.journal.journal import Journal
+from gpuledger.model.manifest import EnergyEdges, PassEnergy
 from gpuledger.units import format_ns
 
 F64 = NDArray[np.float64]
@@ -51,30 +52,6 @@ class CardReadings:
     idle_w: float | None
     foreign: tuple[int, ...]
     counter: EnergyCounter = NVML_COUNTER
-
-
-@dataclass(frozen=True)
-class PassEnergy:
-    """The energy of one card in the energy pass. ``energy_j`` is None where it is not known; a note says why.
-
-    ``base_before_w`` and ``base_after_w`` are the card idle with the program's context on it, ``idle_w`` before the
-    program began.
-    """
-
-    device_idx: int
-    first_step: int
-    last_step: int
-    start_ns: int
-    end_ns: int
-    energy_j: float | None
-    uncertainty_j: float | None
-    ticks: int
-    throttled_ns: int | None
-    source: str
-    base_before_w: float | None
-    base_after_w: float | None
-    idle_w: float | None
-    notes: tuple[str, ...]
 
 
 def readings_of(journal: Journal, index: int) -> CardReadings:
@@ -127,9 +104,13 @@ def _foreign(seen: set[int], own: set[int], before: dict[str, Any], uuid: str) -
     return tuple(sorted(seen & set(before.get(uuid) or [])))
 
 
-def measure_pass(device_idx: int, facts: dict[str, Any], readings: CardReadings | None) -> PassEnergy:
-    """Return the energy of one card between the edges in ``facts``, as the pass wrote them down."""
-    start_ns, end_ns = int(facts["start_ns"]), int(facts["end_ns"])
+def measure_pass(device_idx: int, edges: EnergyEdges, readings: CardReadings | None) -> PassEnergy:
+    """Return the energy of one card between the edges that the pass wrote down, all of them known."""
+    start_ns, end_ns, first_step, last_step = edges.start_ns, edges.end_ns, edges.first_step, edges.last_step
+    assert start_ns is not None
+    assert end_ns is not None
+    assert first_step is not None
+    assert last_step is not None
     notes: list[str] = []
     if readings is None:
         window, source = WindowEnergy(start_ns, end_ns, None, None, 0, None), "not read"
@@ -140,13 +121,13 @@ def measure_pass(device_idx: int, facts: dict[str, Any], readings: CardReadings 
     else:
         window, source = _counted(readings, start_ns, end_ns), COUNTER
         notes += _notes_on_counted(device_idx, readings, window)
-    before, after = [*(_base_w(readings, span) for span in facts.get("idle_ns") or []), None, None][:2]
+    before, after = [*(_base_w(readings, span) for span in edges.idle_ns), None, None][:2]
     if readings is not None:
         notes += _notes_on_card(device_idx, readings, window)
     return PassEnergy(
         device_idx=device_idx,
-        first_step=int(facts["first_step"]),
-        last_step=int(facts["last_step"]),
+        first_step=first_step,
+        last_step=last_step,
         start_ns=start_ns,
         end_ns=end_ns,
         energy_j=window.energy_j,
@@ -194,7 +175,7 @@ def _stands_still(watts: F64) -> bool:
     return watts.size >= _STUCK_READINGS and bool((watts == watts[0]).all())
 
 
-def _base_w(readings: CardReadings | None, span_ns: list[int]) -> float | None:
+def _base_w(readings: CardReadings | None, span_ns: tuple[int, int]) -> float | None:
     """Return the mean power of the card left idle, from tick to tick, else from its power readings; None without."""
     if readings is None:
         return None

@@ -8,6 +8,7 @@ compared with the replay on the way; the outcome is written down as ``checks``, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from gpuledger.analyze.module_paths import module_rows, qualified_names
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceBook, device_books
-from gpuledger.analyze.posting.host_waits import MANIFEST_KEY as HOST_WAITS
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.analyze.posting.rows import (
     block_table,
@@ -32,7 +32,8 @@ from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import OWN_ERROR, REASONS, Journal
 from gpuledger.model.journal.log import journal_files
-from gpuledger.model.run import KeptRank, Rank, rank_directories, read_json, write_rank_manifest, write_table
+from gpuledger.model.manifest import MANIFEST, RankManifest, read_rank_manifest, write_rank_manifest
+from gpuledger.model.run import KeptRank, Rank, rank_directories, write_table
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"
@@ -40,12 +41,12 @@ JOURNAL_DIRECTORY = "journal"
 
 def is_posted(rank_directory: Path) -> bool:
     """Return whether the tables hold all of the journal; a process that still runs may have written more since."""
-    if not (rank_directory / "manifest.json").is_file():
+    if not (rank_directory / MANIFEST).is_file():
         return False
     files, size_bytes = _extent(rank_directory)
-    manifest = read_json(rank_directory / "manifest.json")
-    posted = int(manifest.get("journal_parts", files)), int(manifest.get("journal_bytes", size_bytes))
-    return posted[0] >= files and posted[1] >= size_bytes
+    manifest = read_rank_manifest(rank_directory)
+    has_all_files = manifest.journal_parts is None or manifest.journal_parts >= files
+    return has_all_files and (manifest.journal_bytes is None or manifest.journal_bytes >= size_bytes)
 
 
 def _extent(rank_directory: Path) -> tuple[int, int]:
@@ -54,13 +55,11 @@ def _extent(rank_directory: Path) -> tuple[int, int]:
     return len(files), sum(place.stat().st_size for place in files)
 
 
-def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> dict[str, Any]:
+def post_rank(rank_directory: Path) -> RankManifest:
     """Return the rank's manifest after writing its tables and the manifest itself.
 
     Args:
         rank_directory: ``NAME.ledger/rank-N``, with a ``journal`` below it.
-        libraries: What context and libraries take on the card when measured apart: ``context_bytes``,
-            ``library_bytes``, ``source``.
 
     Raises:
         InputError: a directory that is written to is a link.
@@ -71,9 +70,7 @@ def post_rank(rank_directory: Path, libraries: dict[str, Any] | None = None) -> 
     posted = post_journal(journal, int(rank_directory.name.removeprefix("rank-")))
     for name, table in posted.tables.items():
         write_table(rank_directory, table, name)
-    manifest = {**posted.manifest, "journal_parts": files, "journal_bytes": size_bytes}
-    if libraries is not None:
-        manifest["libraries"] = libraries
+    manifest = replace(posted.manifest, journal_parts=files, journal_bytes=size_bytes)
     write_rank_manifest(rank_directory, manifest)
     return manifest
 
@@ -100,7 +97,7 @@ def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     owned = own_spans(journal)
     manifest = build_manifest(journal, books, rank)
     if owned is not None:
-        manifest[HOST_WAITS] = host_waits(owned)
+        manifest = replace(manifest, host_waits=host_waits(owned))
     return KeptRank(rank, Path(), manifest, tables=build_tables(journal, books, owned))
 
 
@@ -137,7 +134,7 @@ def _owners_of_names(journal: Journal) -> dict[int, int]:
     return dict(zip(seen["name_id"][named].tolist(), seen["module_id"][named].tolist(), strict=True))
 
 
-def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict[str, Any]:
+def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> RankManifest:
     """Return the manifest of one rank."""
     facts = dict(journal.facts)
     pauses = journal.tables["pauses"]
@@ -154,7 +151,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
     notes.extend(
         f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]
     )
-    return {
+    value = {
         **facts,
         "schema_version": SCHEMA_VERSION,
         "rank": rank,
@@ -174,6 +171,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> dict
             for reason, start, duration in zip(pauses["reason"], pauses["start_ns"], pauses["duration_ns"], strict=True)
         ],
     }
+    return RankManifest.from_json(value)
 
 
 def _notes_on_compiled(journal: Journal) -> list[str]:

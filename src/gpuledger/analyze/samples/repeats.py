@@ -12,16 +12,13 @@ if TYPE_CHECKING:
     from gpuledger.analyze.samples.series import F64, Series
     from gpuledger.model.run import Run
 
-REPEAT_OF, SERIES = "repeat_of", "series_ns"
-"""In a run's manifest: the variant it is a run of, and when the series of variants began, which tells series apart."""
-
 Value = TypeVar("Value")
 
 
 def repeat_of(run: Run) -> tuple[int, str] | None:
     """Return what all repeats of a run share, its series and its variant; None of a run that stands alone."""
-    name, series = run.manifest.get(REPEAT_OF), run.manifest.get(SERIES)
-    return (series, name) if isinstance(name, str) and isinstance(series, int) else None
+    name, series_ns = run.manifest.repeat_of, run.manifest.series_ns
+    return None if name is None or series_ns is None else (series_ns, name)
 
 
 def gathered(values: Sequence[tuple[tuple[object, ...], Value]]) -> list[list[Value]]:

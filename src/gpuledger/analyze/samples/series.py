@@ -187,7 +187,7 @@ def _has_values(rank: Rank, column: str) -> bool:
 def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[Line]:
     if per == "process":
         lines = _process_lines(rank)
-        if not lines and rank.manifest.get("processes_known") is False:
+        if not lines and rank.manifest.processes_known is False:
             lines = [_above_first(line) for line in _device_lines(rank, column)]
     else:
         lines = _device_lines(rank, column)
@@ -197,7 +197,7 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
     for line in lines:
         device = "CPU" if line.device_idx == CPU else f"GPU {line.device_idx}"
         parts = [f"rank {rank.number}"] * (len(run.ranks) > 1) + [device] * (len(lines) > 1)
-        status = run.manifest.get("exit_status")
+        status = run.manifest.exit_status
         name = " · ".join([run.name, *parts])
         named.append(replace(line, name=name, exit_status=status, repeat_of=repeat_of(run)))
     return named
@@ -250,7 +250,7 @@ def _process_lines(rank: Rank) -> list[Line]:
 
 def own_pids(rank: Rank) -> list[int]:
     """Return the process ids the rank's manifest calls its own; none where it does not say."""
-    pids = rank.manifest.get("pids") or [rank.manifest.get("pid")]
+    pids = rank.manifest.pids or (rank.manifest.pid,)
     return [pid for pid in pids if isinstance(pid, int)]
 
 
@@ -295,7 +295,5 @@ def _card(rank: Rank, device_idx: int) -> tuple[str, float | None]:
     """Return name and capacity in bytes of a card; None where it is not known."""
     if device_idx == CPU:
         return "CPU tensors", None
-    devices = rank.manifest.get("devices") or []
-    facts: dict[str, Any] = next((one for one in devices if one.get("device_idx") == device_idx), {})
-    total = facts.get("total_bytes")
-    return str(facts.get("name") or UNKNOWN_CARD), float(total) if total else None
+    facts = rank.manifest.device(device_idx)
+    return facts.name or UNKNOWN_CARD, float(facts.total_bytes) if facts.total_bytes else None

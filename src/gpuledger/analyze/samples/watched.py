@@ -85,7 +85,7 @@ def _figures(run: Run, rank: Rank, line: Line) -> Watched:
         baseline_bytes=round(baseline),
         samples=int(line.values.size),
         active_s=active_s,
-        exit_status=run.manifest.get("exit_status"),
+        exit_status=run.manifest.exit_status,
         notes=tuple(notes),
     )
 
@@ -99,13 +99,13 @@ def _held_ns(line: Line) -> I64:
 
 def _command_s(run: Run) -> float | None:
     """Return how long the command ran in seconds; None where the run knows of none."""
-    started, ended = run.manifest.get("started_ns"), run.manifest.get("ended_ns")
+    started, ended = run.manifest.started_ns, run.manifest.ended_ns
     return (ended - started) / 1e9 if started and ended else None
 
 
 def _span_ns(run: Run, line: Line, above: F64) -> tuple[int, int]:
     """Return first and last moment that count: the command's, or of a log the active ones, or all of it."""
-    started, ended = run.manifest.get("started_ns"), run.manifest.get("ended_ns")
+    started, ended = run.manifest.started_ns, run.manifest.ended_ns
     if started and ended:
         return int(started), int(ended)
     active = np.flatnonzero(above > 0)
@@ -178,8 +178,7 @@ def _whole_window(rank: Rank, device_idx: int) -> dict[str, Any] | None:
 
 def _no_energy(rank: Rank, device_idx: int, window: dict[str, Any] | None) -> str:
     """Return why the counter tells no energy of the run."""
-    devices = rank.manifest.get("devices") or []
-    if not any(one.get("device_idx") == device_idx and one.get("energy_counter") for one in devices):
+    if not rank.manifest.device(device_idx).energy_counter:
         return "the run has no energy counter"
     return (
         "its end was not seen"

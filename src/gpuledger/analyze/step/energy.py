@@ -25,6 +25,7 @@ from gpuledger.analyze.step.power_columns import alike, column_count, columns_of
 from gpuledger.analyze.step.work import Work, names_of, read_work
 
 if TYPE_CHECKING:
+    from gpuledger.model.manifest import PassEnergy
     from gpuledger.model.run import Rank
 
 F64 = NDArray[np.float64]
@@ -137,32 +138,31 @@ def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
         rank: One process.
         device_idx: torch's index; None takes the card that used most.
     """
-    passes = [one for one in rank.manifest.get("energy") or [] if one.get("energy_j") is not None]
-    mine = [one for one in passes if device_idx is None or one["device_idx"] == device_idx]
+    passes = [(one.energy_j, one) for one in rank.manifest.energy or () if one.energy_j is not None]
+    mine = [(energy_j, one) for energy_j, one in passes if device_idx is None or one.device_idx == device_idx]
     if not mine:
         return None
-    found = max(mine, key=lambda one: float(one["energy_j"]))
-    count = int(found["last_step"]) - int(found["first_step"]) + 1
+    energy_j, found = max(mine, key=lambda pair: pair[0])
+    count = found.last_step - found.first_step + 1
     base_w, off_w = _base(found)
     return StepEnergy(
-        device_idx=int(found["device_idx"]),
+        device_idx=found.device_idx,
         steps=count,
-        energy_j=float(found["energy_j"]) / count,
-        uncertainty_j=float(found["uncertainty_j"] or 0.0) / count,
-        duration_s=(int(found["end_ns"]) - int(found["start_ns"])) / 1e9 / count,
+        energy_j=energy_j / count,
+        uncertainty_j=(found.uncertainty_j or 0.0) / count,
+        duration_s=(found.end_ns - found.start_ns) / 1e9 / count,
         base_w=base_w,
         base_off_w=off_w,
-        notes=tuple(found.get("notes") or ()),
+        notes=found.notes,
     )
 
 
-def _base(found: dict[str, Any]) -> tuple[float | None, float]:
+def _base(found: PassEnergy) -> tuple[float | None, float]:
     """Return the base power and how far it may be off: the card idle before and after, else before the program."""
-    seen = [float(found[name]) for name in ("base_before_w", "base_after_w") if found.get(name) is not None]
+    seen = [base_w for base_w in (found.base_before_w, found.base_after_w) if base_w is not None]
     if seen:
         return sum(seen) / len(seen), (max(seen) - min(seen)) / 2
-    cold_w = found.get("idle_w")
-    return (None, 0.0) if cold_w is None else (float(cold_w), 0.25 * float(cold_w))
+    return (None, 0.0) if found.idle_w is None else (found.idle_w, 0.25 * found.idle_w)
 
 
 def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakdown | None:

@@ -36,23 +36,23 @@ def own_cost(rank: Rank, device_idx: int | None = None) -> OwnCost:
 
     Source: the recorder's own count of events, the host clock, and the base power of the energy pass.
     """
-    paused_ns = sum(int(pause["duration_ns"]) for pause in rank.manifest.get("pauses") or [])
-    step, timed = step_energy(rank, device_idx), rank.manifest.get("time_steps") or [0, -1]
+    paused_ns = sum(pause.duration_ns for pause in rank.manifest.pauses)
+    step, timed = step_energy(rank, device_idx), rank.manifest.time_steps or (0, -1)
     table = rank.table("steps", ("step", "recorded", "start_ns", "end_ns", "paused_ns"))
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     own_ns = end - start - paused
     recorded = np.array(table["recorded"].to_pylist(), dtype=bool) & (numbers > 1)
     bare_ns = step_times(rank).median_ns if numbers.size and (~recorded).any() else None
-    held_bytes = rank.manifest.get("recorder_bytes")
+    held_bytes = rank.manifest.recorder_bytes
 
     in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
-    first_alone = int((rank.manifest.get("kernels_alone") or {}).get("from_step", 0))
+    first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0
 
     def against_bare(chosen: np.ndarray) -> float | None:
         return float(np.median(own_ns[chosen])) / bare_ns if bare_ns and chosen.any() else None
 
     return OwnCost(
-        recorder_bytes=None if held_bytes is None else int(held_bytes),
+        recorder_bytes=held_bytes,
         paused_ns=paused_ns,
         timed_step_frac=against_bare(in_pass & (numbers >= first_alone)),
         named_step_frac=against_bare(in_pass & (numbers < first_alone)),

@@ -55,12 +55,12 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     Source: the first dimension of the first tensor that the outermost module is given; the median undisturbed step;
     the energy pass.
     """
-    inputs = rank.manifest.get("inputs")
-    if not inputs:
+    inputs = rank.manifest.inputs
+    if inputs is None:
         return None
-    shape, step, energy = inputs["shape"], step_times(rank).median_ns, step_energy(rank, device_idx)
-    batch = int(shape[0])
-    path = module_paths(rank).get(int(inputs["module_id"]), "") or "the outermost module"
+    shape, step, energy = inputs.shape, step_times(rank).median_ns, step_energy(rank, device_idx)
+    batch = shape[0]
+    path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
     mixed = len(kinds) > 1
     return Rates(
@@ -75,8 +75,8 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
 def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
     """Return the kinds of calls of a generation loop; none where steps are trainings or inputs no tokens."""
     own_ns = undisturbed_steps(rank, kind="call")
-    shapes = _shapes_of(rank.manifest.get("calls") or [], own_ns)
-    if not own_ns or not shapes or not (rank.manifest.get("inputs") or {}).get("tokens"):
+    shapes = _shapes_of(rank.manifest.calls, own_ns)
+    if not own_ns or not shapes or rank.manifest.inputs is None or not rank.manifest.inputs.tokens:
         return ()
     joules = _joules_of(rank, device_idx, own_ns)
     named = {step: DECODE if length == 1 else PREFILL for step, (_, length) in shapes.items()}
@@ -101,10 +101,10 @@ def _shapes_of(calls: Sequence[Sequence[int]], steps: dict[int, int]) -> dict[in
 def _joules_of(rank: Rank, device_idx: int | None, own_ns: dict[int, int]) -> dict[int, float]:
     """Return the joules of each step of the energy pass, shared by time."""
     energy = step_energy(rank, device_idx)
-    facts = rank.manifest.get("energy_pass") or {}
-    if energy is None or "last_step" not in facts:
+    edges = rank.manifest.energy_pass
+    if energy is None or edges is None or edges.first_step is None or edges.last_step is None:
         return {}
-    inside = [step for step in sorted(own_ns) if facts["first_step"] <= step <= facts["last_step"]]
+    inside = [step for step in sorted(own_ns) if edges.first_step <= step <= edges.last_step]
     total_ns = sum(own_ns[step] for step in inside)
     return {step: energy.energy_j * energy.steps * own_ns[step] / total_ns for step in inside} if total_ns else {}
 

@@ -36,7 +36,7 @@ def step_times(rank: Rank) -> StepTimes:
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
     _, once = np.unique(numbers, return_index=True)
-    timed = rank.manifest.get("time_steps") or [0, -1]
+    timed = rank.manifest.time_steps or (0, -1)
     in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
     chosen = once[~recorded[once] & ~in_time_pass[once]]
     kind = "unrecorded" if chosen.size else "recorded"
@@ -63,7 +63,7 @@ def whole_steps(rank: Rank, device_idx: int) -> list[int]:
 def undisturbed_steps(rank: Rank, kind: str) -> dict[int, int]:
     """Return ``number -> own time in ns`` of the steps of a kind that nothing was recorded in."""
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
-    timed = rank.manifest.get("time_steps") or [0, -1]
+    timed = rank.manifest.time_steps or (0, -1)
     return {
         row["step"]: row["end_ns"] - row["start_ns"] - row["paused_ns"]
         for row in table.to_pylist()

@@ -14,7 +14,6 @@ from gpuledger.errors import EmptyRunError, InputError
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
-RECORDER = "time-log"
 MAX_TIMES = 1 << 23
 """Algorithms times batch sizes, types and layers: each takes eight bytes, several times."""
 
@@ -38,7 +37,7 @@ class TimeLog:
 
 def is_time_log(run: Run) -> bool:
     """Return whether the run was made of a time log."""
-    return bool(run.ranks) and all(rank.manifest.get("recorder") == RECORDER for rank in run.ranks)
+    return bool(run.ranks) and all(rank.manifest.recorder.has_layer_times for rank in run.ranks)
 
 
 def read_time_log(run: Run) -> TimeLog:
@@ -68,7 +67,7 @@ def read_time_log(run: Run) -> TimeLog:
     for algorithm, one in enumerate(times):
         for (batch, name), values in one.items():
             layer_s[algorithm, batches.index(batch), types.index(name), : values.size] = values
-    algorithms = tuple(str(rank.manifest.get("algorithm") or f"rank {rank.number}") for rank in run.ranks)
+    algorithms = tuple(rank.manifest.algorithm or f"rank {rank.number}" for rank in run.ranks)
     return TimeLog(run.name, algorithms, batches, types, layer_s)
 
 
@@ -77,7 +76,7 @@ def _times_of(rank: Rank) -> dict[tuple[int, str], NDArray[np.float64]]:
     table = rank.table("spans", ("name_id", "start_ns", "end_ns", "module_id", "step"))
     name_id, start, end, module, step = (to_numbers(column) for column in table.columns)
     words = dict(zip(*(rank.table("names")[name].to_pylist() for name in ("name_id", "name")), strict=True))
-    batches = np.array([0, *rank.manifest.get("step_batches", [])], dtype=np.int64)
+    batches = np.array([0, *rank.manifest.step_batches], dtype=np.int64)
     layers = len(rank.table("modules", ("module_id",)))
     known = (module >= 0) & (module < layers) & (step >= 0) & (step < batches.size) & np.isin(name_id, list(words))
     if not known.any():

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.posting.activities import SPAN_KINDS
-from gpuledger.analyze.posting.host_waits import MANIFEST_KEY as HOST_WAITS
 from gpuledger.analyze.step.steps import StepTimes, step_times
 from gpuledger.analyze.step.work import Work, names_of, read_work
 
@@ -104,8 +103,8 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
 
 
 def _host_bound_ns(rank: Rank, device_idx: int, idle_ns: float | None) -> float | None:
-    found = [one for one in rank.manifest.get(HOST_WAITS) or [] if one["device_idx"] == device_idx and one["gap_ns"]]
-    return None if idle_ns is None or not found else max(idle_ns, 0.0) * found[0]["host_ns"] / found[0]["gap_ns"]
+    found = [one for one in rank.manifest.host_waits if one.device_idx == device_idx and one.gap_ns]
+    return None if idle_ns is None or not found else max(idle_ns, 0.0) * found[0].host_ns / found[0].gap_ns
 
 
 def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float]]:

@@ -83,7 +83,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
     table = rank.table("spans", COLUMNS)
     kind, phase = (_words(table, name) for name in ("kind", "phase"))
     device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
-    timed = rank.manifest.get("time_steps") or [0, -1]
+    timed = rank.manifest.time_steps or (0, -1)
     mine = (kind != "phase") & (step >= timed[0]) & (step <= timed[1])
     if not mine.any():
         return None

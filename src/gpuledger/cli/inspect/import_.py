@@ -68,7 +68,7 @@ def import_command(format_name: str, files: Sequence[str], out: str | None, forc
             unread.append(error.message)
             continue
         runs += 1
-        unread += run.manifest["imported"]["unread"]
+        unread += run.manifest.imported.unread if run.manifest.imported else ()
         _tell(run)
     if not runs:
         raise InputError(unread[0], hint=f"nothing of {len(unread)} was read" if len(unread) > 1 else None)
@@ -107,5 +107,5 @@ def _choose_places(
 def _tell(run: Run) -> None:
     """Print the run's path to stdout and what is to be known about it to stderr."""
     print_lines([str(run.path)])
-    notes = [*run.manifest["notes"], *(note for rank in run.ranks for note in rank.manifest["notes"])]
+    notes = [*run.manifest.notes, *(note for rank in run.ranks for note in rank.manifest.notes)]
     print_notes(f"gpuledger: {quoted(run.name)}: {note}" for note in dict.fromkeys(notes))

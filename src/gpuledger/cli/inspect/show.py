@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.document import View
 
-_CARD_RECORDERS = ("watch", "nvidia-smi")
-"""What reads cards and nothing else."""
-
 WORDS = {
     "category": ("category", "module"),
     "module": ("category", "module"),
@@ -126,7 +123,7 @@ def _show_watched(run: Run, as_json: bool) -> bool:
     """Show the cards of a run in which nothing but cards was read; return whether it is one."""
     from gpuledger.analyze.samples.watched import watched
 
-    of_cards = all(rank.manifest.get("recorder") in _CARD_RECORDERS for rank in run.ranks)
+    of_cards = all(rank.manifest.recorder.has_only_card_readings for rank in run.ranks)
     figures = watched(run) if of_cards else ()
     if not figures:
         return False

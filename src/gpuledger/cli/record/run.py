@@ -278,10 +278,11 @@ def _what(devices: str, count: int) -> str:
 
 def _settle(run_directory: Path, *, speak: bool) -> None:
     """Post what was recorded, and tell the short form of it."""
-    from gpuledger.model.run import rank_directories, read_json
+    from gpuledger.model.manifest import read_run_manifest
+    from gpuledger.model.run import rank_directories
 
     if not rank_directories(run_directory):
-        for note in read_json(run_directory / "manifest.json")["notes"] if speak else ():
+        for note in read_run_manifest(run_directory).notes if speak else ():
             _say(f"gpuledger: nothing was recorded: {note}")
         return
     from gpuledger.services.api import settle

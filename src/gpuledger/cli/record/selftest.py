@@ -82,7 +82,7 @@ def compare(device: str, sizes: dict[str, tuple[int, int]], run: Run) -> Found:
     found = {name: size for name, (address, size) in sizes.items() if (address, size) in alive}
     return Found(
         device=device,
-        recorder=str(rank.manifest.get("recorder", "")),
+        recorder=rank.manifest.recorder_name,
         tensors=len(sizes),
         made_bytes=sum(size for _, size in sizes.values()),
         found_bytes=sum(found.values()),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpuledger.analyze.samples.repeats import REPEAT_OF, SERIES
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.files.writing import write_whole
 
@@ -199,7 +198,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
             tools.say(f"gpuledger: {variant.name}: {late}")
         if replaced is None or find_run_id(place) != replaced:
             recorded.append(variant.name)
-            _keep(place, late, {REPEAT_OF: variant.of or variant.name, SERIES: series})
+            _keep(place, late, variant.of or variant.name, series)
         if status in _INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
@@ -268,15 +267,13 @@ def _lowest(*values: Number | None) -> Number | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _keep(place: Path, late: str, facts: Mapping[str, Any]) -> None:
+def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
     """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
-    from gpuledger.model.run import read_json, write_json
+    from gpuledger.model.manifest import MANIFEST, read_run_manifest, with_notes, write_run_manifest
 
-    manifest_path = place / "manifest.json"
-    if manifest_path.is_file():
-        manifest = read_json(manifest_path)
-        notes = [*manifest.get("notes", []), *([f"{late[:1].upper()}{late[1:]}."] if late else [])]
-        write_json(manifest_path, {**manifest, **facts, "notes": notes})
+    if (place / MANIFEST).is_file():
+        manifest = with_notes(read_run_manifest(place), *([f"{late[:1].upper()}{late[1:]}."] if late else []))
+        write_run_manifest(place, replace(manifest, repeat_of=repeat_of, series_ns=series_ns))
 
 
 def show_comparison(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> None:

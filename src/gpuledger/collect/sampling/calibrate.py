@@ -21,6 +21,7 @@ from typing import Any
 
 from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.files.reading import read_json_file
+from gpuledger.model.manifest import Libraries, RankManifest
 from gpuledger.model.run import write_json
 from gpuledger.processes.child_job import run_child_job, serve_job
 
@@ -189,34 +190,34 @@ def lookup_or_measure(
 
 
 def libraries_for(
-    manifest: Mapping[str, Any], *, trained: bool, lookup: Callable[[CardKey, str], Calibration] = lookup_or_measure
-) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    manifest: RankManifest, *, trained: bool, lookup: Callable[[CardKey, str], Calibration] = lookup_or_measure
+) -> tuple[Libraries | None, tuple[str, ...]]:
     """Return the ``libraries`` entry of a rank's manifest, and notes; None where there is no card or no profile.
 
     Args:
-        manifest: A rank's manifest, or its journal's facts: ``devices``, ``torch_version``, ``cuda_version``.
+        manifest: The rank's manifest.
         trained: Whether the rank ran a backward pass.
         lookup: Where profiles come from.
     """
-    cards = [device for device in manifest.get("devices", ()) if device["device_idx"] >= 0]
+    cards = [device for device in manifest.devices if device.device_idx >= 0]
     if not cards:
         return None, ()
     key = CardKey(
-        card=str(cards[0]["name"]),
-        driver_version=str(cards[0].get("driver_version")),
-        torch_version=str(manifest.get("torch_version")),
-        cuda_version=str(manifest.get("cuda_version")),
+        card=str(cards[0].name),
+        driver_version=str(cards[0].driver_version),
+        torch_version=str(manifest.torch_version),
+        cuda_version=str(manifest.cuda_version),
         module_loading=_module_loading(),
     )
-    found = lookup(key, str(cards[0].get("uuid") or ""))
+    found = lookup(key, cards[0].uuid or "")
     if found.profile is None:
         return None, found.notes
     work = "forward, backward and optimizer" if trained else "forward only"
-    libraries = {
-        "context_bytes": found.profile.context_bytes,
-        "library_bytes": found.profile.library_bytes(trained=trained),
-        "source": f"measured apart ({work}) on {found.profile.measured_on}: {key}",
-    }
+    libraries = Libraries(
+        context_bytes=found.profile.context_bytes,
+        library_bytes=found.profile.library_bytes(trained=trained),
+        source=f"measured apart ({work}) on {found.profile.measured_on}: {key}",
+    )
     return libraries, found.notes
 
 

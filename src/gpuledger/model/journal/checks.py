@@ -11,6 +11,7 @@ import numpy as np
 from gpuledger.files.shapes import Fields, ListOf, check_shape
 from gpuledger.model.accounts import Identity, Phase
 from gpuledger.model.bounds import check_bounds
+from gpuledger.model.journal.facts import check_facts
 from gpuledger.model.journal.journal import (
     COLUMNS,
     REASONS,
@@ -23,7 +24,6 @@ from gpuledger.model.journal.journal import (
     joined,
     read_parts,
 )
-from gpuledger.model.manifest_shape import check_facts
 
 _MODULE = Fields(
     {"path": str, "class_name": str, "parent": int, "root": int, "parameters": int, "compiled": object},

@@ -75,7 +75,7 @@ def card_payload(view: CardView, numbers: dict[str, int]) -> dict[str, Any]:
         "summary": _summary(view, int(used[peak_at])),
         "figures": asdict(view.figures),
         "peak": int(np.searchsorted(moments, peak_at)),
-        "notes": [str(note) for note in (*(view.rank.manifest.get("notes") or []), *view.figures.notes)],
+        "notes": [str(note) for note in (*view.rank.manifest.notes, *view.figures.notes)],
         "timeline": {
             "t": differences(view.t_ns - origin_ns),
             "index": differences(np.arange(used.size)),

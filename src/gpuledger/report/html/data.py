@@ -26,6 +26,7 @@ from gpuledger.report.html.tree import Module
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
+    from gpuledger.model.manifest import RankManifest, RunManifest
     from gpuledger.model.run import Rank, Run
 
 POINTS, POINTS_OF_FILE, FEWEST_POINTS = 4_000, 24_000, 400
@@ -42,7 +43,7 @@ class View:
 
     rank: int
     device_idx: int
-    manifest: dict[str, Any]
+    manifest: RankManifest
     summary: Summary
     timeline: Timeline
     bands: tuple[Band, ...]
@@ -69,7 +70,7 @@ class ReportData:
     """
 
     name: str
-    manifest: dict[str, Any]
+    manifest: RunManifest
     views: tuple[View, ...]
     cards: tuple[CardView, ...] = ()
 

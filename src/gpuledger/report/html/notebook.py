@@ -39,7 +39,7 @@ def html_of(value: object) -> str:
 
 def _run_parts(run: Run) -> list[str]:
     places = [(rank, device) for rank in run.ranks for device in device_indices(rank)]
-    status = str(run.manifest.get("status") or "")
+    status = run.manifest.status or ""
     parts = [element("h1", html_text(run.name)), element("p", html_text(status), class_="muted")]
     if not places:
         return [*parts, _watched_part(run)]

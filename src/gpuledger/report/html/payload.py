@@ -70,7 +70,7 @@ def build_payload(data: ReportData) -> dict[str, Any]:
         "format": FORMAT,
         "name": data.name,
         "facts": facts_of_run(data.manifest),
-        "run_notes": [str(note) for note in data.manifest.get("notes") or []],
+        "run_notes": list(data.manifest.notes),
         "categories": [{"key": name, "color": category_color(name)} for name in categories],
         "definitions": {key: asdict(definition) for key, definition in definitions().items()},
         "phases": [{"key": name, "color": phase_color(name)} for name in phases],

@@ -6,6 +6,7 @@ import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.model.manifest import RankManifest, RunManifest, Window
 from gpuledger.report.base.phrases import cost_parts
 from gpuledger.units import format_ns
 
@@ -17,45 +18,41 @@ _FIRST_DATE_NS = 10**17
 """Before 1973 there were no cards to log."""
 
 
-def facts_of_run(manifest: dict[str, Any]) -> list[Row]:
+def facts_of_run(manifest: RunManifest) -> list[Row]:
     """Return name and value of what is known of the whole run; what is not known is left out."""
-    started, ended = manifest.get("started_ns"), manifest.get("ended_ns")
+    started, ended = manifest.started_ns, manifest.ended_ns
     rows = [
-        ("Command", shlex.join(str(word) for word in manifest.get("command") or [])),
+        ("Command", shlex.join(manifest.command)),
         ("Started", _moment(started)),
-        ("Took", format_ns(ended - started) if isinstance(started, int) and isinstance(ended, int) else ""),
+        ("Took", format_ns(ended - started) if started is not None and ended is not None else ""),
         ("Status", _status(manifest)),
-        ("gpuledger", _text(manifest.get("gpuledger_version"))),
-        ("Schema version", _text(manifest.get("schema_version"))),
+        ("gpuledger", _text(manifest.gpuledger_version)),
+        ("Schema version", _text(manifest.schema_version)),
     ]
-    rows += [
-        (f"Setting {name}", _setting(setting)) for name, setting in sorted((manifest.get("settings") or {}).items())
-    ]
+    rows += [(f"Setting {name}", _setting(setting)) for name, setting in sorted(manifest.settings.items())]
     return [row for row in rows if row[1]]
 
 
-def facts_of_rank(manifest: dict[str, Any], device_idx: int, cost: OwnCost | None = None) -> list[Row]:
+def facts_of_rank(manifest: RankManifest, device_idx: int, cost: OwnCost | None = None) -> list[Row]:
     """Return name and value of what is known of one process and one of its devices, and of what recording took."""
-    device: dict[str, Any] = next(
-        (one for one in manifest.get("devices") or [] if one.get("device_idx") == device_idx), {}
-    )
+    device = manifest.device(device_idx)
     rows = [
-        ("Device", _text(device.get("name"))),
-        ("Device UUID", _text(device.get("uuid"))),
-        ("Driver", _text(device.get("driver_version"))),
-        ("torch", _text(manifest.get("torch_version"))),
-        ("CUDA", _text(manifest.get("cuda_version"))),
-        ("Python", _text(manifest.get("python_version"))),
-        ("Process", _text(manifest.get("pid"))),
-        ("Recorder", _text(manifest.get("recorder"))),
+        ("Device", _text(device.name)),
+        ("Device UUID", _text(device.uuid)),
+        ("Driver", _text(device.driver_version)),
+        ("torch", _text(manifest.torch_version)),
+        ("CUDA", _text(manifest.cuda_version)),
+        ("Python", _text(manifest.python_version)),
+        ("Process", _text(manifest.pid)),
+        ("Recorder", manifest.recorder_name),
         ("Recorded steps", _window(manifest)),
         (
             "Allocator settings",
-            ", ".join(f"{k}={v}" for k, v in sorted((manifest.get("allocator_settings") or {}).items())),
+            ", ".join(f"{k}={v}" for k, v in sorted((manifest.allocator_settings or {}).items())),
         ),
         ("Pauses of the recorder", _pauses(manifest)),
         ("Cost of recording", "" if cost is None else _cost(cost)),
-        ("Recording", _text(manifest.get("status"))),
+        ("Recording", _text(manifest.status)),
     ]
     return [row for row in rows if row[1]]
 
@@ -64,27 +61,24 @@ def _cost(cost: OwnCost) -> str:
     return " · ".join(cost_parts(cost)) if cost.recorder_bytes or cost.paused_ns else ""
 
 
-def check_rows(manifest: dict[str, Any], device_idx: int) -> list[dict[str, Any]]:
+def check_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
     """Return the recorder's checks of one device: name, expected, found, and whether they agree."""
-    checks = manifest.get("checks") or []
     return [
         {
-            "name": _text(one.get("name")),
-            "expected": _text(one.get("expected")),
-            "found": _text(one.get("found")),
-            "ok": bool(one.get("ok")),
+            "name": _text(one.name),
+            "expected": _text(one.expected),
+            "found": _text(one.found),
+            "ok": bool(one.ok),
         }
-        for one in checks
-        if one.get("device_idx", device_idx) == device_idx
+        for one in manifest.checks
+        if one.device_idx in (None, device_idx)
     ]
 
 
-def oom_rows(manifest: dict[str, Any], device_idx: int) -> list[dict[str, Any]]:
+def oom_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
     """Return each time one device ran out of memory: the size tried, and what was free."""
     keys = ("tried_bytes", "total_bytes", "free_bytes", "largest_free_bytes")
-    return [
-        {key: one.get(key) for key in keys} for one in manifest.get("oom") or [] if one.get("device_idx") == device_idx
-    ]
+    return [{key: getattr(one, key) for key in keys} for one in manifest.oom if one.device_idx == device_idx]
 
 
 def _text(value: object) -> str:
@@ -98,9 +92,9 @@ def _moment(t_ns: object) -> str:
     return datetime.fromtimestamp(t_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _status(manifest: dict[str, Any]) -> str:
-    code = manifest.get("exit_status")
-    return _text(manifest.get("status")) + (f", exit status {code}" if code is not None else "")
+def _status(manifest: RunManifest) -> str:
+    code = manifest.exit_status
+    return _text(manifest.status) + (f", exit status {code}" if code is not None else "")
 
 
 def _setting(setting: object) -> str:
@@ -109,17 +103,17 @@ def _setting(setting: object) -> str:
     return f"{_text(setting.get('value'))} ({_text(setting.get('origin'))})"
 
 
-def _window(manifest: dict[str, Any]) -> str:
-    window = manifest.get("window") or {}
-    first, last, seen = window.get("first_step"), window.get("last_step"), manifest.get("steps_seen")
+def _window(manifest: RankManifest) -> str:
+    window = manifest.window or Window()
+    first, last, seen = window.first_step, window.last_step, manifest.steps_seen
     if first is None or last is None:
         return ""
     return f"{first} to {last}" + (f" of {seen} seen" if seen is not None else "")
 
 
-def _pauses(manifest: dict[str, Any]) -> str:
-    pauses = manifest.get("pauses") or []
+def _pauses(manifest: RankManifest) -> str:
+    pauses = manifest.pauses
     if not pauses:
         return ""
-    total_ns = sum(int(pause.get("duration_ns") or 0) for pause in pauses)
+    total_ns = sum(pause.duration_ns for pause in pauses)
     return f"{len(pauses)}, {format_ns(total_ns)} in all"

@@ -72,13 +72,13 @@ def _view(rank: Rank) -> View | None:
 
 
 def _notes(run: Run, views: list[View]) -> Iterable[str]:
-    notes = [str(note) for note in run.manifest.get("notes") or []]
-    unasked = {note for rank in run.ranks for note in rank.manifest.get("left_out") or []}
+    notes = list(run.manifest.notes)
+    unasked = {note for rank in run.ranks for note in rank.manifest.left_out}
     notes += [note for view in views for note in view.summary.notes if note not in unasked]
     if views:
         notes += [reason for rank in run.ranks if (reason := steps_not_reached(rank))]
     else:
-        notes += [str(note) for rank in run.ranks for note in rank.manifest.get("notes") or []]
+        notes += [note for rank in run.ranks for note in rank.manifest.notes]
     return dict.fromkeys(notes)
 
 

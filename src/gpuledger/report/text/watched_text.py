@@ -29,8 +29,8 @@ def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> l
         lines += labelled(terminal, "energy", _energy(one))
         for note in one.notes:
             lines += terminal.paragraph(note, "note   ", 7)
-    notes = [str(note) for note in run.manifest.get("notes") or []]
-    notes += [str(note) for rank in run.ranks for note in rank.manifest.get("notes") or []]
+    notes = list(run.manifest.notes)
+    notes += [note for rank in run.ranks for note in rank.manifest.notes]
     for note in dict.fromkeys(notes):
         lines += terminal.paragraph(note, "note   ", 7)
     return lines

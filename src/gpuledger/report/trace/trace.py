@@ -59,7 +59,7 @@ def build_trace(run: Run, ranks: tuple[Rank, ...]) -> Trace:
     starts += [int(counter.t_ns[0]) for one in processes for counter in one.counters]
     if not starts:
         raise EmptyRunError(f"{run.path.name}: nothing in it has a time", hint="gpuledger run train.py records one")
-    notes = [shown(str(note)) for rank in ranks for note in rank.manifest.get("notes") or []]
+    notes = [shown(note) for rank in ranks for note in rank.manifest.notes]
     if not any(MODULES in track.name for one in processes for track in one.tracks):
         notes.append(WITHOUT_TIMES)
     return Trace(shown(run.name), min(starts), processes, tuple(dict.fromkeys(notes)))
@@ -150,5 +150,5 @@ def _fact(name: str, pid: int, tid: int, key: str, value: object) -> dict[str, A
 
 
 def _name(rank: Rank) -> str:
-    devices = dict.fromkeys(str(one.get("name") or "") for one in rank.manifest.get("devices") or [])
+    devices = dict.fromkeys(one.name or "" for one in rank.manifest.devices)
     return shown(" · ".join([f"rank {rank.number}", *filter(None, devices)]))

@@ -126,9 +126,8 @@ def _known(value: float | None) -> float | None:
 
 
 def _pauses(rank: Rank) -> Iterator[Slice]:
-    for pause in rank.manifest.get("pauses") or []:
-        start_ns = int(pause["start_ns"])
-        yield Slice(shown(str(pause["reason"])), "pause", start_ns, start_ns + int(pause["duration_ns"]), {})
+    for pause in rank.manifest.pauses:
+        yield Slice(shown(pause.reason), "pause", pause.start_ns, pause.start_ns + pause.duration_ns, {})
 
 
 def _modules(work: StreamWork, words: _Words) -> list[Slice]:

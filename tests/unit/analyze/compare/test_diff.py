@@ -26,6 +26,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import rows_to_table
+from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank, Run, read_json, read_run, write_json, write_table
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.diff_text import head_rows
@@ -108,7 +109,7 @@ def test_figures_are_those_of_the_runs(runs: Path) -> None:
 
 
 def test_a_rank_of_nothing_has_no_figures() -> None:
-    assert headline(KeptRank(0, Path(), {})) == {}
+    assert headline(KeptRank(0, Path(), RankManifest(schema_version=1))) == {}
 
 
 def test_the_peak_metric_is_the_highest_the_allocator_counted(tmp_path: Path) -> None:

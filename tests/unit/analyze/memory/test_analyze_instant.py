@@ -65,7 +65,7 @@ def test_the_end_of_a_step_holds_what_its_counters_say(rank: Rank, step: int) ->
 def test_a_time_counts_from_the_opening_or_from_the_step(rank: Rank) -> None:
     late = resolve_instant(rank, "375ms")
     assert (late.step, late.label) == (1, "375ms")
-    assert late.t_ns <= int(rank.manifest["pauses"][0]["start_ns"]) + STEP_NS // 2
+    assert late.t_ns <= int(rank.manifest.pauses[0].start_ns) + STEP_NS // 2
     assert resolve_instant(rank, "125ms", step=1).index == late.index
     after = [row["alloc_index"] for row in rank.table("blocks").to_pylist() if (row["alloc_ns"] or 0) > late.t_ns]
     assert min(after) > late.index

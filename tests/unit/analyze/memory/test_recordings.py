@@ -25,12 +25,12 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def test_every_check_against_the_allocator_holds(recording: tuple[str, Rank]) -> None:
     _, rank = recording
-    names = {check["name"] for check in rank.manifest["checks"]}
+    names = {check.name for check in rank.manifest.checks}
     assert "peak allocated bytes" in names
     assert "live blocks of the closing snapshot found with the same sizes" in names
     assert "allocations recorded" in names
     assert sum(name.startswith("allocated bytes at step_end") for name in names) == 3
-    assert [check for check in rank.manifest["checks"] if not check["ok"]] == []
+    assert [check for check in rank.manifest.checks if not check.ok] == []
 
 
 def test_the_peak_is_the_one_the_program_read_itself(recording: tuple[str, Rank]) -> None:

@@ -18,6 +18,7 @@ from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
 from gpuledger.cli.main import main
+from gpuledger.model.manifest import read_rank_manifest
 from gpuledger.model.run import Rank, read_json, read_run, write_json, write_table
 
 
@@ -88,7 +89,7 @@ def test_advice_knows_what_is_on_already(tmp_path: Path) -> None:
     advice = {}
     for on in (False, True):
         write_json(place, read_json(place) | {"allocator_settings": {"expandable_segments": on}})
-        found = named(Rank(0, rank.directory, read_json(place)), "28 % of what torch reserves")
+        found = named(Rank(0, rank.directory, read_rank_manifest(place.parent)), "28 % of what torch reserves")
         assert found
         advice[on] = found.advice
     assert "expandable_segments:True" in advice[False]
@@ -112,7 +113,7 @@ def test_another_process_on_the_card_is_named(tmp_path: Path) -> None:
     assert not named(rank, "Other processes")
     place = rank.directory / "manifest.json"
     write_json(place, read_json(place) | {"pid": 99})
-    found = named(Rank(0, rank.directory, read_json(place)), "Other processes hold")
+    found = named(Rank(0, rank.directory, read_rank_manifest(place.parent)), "Other processes hold")
     assert found
     assert found.command[0] == "balance"
 

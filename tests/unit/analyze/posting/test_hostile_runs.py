@@ -74,7 +74,7 @@ def test_a_part_with_values_that_cannot_be_is_damaged(words: str, tmp_path: Path
     assert len(damaged) == 1
     assert damaged[0].startswith("00000.npz: damaged journal part: ")
     assert words.split(" is missing")[0].split("[")[0] in damaged[0]
-    assert post_rank(tmp_path / "rank-0")["damaged"] == damaged
+    assert post_rank(tmp_path / "rank-0").damaged == tuple(damaged)
 
 
 def test_numbers_that_stand_for_nothing_are_left_out_and_named(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_numbers_that_stand_for_nothing_are_left_out_and_named(tmp_path: Path) -
 
 
 def test_a_recording_of_a_real_card_has_nothing_that_is_refused(tmp_path: Path) -> None:
-    assert [post_recording(name, tmp_path).manifest["damaged"] for name in ("lstm", "gan", "resnet50")] == [[], [], []]
+    assert [post_recording(name, tmp_path).manifest.damaged for name in ("lstm", "gan", "resnet50")] == [(), (), ()]
 
 
 def npz_bomb(place: Path, unpacked_bytes: int, *, declared: int | None = None) -> None:
@@ -218,8 +218,8 @@ def test_readings_that_cannot_be_are_left_out(damage: str, tmp_path: Path) -> No
     else:
         arrays["samples.device_idx"] = arrays["samples.device_idx"] + 100
     np.savez(place, **arrays)
-    (found,) = api.load(run).rank().manifest["energy"]
-    assert (found["source"] == POWER) == (damage == "ticks at one time")
+    (found,) = api.load(run).rank().manifest.energy
+    assert (found.source == POWER) == (damage == "ticks at one time")
 
 
 @pytest.mark.parametrize("where", ["first_step", "last_step", "start_ns", "end_ns"])
@@ -287,4 +287,4 @@ def test_a_run_whose_name_is_not_utf8_is_shown_by_every_view(arguments: tuple[st
 
 def test_a_manifest_without_notes_has_none(run: Path) -> None:
     write(run / "manifest.json", notes=None)
-    assert read_run(run).manifest["notes"] == []
+    assert read_run(run).manifest.notes == ()

@@ -164,9 +164,9 @@ def test_a_journal_without_events_is_posted(tmp_path: Path, parts: list[Part]) -
     (tmp_path / "rank-3" / "journal").mkdir(parents=True)
     write(tmp_path / "rank-3" / "journal", *parts)
     manifest = post_rank(tmp_path / "rank-3")
-    assert manifest["rank"] == 3
-    assert manifest["status"] == ("closed" if parts and parts[0].facts else "cut off")
-    assert bool(manifest["notes"]) == (manifest["status"] == "cut off")
+    assert manifest.rank == 3
+    assert manifest.status == ("closed" if parts and parts[0].facts else "cut off")
+    assert bool(manifest.notes) == (manifest.status == "cut off")
     for name in ("blocks", "segments", "steps", "spans", "counters", "modules", "names", "stacks"):
         assert name in TABLES
         assert (tmp_path / "rank-3" / name / "part-00000.parquet").is_file()

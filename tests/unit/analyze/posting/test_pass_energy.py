@@ -16,6 +16,7 @@ from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, 
 from gpuledger.collect.sampling.energy_meter import CardMeter, EnergyMeter
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER, EnergyCounter, Tick
 from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.manifest import EnergyEdges
 from gpuledger.model.run import SAMPLE_JOURNALS
 
 MS = 1_000_000
@@ -71,14 +72,15 @@ def readings(**changes: Any) -> CardReadings:
     return CardReadings(**{**values, **changes})
 
 
-def facts(start_ms: int = 1000, end_ms: int = 3000) -> dict[str, Any]:
-    idle_ns = [[0, 500 * MS], [4000 * MS, 4500 * MS]]
-    return {"start_ns": start_ms * MS, "end_ns": end_ms * MS, "first_step": 7, "last_step": 16, "idle_ns": idle_ns}
+def edges(start_ms: int = 1000, end_ms: int = 3000) -> EnergyEdges:
+    idle_ns = ((0, 500 * MS), (4000 * MS, 4500 * MS))
+    span = {"start_ns": start_ms * MS, "end_ns": end_ms * MS}
+    return EnergyEdges(cards=((0, "GPU-0"),), first_step=7, last_step=16, idle_ns=idle_ns, **span)
 
 
 @given(start_ms=st.integers(300, 2000), length_ms=st.integers(350, 2500))
 def test_steady_power_is_counted_wherever_the_edges_lie(start_ms: int, length_ms: int) -> None:
-    found = measure_pass(0, facts(start_ms, start_ms + length_ms), readings())
+    found = measure_pass(0, edges(start_ms, start_ms + length_ms), readings())
     assert found.energy_j == pytest.approx(WATTS * length_ms / 1e3, rel=1e-3)
     assert found.source == COUNTER
     assert found.uncertainty_j is not None
@@ -105,14 +107,14 @@ def test_a_load_that_begins_and_ends_with_the_window_is_all_in_it(
         return Tick(t_ns, round((idle_w * (t_ns - load_ns) + load_w * load_ns) / 1e6), 0)
 
     ticks = tuple(shown(number) for number in range(50))
-    found = measure_pass(0, facts(start_ms, start_ms + length_ms), readings(ticks=ticks))
+    found = measure_pass(0, edges(start_ms, start_ms + length_ms), readings(ticks=ticks))
     assert found.energy_j == pytest.approx(load_w * length_ms / 1e3, rel=1e-3, abs=0.01)
     assert found.uncertainty_j is not None
     assert found.uncertainty_j < 0.026 * (load_w - idle_w) + 0.003 * load_w
 
 
 def test_without_a_counter_the_power_is_summed_and_that_is_said() -> None:
-    found = measure_pass(0, facts(), readings(ticks=()))
+    found = measure_pass(0, edges(), readings(ticks=()))
     assert found.energy_j == pytest.approx(WATTS * 2, rel=0.01)
     assert found.source == POWER
     assert found.uncertainty_j is not None
@@ -135,13 +137,13 @@ NOTHING = np.full(100, np.nan)
 def test_joules_that_cannot_be_known_are_none_with_a_reason(
     changes: dict[str, Any], span_ms: tuple[int, int], words: str
 ) -> None:
-    found = measure_pass(0, facts(*span_ms), readings(**changes))
+    found = measure_pass(0, edges(*span_ms), readings(**changes))
     assert (found.energy_j, found.uncertainty_j) == (None, None)
     assert [words in note for note in found.notes] == [True]
 
 
 def test_readings_that_are_not_there_are_none() -> None:
-    found = measure_pass(1, facts(), None)
+    found = measure_pass(1, edges(), None)
     assert found.energy_j is None
     assert "could not be read" in found.notes[0]
 
@@ -163,7 +165,7 @@ def test_readings_that_are_not_there_are_none() -> None:
     ],
 )
 def test_what_disturbed_the_pass_is_said(changes: dict[str, Any], words: str) -> None:
-    found = measure_pass(0, facts(), readings(**changes))
+    found = measure_pass(0, edges(), readings(**changes))
     assert found.energy_j == pytest.approx(WATTS * 2, rel=1e-3)
     assert [words in note for note in found.notes] == [True]
 
@@ -185,5 +187,5 @@ def test_the_counter_of_another_vendor_is_kept_with_what_was_read_of_it(tmp_path
 
 def test_a_window_is_counted_in_the_ticks_of_its_own_counter() -> None:
     ticks = tuple(Tick(n * 250 * MS, round(n * WATTS * 250), 3 * MS) for n in range(20))
-    found = measure_pass(0, facts(1000, 3000), readings(ticks=ticks, counter=QUARTER))
+    found = measure_pass(0, edges(1000, 3000), readings(ticks=ticks, counter=QUARTER))
     assert (found.ticks, found.energy_j) == (8, pytest.approx(WATTS * 2.0))

@@ -134,7 +134,7 @@ def test_what_a_run_does_not_have_is_noted_or_refused(tmp_path: Path, old: list[
 def test_the_program_is_drawn_by_its_own_process(tmp_path: Path) -> None:
     run = load_run(tmp_path / "gpu.ledger", blocks=300)
     (one,), _ = build_series([run], per="process")
-    rows = [row for row in run.table("process_samples").to_pylist() if row["pid"] == run.rank().manifest["pid"]]
+    rows = [row for row in run.table("process_samples").to_pylist() if row["pid"] == run.rank().manifest.pid]
     assert one.peak[1] == max(row["bytes"] for row in rows)
     assert one.baseline == 0
 

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,6 @@ from folders import DATA, RECORDINGS
 
 from gpuledger.analyze.compare.metrics import headline
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.operator_work.measured_watts import MANIFEST_KEY
-from gpuledger.analyze.operator_work.power_model import MANIFEST_KEY as MODEL_KEY
 from gpuledger.analyze.operator_work.power_model import PowerModel, model_to_json
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.own_cost import own_cost
@@ -83,8 +82,8 @@ def test_phases_of_a_training_are_told_apart() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_steps_joules_are_the_counters_and_its_lines_come_to_them(name: str) -> None:
     rank, found = rank_of(name), joules_of(name)
-    (energy,) = rank.manifest["energy"]
-    assert found.step_energy_j == pytest.approx(energy["energy_j"] / found.steps)
+    (energy,) = rank.manifest.energy
+    assert found.step_energy_j == pytest.approx(energy.energy_j / found.steps)
     assert math.fsum(one.energy_j for one in found.accounts) == pytest.approx(found.step_energy_j)
     assert 0 < found.step_uncertainty_j < 0.005 * found.step_energy_j
     assert found.base_w is not None
@@ -101,9 +100,9 @@ def test_each_half_has_the_joules_that_it_had_alone(half: str) -> None:
 
 def test_what_the_book_holds_of_the_card_shares_the_joules_and_says_for_how_much() -> None:
     rank = rank_of("neumf-training")
-    table = shipped(rank.manifest["devices"][0]["name"])
+    table = shipped(rank.manifest.devices[0].name)
     assert table is not None
-    known = Rank(rank.number, rank.directory, {**rank.manifest, MANIFEST_KEY: table.to_json()})
+    known = with_facts(rank, measured_watts=table.to_json())
     before, after = joules_of("neumf-training"), break_down_energy(known)
     assert after is not None
     share = re.search(r"measured watts of (\d+)% of it", after.method)
@@ -120,9 +119,11 @@ def test_a_run_keeps_what_is_known_of_its_card_when_its_joules_are_posted(tmp_pa
     manifest = read_json(place / "rank-0" / "manifest.json")
     write_json(place / "rank-0" / "manifest.json", {key: value for key, value in manifest.items() if key != "energy"})
     again = load(place).rank(0)
-    assert again.manifest["energy"][0]["energy_j"] == manifest["energy"][0]["energy_j"]
-    assert again.manifest[MANIFEST_KEY]["card"] == "NVIDIA H200"
-    assert MANIFEST_KEY not in rank_of("neumf-training").manifest
+    assert again.manifest.energy is not None
+    assert again.manifest.energy[0].energy_j == manifest["energy"][0]["energy_j"]
+    assert again.manifest.measured_watts is not None
+    assert again.manifest.measured_watts["card"] == "NVIDIA H200"
+    assert rank_of("neumf-training").manifest.measured_watts is None
 
 
 def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
@@ -130,7 +131,7 @@ def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
     table = shipped("NVIDIA H200")
     assert table is not None
     found, before = (
-        break_down_energy(with_facts(rank_of("halves"), {MANIFEST_KEY: table.to_json()})),
+        break_down_energy(with_facts(rank_of("halves"), measured_watts=table.to_json())),
         joules_of("halves"),
     )
     assert found is not None
@@ -138,8 +139,8 @@ def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
     assert [one.energy_j for one in found.accounts] == pytest.approx([one.energy_j for one in before.accounts])
 
 
-def with_facts(rank: Rank, facts: dict[str, Any]) -> Rank:
-    return Rank(rank.number, rank.directory, {**rank.manifest, **facts})
+def with_facts(rank: Rank, **facts: Any) -> Rank:
+    return Rank(rank.number, rank.directory, replace(rank.manifest, **facts))
 
 
 def with_work(rank: Rank, model: PowerModel) -> Rank:
@@ -154,7 +155,9 @@ def with_work(rank: Rank, model: PowerModel) -> Rank:
     for name, column in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, column)
     tables = {"spans": table, "names": rank.table("names"), "modules": rank.table("modules")}
-    return KeptRank(rank.number, rank.directory, {**rank.manifest, MODEL_KEY: model_to_json(model)}, tables=tables)
+    return KeptRank(
+        rank.number, rank.directory, replace(rank.manifest, power_model=model_to_json(model)), tables=tables
+    )
 
 
 @pytest.mark.parametrize("half", ["products", "copies"])
@@ -177,7 +180,7 @@ def test_what_the_model_does_not_know_stays_as_it_was() -> None:
     model = find_power_model("NVIDIA H200")
     assert model is not None
     found, before = (
-        break_down_energy(with_facts(rank_of("halves"), {MODEL_KEY: model_to_json(model)})),
+        break_down_energy(with_facts(rank_of("halves"), power_model=model_to_json(model))),
         joules_of("halves"),
     )
     assert found is not None

@@ -275,7 +275,7 @@ def test_every_operator_of_a_recording_has_its_scope(rank: Rank) -> None:
     for row in rank.table("spans").to_pylist():
         if row["kind"] == "host":
             found[names[row["name_id"]].rpartition(" ")[2]].add(names.get(row["scope_id"], ""))
-    assert [note for note in rank.manifest["notes"] if "error" in note] == []
+    assert [note for note in rank.manifest.notes if "error" in note] == []
     expected = {
         **{"linear": "outer", "sin": "outer", "exp": "outer/inner", "cos": "decorated", "neg": "fails", "ceil": ""},
         **{"tan": "generator", "sinh": "first", "cosh": "second", "floor": "", "square": ""},

@@ -144,7 +144,7 @@ def test_a_variant_that_fails_is_kept_and_marked_and_the_others_go_on(tmp_path: 
     world = World({"FFT": 3, "GONE": 127})
     assert run_variants(plain("direct", "fft", "gone", "cudnn"), tmp_path, world.tools()) == 1
     assert len(world.ran) == 4
-    assert read_run(tmp_path / "fft.ledger").manifest["exit_status"] == 3
+    assert read_run(tmp_path / "fft.ledger").manifest.exit_status == 3
     text = (tmp_path / "plots" / "compared.md").read_text()
     assert "fft (exit status 3)" in text
     assert "cudnn" in text
@@ -186,8 +186,8 @@ def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: P
     assert world.ran[1][0] - world.ran[0][0] == pytest.approx(Idle.LONGEST_S, abs=0.3)
     (told,) = [line for line in world.said if "not idle" in line]
     assert "b: begun from a card that was not idle after 60 s: GPU 0 has 700.0 MiB more in use" in told
-    assert "not idle" in read_run(tmp_path / "b.ledger").manifest["notes"][0]
-    assert read_run(tmp_path / "a.ledger").manifest["notes"] == []
+    assert "not idle" in read_run(tmp_path / "b.ledger").manifest.notes[0]
+    assert read_run(tmp_path / "a.ledger").manifest.notes == ()
 
 
 @pytest.mark.parametrize(

@@ -60,5 +60,5 @@ def test_many_at_once_begin_one_run_and_share_no_rank(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         claimed = pool.map(claim_rank, [place] * 12, chunksize=1)
     assert sorted(int(rank.name[5:]) for rank in claimed) == list(range(12))
-    assert read_run(place).manifest["name"] == "new"
+    assert read_run(place).manifest.name == "new"
     assert sorted(entry.name for entry in place.glob("manifest*")) == ["manifest.json"]

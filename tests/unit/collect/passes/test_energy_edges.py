@@ -18,7 +18,8 @@ from gpuledger.collect.passes import energy_cards, energy_pass  # noqa: E402
 from gpuledger.collect.passes.energy_pass import EnergyPass  # noqa: E402
 from gpuledger.model.energy_window import ENERGY_MARKER  # noqa: E402
 from gpuledger.model.journal.journal import read_journal  # noqa: E402
-from gpuledger.model.run import Rank, read_json, write_json  # noqa: E402
+from gpuledger.model.manifest import read_rank_manifest  # noqa: E402
+from gpuledger.model.run import Rank, write_json  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -116,6 +117,6 @@ def test_a_program_that_was_killed_inside_is_told_and_has_no_joules(opened: Any)
     write_json(place / "manifest.json", {"schema_version": 1, "notes": [], **facts_of(place)})
     post_energy(place.parent)
     post_energy(place.parent)
-    manifest = read_json(place / "manifest.json")
-    assert ["cut off" in note for note in manifest["notes"]] == [True]
+    manifest = read_rank_manifest(place)
+    assert ["cut off" in note for note in manifest.notes] == [True]
     assert break_down_energy(Rank(0, place, manifest)) is None

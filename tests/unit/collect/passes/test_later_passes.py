@@ -64,9 +64,9 @@ def test_captured_graphs_are_left_alone(pool: tuple[int, int], held: bool, monke
     assert ("CUDA graphs" in str(timing_preconditions.why_no_time_pass(1_000))) == held
 
 
-@pytest.mark.parametrize(("captured", "timed"), [((), [14, 15]), ((13, 14), [16, 17]), ((15,), [14, 15])])
+@pytest.mark.parametrize(("captured", "timed"), [((), (14, 15)), ((13, 14), (16, 17)), ((15,), (14, 15))])
 def test_no_time_pass_begins_or_ends_in_a_capture(
-    captured: tuple[int, ...], timed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: tuple[int, ...], timed: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was launched while the pass waits for the capture's end is not in its steps."""
     model = torch.nn.Linear(4, 4)
@@ -77,7 +77,7 @@ def test_no_time_pass_begins_or_ends_in_a_capture(
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     rank = recording.run().rank()
-    assert (rank.manifest["time_steps"], rank.manifest["notes"]) == (timed, [])
+    assert (rank.manifest.time_steps, rank.manifest.notes) == (timed, ())
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 2
@@ -92,7 +92,7 @@ def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     rank = recording.run().rank()
-    assert rank.manifest["time_steps"] == [15, 18]
+    assert rank.manifest.time_steps == (15, 18)
     times = break_down_time(rank)
     assert times is not None
     assert (times.steps, times.undisturbed.count) == (4, 12)
@@ -124,7 +124,7 @@ def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
     assert seen == profiled()
     rank = recording.run().rank()
     assert (break_down_time(rank) is not None) == timed
-    assert any("profiler of its own, which goes first" in note for note in rank.manifest["notes"]) == (not timed)
+    assert any("profiler of its own, which goes first" in note for note in rank.manifest.notes) == (not timed)
 
 
 def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only_count(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only
         for number in range(1, 20):
             (others if number in (14, 15) else most).submit(call).result()
     rank = recording.run().rank()
-    assert rank.manifest["time_steps"] == [14, 16]
-    assert not [note for note in rank.manifest["notes"] if "pass" in note]
+    assert rank.manifest.time_steps == (14, 16)
+    assert not [note for note in rank.manifest.notes if "pass" in note]
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 1
@@ -157,9 +157,9 @@ def test_outside_the_main_thread_there_is_no_time_pass_unasked() -> None:
     assert "other threads" in why
 
 
-@pytest.mark.parametrize(("long_steps", "timed"), [((14,), [15, 16]), ((14, 15), None)])
+@pytest.mark.parametrize(("long_steps", "timed"), [((14,), (15, 16)), ((14, 15), None)])
 def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
-    long_steps: tuple[int, ...], timed: list[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    long_steps: tuple[int, ...], timed: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An evaluation lies in a step that only the next optimizer ends; the pass begins anew after it, once."""
     monkeypatch.setattr(time_pass, "CALLS", 50)
@@ -172,9 +172,9 @@ def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     rank = recording.run().rank()
-    assert rank.manifest.get("time_steps") == timed
-    assert [note for note in rank.manifest["notes"] if "ended it 2 times" in note] == rank.manifest["notes"]
-    assert (break_down_time(rank) is None) == (timed is None) == bool(rank.manifest["notes"])
+    assert rank.manifest.time_steps == timed
+    assert [note for note in rank.manifest.notes if "ended it 2 times" in note] == list(rank.manifest.notes)
+    assert (break_down_time(rank) is None) == (timed is None) == bool(rank.manifest.notes)
 
 
 def test_a_program_that_is_killed_inside_the_time_pass_is_told(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_a_program_that_is_killed_inside_the_time_pass_is_told(tmp_path: Path) -
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     killed, ended = post_rank(tmp_path / "killed" / "rank-0"), recording.run().rank().manifest
-    assert [note for note in killed["notes"] if note.startswith("The time pass was cut off")]
-    assert ended["notes"] == []
-    assert "time_pass_open" not in {*killed, *ended}
+    assert [note for note in killed.notes if note.startswith("The time pass was cut off")]
+    assert ended.notes == ()
+    assert "time_pass_open" not in {*killed.to_json(), *ended.to_json()}
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -223,7 +223,7 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
         torch.ones(2) * 3
     assert "aten::mul" in {event.key for event in theirs_after.key_averages()}
     rank = recording.run().rank()
-    assert (rank.manifest["time_steps"], rank.manifest["kernels_alone"]["from_step"]) == ([14, 16], 15)
+    assert (rank.manifest.time_steps, rank.manifest.kernels_alone.from_step) == ((14, 16), 15)
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 1

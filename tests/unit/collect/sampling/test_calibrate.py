@@ -22,6 +22,7 @@ from gpuledger.collect.sampling.calibrate import (
     store_profile,
 )
 from gpuledger.errors import GpuLedgerError, InputError, NoDeviceError
+from gpuledger.model.manifest import DeviceFacts, RankManifest
 
 MIB = 1 << 20
 KEY = CardKey("NVIDIA H200", "580.159", "2.11.0+cu130", "13.0", "LAZY")
@@ -36,11 +37,12 @@ H200 = Profile(
         Reading("optimizer", True, 758 * MIB),
     ),
 )
-MANIFEST = {
-    "torch_version": "2.11.0+cu130",
-    "cuda_version": "13.0",
-    "devices": [{"device_idx": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.159"}],
-}
+MANIFEST = RankManifest(
+    schema_version=1,
+    torch_version="2.11.0+cu130",
+    cuda_version="13.0",
+    devices=(DeviceFacts(device_idx=0, name="NVIDIA H200", uuid="GPU-1", driver_version="580.159"),),
+)
 
 
 @pytest.fixture
@@ -167,8 +169,8 @@ def test_a_profile_of_another_environment_is_kept_but_not_applied(cache: Path) -
 def test_the_manifest_entry_says_where_it_comes_from() -> None:
     entry, notes = libraries_for(MANIFEST, trained=True, lookup=lambda key, uuid: Calibration(H200))
     assert entry is not None
-    assert (entry["context_bytes"], entry["library_bytes"]) == (610 * MIB, 148 * MIB)
-    assert entry["source"] == (
+    assert (entry.context_bytes, entry.library_bytes) == (610 * MIB, 148 * MIB)
+    assert entry.source == (
         "measured apart (forward, backward and optimizer) on 2026-11-21: "
         "NVIDIA H200, driver 580.159, torch 2.11.0+cu130, CUDA 13.0"
     )
@@ -191,7 +193,7 @@ def test_cpu_tensors_have_no_context() -> None:
     def lookup(key: CardKey, uuid: str) -> Calibration:
         raise AssertionError("asked for a card where there is none")
 
-    manifest = {**MANIFEST, "devices": [{"device_idx": -1, "name": "CPU tensors"}]}
+    manifest = replace(MANIFEST, devices=(DeviceFacts(device_idx=-1, name="CPU tensors"),))
     assert libraries_for(manifest, trained=True, lookup=lookup) == (None, ())
 
 

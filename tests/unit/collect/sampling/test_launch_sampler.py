@@ -13,7 +13,8 @@ from gpuledger.cards.card import BareCard, MemoryReading, Processes
 from gpuledger.collect.sampling import sampler as samplers
 from gpuledger.collect.sampling.sampler import CardSampler
 from gpuledger.model.journal.journal import read_journal
-from gpuledger.model.run import SAMPLE_JOURNALS, Rank, read_json, write_json
+from gpuledger.model.manifest import read_rank_manifest
+from gpuledger.model.run import SAMPLE_JOURNALS, Rank, write_json
 
 GIB = 1 << 30
 
@@ -60,7 +61,7 @@ def rank_with(run: Path, number: int, devices: dict[str, int]) -> Rank:
     directory.mkdir(parents=True)
     described = [{"uuid": uuid, "device_idx": device_idx} for uuid, device_idx in devices.items()]
     write_json(directory / "manifest.json", {"schema_version": 1, "devices": [*described, {"device_idx": -1}]})
-    return Rank(number, directory, read_json(directory / "manifest.json"))
+    return Rank(number, directory, read_rank_manifest(directory))
 
 
 def test_a_card_is_read_from_the_moment_it_changes(cards: FakeCards, tmp_path: Path) -> None:

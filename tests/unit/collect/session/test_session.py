@@ -105,10 +105,10 @@ def test_an_error_of_ours_never_reaches_the_program(monkeypatch: pytest.MonkeyPa
     run = record_run(program)
     assert losses == expected
     assert installed() == before
-    notes = [note for note in run.manifest["notes"] if "an error of gpuledger's own" in note]
+    notes = [note for note in run.manifest.notes if "an error of gpuledger's own" in note]
     assert len(notes) == 1
     assert "ZeroDivisionError: ours (test_session.py" in notes[0]
-    assert run.manifest["status"] == "cut off"
+    assert run.manifest.status == "cut off"
     if owner is not DispatchRecorder:  # a dispatch mode at work can only be taken out afterwards
         assert during == [before]
 
@@ -126,7 +126,7 @@ def test_an_error_of_ours_in_every_callback_at_once(monkeypatch: pytest.MonkeyPa
     run = record_run(lambda _: losses.extend(train()))
     assert losses == expected
     assert installed() == before
-    assert any("ZeroDivisionError" in note for note in run.manifest["notes"])
+    assert any("ZeroDivisionError" in note for note in run.manifest.notes)
 
 
 @pytest.mark.parametrize("steps", [None, (1, 2), (2, 3), (9, 9)])
@@ -186,7 +186,7 @@ def test_an_exception_of_the_program_goes_on_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(Mine):
         raises()
     assert installed() == before
-    assert recording.run().rank().manifest["closed_by"] == "exception"
+    assert recording.run().rank().manifest.closed_by == "exception"
 
 
 def test_a_second_recording_is_refused_and_leaves_the_first(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_second_recording_is_refused_and_leaves_the_first(tmp_path: Path) -> N
         with pytest.raises(UsageError, match="another recording is under way"), record(out=tmp_path / "two"):
             pass
         train()
-    assert one.run().rank().manifest["steps_seen"] == 4
+    assert one.run().rank().manifest.steps_seen == 4
 
 
 def test_a_forked_child_is_left_alone() -> None:
@@ -218,9 +218,9 @@ def test_a_forked_child_is_left_alone() -> None:
 
     run = record_run(program)
     assert installed() == before
-    assert run.manifest["notes"] == []
+    assert run.manifest.notes == ()
     assert run.steps == [(1, "call", True)]  # and not the one that the child marked
-    assert all(check["ok"] for check in run.manifest["checks"])
+    assert all(check.ok for check in run.manifest.checks)
 
 
 def test_a_session_is_not_kept_by_what_python_never_forgets(tmp_path: Path) -> None:
@@ -243,11 +243,11 @@ def test_a_process_that_ends_early_leaves_what_it_had_written(tmp_path: Path) ->
     from gpuledger import load
 
     rank = load(tmp_path / "run.ledger").rank()
-    assert rank.manifest["status"] == "cut off"
-    assert len(rank.manifest["notes"]) == 1
+    assert rank.manifest.status == "cut off"
+    assert len(rank.manifest.notes) == 1
     assert rank.table("blocks").num_rows > 0
     assert set(rank.table("blocks")["step"].to_pylist()) == {0, 1, 2, 3, 4}
-    assert all(check["ok"] for check in rank.manifest["checks"])
+    assert all(check.ok for check in rank.manifest.checks)
 
 
 class Breaking(nn.Module):
@@ -302,7 +302,7 @@ def test_the_compiler_meets_the_same_frames_as_without_us(program: Callable[[Any
         counter = CompileCounter()
         if record_it:
             run = record_run(lambda _: program(counter))
-            assert [note for note in run.manifest["notes"] if "error" in note] == []
+            assert [note for note in run.manifest.notes if "error" in note] == []
         else:
             program(counter)
         return counter.frame_count, counter.op_count

@@ -88,7 +88,7 @@ def test_after_an_error_inside_an_operator_the_mode_goes_at_the_next_call(
         assert raised
         model(torch.ones(2, 4))
         assert left() == []
-    assert any("planted" in note for note in recording.run().rank().manifest["notes"])
+    assert any("planted" in note for note in recording.run().rank().manifest.notes)
 
 
 def test_after_an_error_in_a_backward_pass_nothing_comes_back_with_its_end(
@@ -115,7 +115,7 @@ def test_a_window_that_closes_in_a_backward_pass_leaves_no_mode(model: nn.Module
         assert _get_current_dispatch_mode_stack() == []
     hook.remove()  # or parameter, hook and optimizer would keep each other alive
     assert left() == []
-    assert recording.run().rank().manifest["steps_seen"] == 5
+    assert recording.run().rank().manifest.steps_seen == 5
 
 
 @pytest.mark.parametrize("broken", ["install", "_entered"])
@@ -127,7 +127,7 @@ def test_an_error_where_the_recording_begins_is_noted(
         train(model, 16)
         assert raised
         assert left() == []
-    assert any("planted" in note for note in recording.run().rank().manifest["notes"])
+    assert any("planted" in note for note in recording.run().rank().manifest.notes)
 
 
 @pytest.mark.parametrize("broken", ["_end_ranges", "_write", "_take_out_ranges"])
@@ -269,5 +269,5 @@ def test_steps_that_end_in_a_backward_pass_are_timed_outside_of_it(model: nn.Mod
     assert profiler.key_averages()
     assert left() == []
     manifest = recording.run().rank().manifest
-    assert manifest["time_steps"]
-    assert not [note for note in manifest["notes"] if "error" in note]
+    assert manifest.time_steps
+    assert not [note for note in manifest.notes if "error" in note]

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from gpuledger.model.manifest import Check, DeviceFacts, FailedAllocation, Pause, RankManifest, RunManifest, Window
 from gpuledger.report.html.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
+
+NOTHING = RankManifest(schema_version=1)
 
 
 def test_an_empty_manifest_gives_no_facts() -> None:
-    assert facts_of_run({}) == []
-    assert facts_of_rank({}, 0) == []
-    assert check_rows({}, 0) == []
-    assert oom_rows({}, 0) == []
+    assert facts_of_run(RunManifest(schema_version=1)) == [("Schema version", "1")]
+    assert facts_of_rank(NOTHING, 0) == []
+    assert check_rows(NOTHING, 0) == []
+    assert oom_rows(NOTHING, 0) == []
 
 
 def test_a_run_is_described() -> None:
     facts = dict(
         facts_of_run(
-            {
-                "command": ["python", "train.py", "--name", "two words"],
-                "started_ns": 1_760_000_000_000_000_000,
-                "ended_ns": 1_760_000_002_500_000_000,
-                "status": "complete",
-                "exit_status": 3,
-                "settings": {"steps": {"value": "1:3", "origin": "default"}},
-            }
+            RunManifest(
+                schema_version=1,
+                command=("python", "train.py", "--name", "two words"),
+                started_ns=1_760_000_000_000_000_000,
+                ended_ns=1_760_000_002_500_000_000,
+                status="complete",
+                exit_status=3,
+                settings={"steps": {"value": "1:3", "origin": "default"}},
+            )
         )
     )
     assert facts == {
@@ -30,6 +36,7 @@ def test_a_run_is_described() -> None:
         "Started": "2025-10-09 08:53:20 UTC",
         "Took": "2.50 s",
         "Status": "complete, exit status 3",
+        "Schema version": "1",
         "Setting steps": "1:3 (default)",
     }
 
@@ -37,13 +44,17 @@ def test_a_run_is_described() -> None:
 def test_a_process_is_described_with_its_own_device() -> None:
     facts = dict(
         facts_of_rank(
-            {
-                "devices": [{"device_idx": 0, "name": "first"}, {"device_idx": 1, "name": "second", "uuid": "GPU-1"}],
-                "window": {"first_step": 1, "last_step": 3},
-                "steps_seen": 8,
-                "pauses": [{"duration_ns": 1_000_000}, {"duration_ns": 2_000_000}],
-                "allocator_settings": {"expandable_segments": True},
-            },
+            replace(
+                NOTHING,
+                devices=(
+                    DeviceFacts(device_idx=0, name="first"),
+                    DeviceFacts(device_idx=1, name="second", uuid="GPU-1"),
+                ),
+                window=Window(first_step=1, last_step=3),
+                steps_seen=8,
+                pauses=tuple(Pause(reason="open", start_ns=0, duration_ns=ms * 1_000_000) for ms in (1, 2)),
+                allocator_settings={"expandable_segments": True},
+            ),
             1,
         )
     )
@@ -55,13 +66,14 @@ def test_a_process_is_described_with_its_own_device() -> None:
 
 
 def test_checks_and_out_of_memory_are_those_of_the_device() -> None:
-    manifest = {
-        "checks": [
-            {"name": "a", "device_idx": 0, "expected": 1, "found": 1, "ok": True},
-            {"name": "b", "device_idx": 1, "expected": 2, "found": 3, "ok": False},
-        ],
-        "oom": [{"device_idx": 1, "tried_bytes": 7, "free_bytes": None}],
-    }
+    manifest = replace(
+        NOTHING,
+        checks=(
+            Check(name="a", device_idx=0, expected=1, found=1, ok=True),
+            Check(name="b", device_idx=1, expected=2, found=3, ok=False),
+        ),
+        oom=(FailedAllocation(device_idx=1, tried_bytes=7),),
+    )
     assert check_rows(manifest, 1) == [{"name": "b", "expected": "2", "found": "3", "ok": False}]
     assert oom_rows(manifest, 0) == []
     assert oom_rows(manifest, 1) == [

@@ -1,0 +1,376 @@
+"""A run's manifest and a rank's: what they hold, and the one place where they are read and written.
+
+A key that this version does not know is kept, and is there again when the manifest is written. What a reader finds at
+an absent key is its field's default.
+"""
+
+# No postponed annotations: see :mod:`gpuledger.model.json_object`.
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from gpuledger.errors import InputError
+from gpuledger.files.reading import read_json_file, reading
+from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape, maybe
+from gpuledger.files.writing import write_whole
+from gpuledger.model.json_object import JsonObject, shape_of
+from gpuledger.model.recorder_kind import RecorderKind
+from gpuledger.model.tables import SCHEMA_VERSION
+
+MANIFEST = "manifest.json"
+RANK_PREFIX = "rank-"
+_MAX_CALLS = 4_000
+"""A recording keeps at most so many (``collect/attribution/inputs.py``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts(JsonObject):
+    """One device of a rank; ``device_idx`` -1 is the CPU. ``energy_counter`` is known where the card was watched."""
+
+    device_idx: int
+    name: str | None = None
+    uuid: str | None = None
+    total_bytes: int | None = None
+    driver_version: str | None = None
+    compute_capability: str | None = None
+    energy_counter: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(JsonObject):
+    """One comparison of what was replayed with what the allocator counted itself."""
+
+    device_idx: int | None = None
+    name: str | None = None
+    expected: float | None = None
+    found: float | None = None
+    ok: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause(JsonObject):
+    """A time in which the recorder kept the program waiting."""
+
+    reason: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(JsonObject):
+    """The recorded steps, None where there is none, and those ``asked`` for, the last None where it was open."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    asked: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedAllocation(JsonObject):
+    """One allocation that a device had no room for."""
+
+    device_idx: int | None = None
+    tried_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    largest_free_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassEnergy(JsonObject):
+    """The energy of one card in the energy pass. ``energy_j`` is None where it is not known; a note says why.
+
+    ``base_before_w`` and ``base_after_w`` are the card idle with the program's context on it, ``idle_w`` before the
+    program began.
+    """
+
+    device_idx: int
+    first_step: int
+    last_step: int
+    start_ns: int
+    end_ns: int
+    energy_j: float | None = None
+    uncertainty_j: Annotated[float | None, maybe(float)]
+    ticks: int = 0
+    throttled_ns: int | None = None
+    source: str = ""
+    base_before_w: float | None = None
+    base_after_w: float | None = None
+    idle_w: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyEdges(JsonObject):
+    """Where the energy pass began and ended, as its process wrote it down; without ``end_ns`` it was cut off.
+
+    ``cards`` are torch's index and the UUID of each, ``idle_ns`` the times in which the program was idle.
+    """
+
+    together: ClassVar[tuple[str, ...]] = ("first_step", "last_step", "start_ns", "end_ns")
+
+    cards: tuple[tuple[int, str], ...]
+    idle_ns: tuple[tuple[int, int], ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(JsonObject):
+    """The first input of the outermost module: its shape, and whether it holds token ids."""
+
+    module_id: int
+    shape: Annotated[tuple[int, ...], ListOf(int, 1)]
+    tokens: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelsAlone(JsonObject):
+    """From where on in the time pass the host was not traced."""
+
+    from_step: int
+    from_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostWait(JsonObject):
+    """Time of a device with nothing under way, ``gap_ns``, and the part of it in which it waited for the host."""
+
+    device_idx: int
+    gap_ns: int
+    host_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries(JsonObject):
+    """What the CUDA context and loaded libraries take on the card; ``source`` says how that was measured."""
+
+    context_bytes: int | None = None
+    library_bytes: int | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler(JsonObject):
+    """How a watched card was read."""
+
+    interval_ns: int | None = None
+    readings: int | None = None
+    on_time: int | None = None
+    missed: int | None = None
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported(JsonObject):
+    """What a run was made of: the format, the files, and what of them could not be read, with the reason."""
+
+    format: str
+    files: tuple[str, ...] = ()
+    unread: Annotated[tuple[str, ...], ListOf(str)]
+
+
+_MEASURED_TYPE = Fields(
+    {
+        **dict.fromkeys(("operator", "numbers"), str),
+        **dict.fromkeys(("watts", "low_w", "high_w"), float),
+        "records": int,
+        "of_model": maybe(float),
+    },
+    ("operator", "numbers", "watts", "low_w", "high_w", "records"),
+)
+_WATTS = Fields(
+    {"card": str, "source": str, "types": ListOf(_MEASURED_TYPE), "low_frac": float, "high_frac": float},
+    ("card", "source", "types"),
+)
+_POWER_MODEL = Fields(
+    {
+        "card": str,
+        "source": str,
+        "limit_w": float,
+        "byte_per_s": float,
+        "flop_per_s": MappingOf(float),
+        "coefficients": MappingOf(float),
+    },
+    ("card", "source", "limit_w", "byte_per_s", "flop_per_s", "coefficients"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedFacts(JsonObject):
+    """What a journal's facts and a rank's manifest share.
+
+    ``processes_known`` is False where the driver's process ids are not this machine's. ``time_steps`` are the first and
+    the last step of the time pass. ``calls`` are rows of module, step, batch size and sequence length.
+    """
+
+    devices: tuple[DeviceFacts, ...] = ()
+    allocator_settings: Mapping[str, Any] | None = None
+    recorder: RecorderKind = RecorderKind.UNKNOWN
+    steps_seen: int | None = None
+    recorder_bytes: int | None = None
+    pid: int | None = None
+    pids: tuple[int, ...] = ()
+    processes_known: bool | None = None
+    inputs: Inputs | None = None
+    calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
+    collectives: str | None = None
+    left_out: tuple[str, ...] = ()
+    time_steps: tuple[int, int] | None = None
+    kernels_alone: KernelsAlone | None = None
+    energy_pass: EnergyEdges | None = None
+    oom: tuple[FailedAllocation, ...] = ()
+    passes: tuple[str, ...] = ()
+    stacks: bool | None = None
+    sampler: Sampler | None = None
+    torch_version: str | None = None
+    cuda_version: str | None = None
+    python_version: str | None = None
+
+    @property
+    def recorder_name(self) -> str:
+        """Return what made the tables, as it was written down; "" where nothing is."""
+        return str(self.as_read.get("recorder") or "") if self.recorder is RecorderKind.UNKNOWN else self.recorder.value
+
+    def device(self, device_idx: int) -> DeviceFacts:
+        """Return what is known of a device; its number alone where it is not described."""
+        known = (one for one in self.devices if one.device_idx == device_idx)
+        return next(known, DeviceFacts(device_idx=device_idx))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankManifest(RecordedFacts):
+    """``rank-N/manifest.json``: one process of a run.
+
+    ``status`` is ``closed`` or ``cut off``. ``energy`` is None before the energy pass is posted. ``journal_parts`` and
+    ``journal_bytes`` are how much of the journal the tables hold, ``sample_parts`` of the samples.
+    """
+
+    schema_version: int
+    rank: int = 0
+    status: str | None = None
+    closed_by: str | None = None
+    notes: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    window: Window | None = None
+    energy: tuple[PassEnergy, ...] | None = None
+    host_waits: tuple[HostWait, ...] = ()
+    libraries: Libraries | None = None
+    measured_watts: Annotated[Mapping[str, Any] | None, _WATTS] = None
+    power_model: Annotated[Mapping[str, Any] | None, _POWER_MODEL] = None
+    journal_parts: int | None = None
+    journal_bytes: int | None = None
+    sample_parts: int | None = None
+    algorithm: str | None = None
+    step_batches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunManifest(JsonObject):
+    """``manifest.json``: the whole run.
+
+    ``status`` is ``running`` or ``complete``. ``signal`` is the one that ended the program. ``repeat_of`` is the
+    variant that it is a run of, and ``series_ns`` when the series of variants began.
+    """
+
+    schema_version: int
+    gpuledger_version: str | None = None
+    run_id: str | None = None
+    name: str | None = None
+    command: tuple[str, ...] = ()
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    exit_status: int | None = None
+    signal: int | None = None
+    status: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    imported: Imported | None = None
+    repeat_of: str | None = None
+    series_ns: int | None = None
+
+
+_RANK_SHAPE, _RUN_SHAPE = shape_of(RankManifest), shape_of(RunManifest)
+_Manifest = TypeVar("_Manifest", RankManifest, RunManifest)
+
+
+def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None) -> None:
+    """Write ``value`` as :func:`gpuledger.files.writing.replaced` does."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    write_whole(path, text.encode("ascii"), inside=inside)
+
+
+def write_rank_manifest(rank_directory: Path, manifest: RankManifest) -> None:
+    """Write a rank's manifest into the run's own directory, through no link.
+
+    Raises:
+        InputError: the rank's directory is a link.
+    """
+    write_json(rank_directory / MANIFEST, manifest.to_json(), inside=rank_directory.parent)
+
+
+def write_run_manifest(run_directory: Path, manifest: RunManifest) -> None:
+    """Write a run's manifest."""
+    write_json(run_directory / MANIFEST, manifest.to_json())
+
+
+def read_rank_manifest(rank_directory: Path) -> RankManifest:
+    """Return the manifest of the rank in ``rank_directory``; raises as :func:`read_json`."""
+    return RankManifest.from_json(read_json(rank_directory / MANIFEST))
+
+
+def read_run_manifest(run_directory: Path) -> RunManifest:
+    """Return the manifest of the run in ``run_directory``; raises as :func:`read_json`."""
+    return RunManifest.from_json(read_json(run_directory / MANIFEST))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in ``path``, a rank's manifest or a run's, with its shape checked.
+
+    Raises:
+        InputError: missing, not JSON, not an object, or of a newer schema.
+    """
+    with reading(path, "not a manifest"):
+        try:
+            value = read_json_file(path)
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a manifest: expected an object")
+    version = value.get("schema_version")
+    if not isinstance(version, int):
+        raise InputError(f"{path}: not a manifest: no schema_version")
+    if version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
+            hint="pip install --upgrade gpuledger",
+        )
+    with reading(path, "damaged manifest"):
+        if path.parent.name.startswith(RANK_PREFIX):
+            check_rank_manifest(value)
+        else:
+            check_shape(value, _RUN_SHAPE, "")
+    return {**value, "notes": value.get("notes") or []}
+
+
+def check_rank_manifest(value: dict[str, Any]) -> None:
+    """Check the JSON object of a rank's manifest.
+
+    Raises:
+        ValueError: a value is not what a view takes it for; the message says which.
+    """
+    check_shape(value, _RANK_SHAPE, "")
+    for number, one in enumerate(value.get("energy") or []):
+        if one["last_step"] < one["first_step"] or one["end_ns"] < one["start_ns"]:
+            raise ValueError(f"energy[{number}]: it ends before it begins")
+
+
+def with_notes(manifest: _Manifest, *notes: str) -> _Manifest:
+    """Return ``manifest`` with more notes."""
+    return replace(manifest, notes=(*manifest.notes, *notes))

@@ -1,0 +1,67 @@
+"""What made a rank's tables, and what such tables can tell."""
+
+from enum import Enum
+from typing import Self
+
+
+class RecorderKind(Enum):
+    """What made a rank's tables: a recorder, a sampler of cards, or the format of an imported file.
+
+    The value is what stands in manifests and journals. Ask for what a kind has, not which one it is.
+    """
+
+    CUDA_HISTORY = "cuda-history"
+    DISPATCH = "dispatch"
+    VIRTUAL = "virtual"
+    WATCH = "watch"
+    TORCH_SNAPSHOT = "torch-snapshot"
+    MEMORY_CSV = "memory-csv"
+    MXNET = "mxnet"
+    TBD_LOG = "tbd-log"
+    NVIDIA_SMI = "nvidia-smi"
+    TIME_LOG = "time-log"
+    UNKNOWN = ""
+    """None is named, or one that this version does not know; it has what a recorder of an allocator has."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls("") if isinstance(value, str) and value else None
+
+    @property
+    def has_segments(self) -> bool:
+        """Return whether blocks are cut from segments, by the CUDA caching allocator's rules."""
+        return self in _ALLOCATORS
+
+    @property
+    def has_stream_order(self) -> bool:
+        """Return whether each block has the stream that it was allocated for."""
+        return self.has_segments
+
+    @property
+    def has_host_time(self) -> bool:
+        """Return whether allocations have the host's time; a simulated GPU's have that of the simulation."""
+        return self in (*_ALLOCATORS, RecorderKind.DISPATCH)
+
+    @property
+    def has_tags(self) -> bool:
+        """Return whether the blocks carry an older profiler's tags, each of which is a whole name."""
+        return self in (RecorderKind.MXNET, RecorderKind.TBD_LOG)
+
+    @property
+    def has_lines_as_names(self) -> bool:
+        """Return whether a block's name can be the line of a stack."""
+        return self is RecorderKind.TORCH_SNAPSHOT
+
+    @property
+    def has_layer_times(self) -> bool:
+        """Return whether there are times per layer, and nothing else."""
+        return self is RecorderKind.TIME_LOG
+
+    @property
+    def has_only_card_readings(self) -> bool:
+        """Return whether cards were read from outside, and no allocation was seen."""
+        return self in (RecorderKind.WATCH, RecorderKind.NVIDIA_SMI)
+
+
+_ALLOCATORS = (RecorderKind.CUDA_HISTORY, RecorderKind.VIRTUAL, RecorderKind.TORCH_SNAPSHOT, RecorderKind.UNKNOWN)
+"""What tells of the CUDA caching allocator's own events, or of those of its simulation."""
