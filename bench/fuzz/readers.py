@@ -37,12 +37,20 @@ ROOM_BYTES = 3 * LEAST_MEMORY_BYTES
 """Address space an input may take beside what the process has; what it holds of it is measured."""
 
 
-def fuzz(target: Target, seed: int, *, seconds: float = 1e9, count: int = 1 << 60, keep: Path | None = None) -> Outcome:
-    """Return what damaged inputs of one target came to, in this process."""
+def fuzz(
+    target: Target,
+    seed: int,
+    *,
+    seconds: float = 1e9,
+    count: int = 1 << 60,
+    keep: Path | None = None,
+    good: bool = True,
+) -> Outcome:
+    """Return what inputs of one target came to, in this process: the good ones first unless ``good`` is False."""
     outcome = Outcome(target.name)
     ends_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="gpuledger-fuzz-") as directory:
-        for own_seed, tree in inputs(target, seed):
+        for own_seed, tree in inputs(target, seed, 0 if good else len(target.seeds())):
             if outcome.inputs >= count or time.monotonic() > ends_s:
                 return outcome
             if keep is not None:

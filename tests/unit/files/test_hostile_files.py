@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import refuse_or_read
 
 from gpuledger.analyze.compare.budget import parse_budget
 from gpuledger.collect.sampling.calibrate import CardKey, load_profile
@@ -89,6 +90,10 @@ def test_a_campaign_that_cannot_be_is_bad_input(name: str, tmp_path: Path) -> No
     place.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=r"c\.yml: "):
         read_campaign(place)
+
+
+def test_damaged_campaigns_are_read_or_refused() -> None:
+    refuse_or_read("campaign", 40)
 
 
 def test_a_campaign_with_aliases_is_read(tmp_path: Path) -> None:
