@@ -16,7 +16,7 @@ import pytest
 import gpuledger
 from gpuledger.errors import UsageError
 from gpuledger.model import run_writer
-from gpuledger.model.run import read_json
+from gpuledger.model.run import choose_directory, read_json
 from gpuledger.model.run_writer import NOTHING_SEEN, RunReplacedError, RunWriter, new_manifest
 
 
@@ -62,10 +62,9 @@ def test_a_run_that_was_replaced_is_neither_closed_nor_posted(tmp_path: Path) ->
 
 def test_a_name_that_is_taken_in_between_is_chosen_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    choose = run_writer.choose_directory
 
     def slowly(*args: Any, **options: Any) -> Path:
-        path = choose(*args, **options)
+        path = choose_directory(*args, **options)
         if path.name == "train.ledger":
             opened(path)  # by another process
         return path
@@ -123,13 +122,16 @@ def test_a_forked_child_leaves_a_run_to_its_parent(tmp_path: Path) -> None:
 
 
 def test_what_fails_at_the_end_does_not_hide_the_programs_own_error(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     run = opened(tmp_path / "a.ledger")
     mine = ValueError("the program's")
     with run.adding_to(mine):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fail()
     assert mine.__notes__ == ["gpuledger: a.ledger could not be written: No space left on device"]
     with pytest.raises(OSError, match="No space"), run.adding_to(None):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fail()
 
 
 def record(out: Path) -> None:
@@ -156,11 +158,18 @@ def test_recordings_of_this_process_go_through_the_writer(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    for name in ("open", "close"):
+
+    def noting(name: str) -> Callable[..., Any]:
         real = getattr(RunWriter, name)
-        monkeypatch.setattr(
-            RunWriter, name, lambda *args, _name=name, _real=real, **how: (steps.append(_name), _real(*args, **how))[1]
-        )
+
+        def call(*args: Any, **how: Any) -> Any:
+            steps.append(name)
+            return real(*args, **how)
+
+        return call
+
+    for name in ("open", "close"):
+        monkeypatch.setattr(RunWriter, name, noting(name))
     out = tmp_path / "a.ledger"
     make(out)
     assert steps == ["open", "close"]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.session import recorders
@@ -26,7 +27,7 @@ class History(DispatchRecorder):
     kind = "cuda-history"
 
     def __init__(self, stacks: Any, tags: Any) -> None:
-        super().__init__(stacks, tags, recorders.Guard(lambda error: pytest.fail(str(error))))
+        super().__init__(stacks, tags, Guard(lambda error: pytest.fail(str(error))))
 
     def devices(self) -> list[int]:
         return [0]
@@ -67,6 +68,10 @@ def session(tmp_path: Path, initialise_cuda: list[Callable[[], None]]) -> Iterat
     assert made.ended
 
 
+def is_begun(session: Session) -> bool:
+    return session.window is not None
+
+
 def facts(session: Session) -> dict[str, Any]:
     return session.journal.part.facts
 
@@ -74,7 +79,7 @@ def facts(session: Session) -> dict[str, Any]:
 def test_the_allocators_history_is_recorded_once_cuda_is_initialised(
     session: Session, initialise_cuda: list[Callable[[], None]]
 ) -> None:
-    assert session.window is None
+    assert not is_begun(session)
     initialise_cuda[0]()
     assert session.window is not None
     assert isinstance(session.window.recorder, History)
@@ -101,7 +106,7 @@ def test_a_history_of_the_programs_own_goes_first(
 ) -> None:
     monkeypatch.setattr(torch_private, "history_enabled", lambda: True)
     initialise_cuda[0]()
-    assert session.window is None
+    assert not is_begun(session)
     assert session.ended
     assert "memory history of its own" in session.journal.part.notes[0]
 
@@ -112,7 +117,7 @@ def test_a_program_that_trains_without_its_gpu_is_recorded_by_the_dispatcher(ses
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model(torch.ones(1, 4)).sum().backward()
-    assert session.window is None
+    assert not is_begun(session)
     optimizer.step()
     assert session.window is not None
     assert type(session.window.recorder) is DispatchRecorder

@@ -317,11 +317,13 @@ class LateRecorders:
 
     def __init__(self) -> None:
         self.stopped = 0
+        self.windows_before: list[MemoryWindow | None] = []
 
     def begin(self, session: sessions.Session) -> None:
         """Wait."""
 
     def begin_after_step(self, session: sessions.Session) -> None:
+        self.windows_before.append(session.window)
         session.adopt(DispatchRecorder(session.stacks, session.tags, session.guard), None)
 
     def stop_watching(self) -> None:
@@ -336,7 +338,6 @@ def test_a_session_records_with_what_its_factory_gives_it(tmp_path: Path) -> Non
         settings, rank_directory=lambda: tmp_path / "rank-0", recorders=recorders, on_step=seen.append
     )
     session.start()
-    assert session.window is None
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
@@ -346,6 +347,7 @@ def test_a_session_records_with_what_its_factory_gives_it(tmp_path: Path) -> Non
     assert isinstance(session.window.recorder, DispatchRecorder)
     session.finish("end of record")
     assert seen == [1, 2]
+    assert recorders.windows_before == [None]
     assert recorders.stopped
     assert installed() == before
 
