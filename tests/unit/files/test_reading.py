@@ -95,10 +95,10 @@ def test_storable_text_is_valid_and_valid_text_stays(text: str) -> None:
     ],
 )
 def test_toml_is_refused_beyond_the_limits(text: str, words: str) -> None:
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     with pytest.raises(InputError) as caught:
         parse_toml(text, "x.toml")
-    assert time.perf_counter() - begun_s < 5
+    assert time.process_time() - begun_s < 5
     assert any(part in caught.value.message for part in words.split("|"))
 
 

@@ -138,14 +138,13 @@ def test_views_in_place_of_tables_are_refused(tmp_path: Path, book: Path) -> Non
     assert "no table records" in done.stderr
 
 
-def test_a_damaged_table_is_said_at_once(book: Path) -> None:
+def test_a_damaged_table_is_said_at_once(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(book)) as connection:
         connection.execute("ALTER TABLE records DROP COLUMN flops")
         connection.commit()
-    begun = time.monotonic()
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the query was tried again"))
     done = query(book)
     assert (done.exit_code, "no such column" in done.stderr) == (3, True), done.output
-    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize("inputs", ["{", "3", '"x"', "null"])
@@ -157,14 +156,15 @@ def test_damaged_rows_are_bad_input(book: Path, inputs: str) -> None:
     assert done.exit_code == 3, done.output
 
 
-def test_a_write_into_a_busy_database_is_tried_again_and_one_into_a_broken_one_is_not(book: Path) -> None:
+def test_a_write_into_a_busy_database_is_tried_again_and_one_into_a_broken_one_is_not(
+    book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_book(book, retry_s=30) as made:
         with made.engine.begin() as connection:
             connection.execute(sa.text("DROP TABLE records"))
-        begun = time.monotonic()
+        monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the call was tried again"))
         with pytest.raises(InputError, match="no such table"):
             made.records()
-        assert time.monotonic() - begun < 5
 
 
 def test_no_password_of_a_server_is_printed(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ def test_messages_lose_credentials_and_nothing_else() -> None:
 
 
 def test_a_long_word_is_redacted_at_once() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     for word in ("a" * 50_000, "a=" * 25_000, "x://" * 12_000, "key" * 17_000, "-.-" * 17_000, "https://" * 6_000):
         redact([word, f"{word} {word}"])
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 @given(ours=st.lists(OURS), program=PROGRAMS, arguments=st.lists(st.text()))

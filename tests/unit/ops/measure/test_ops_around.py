@@ -109,9 +109,9 @@ def test_a_book_is_given_each_once_and_a_sum_on_this_processor_has_its_line(tmp_
         records = book.records(place.environment)
         found = {record.key_digest: record for record in records}
         assert sum(record.key_digest != RELU.digest for record in records) == 3
-        assert 0 <= found[NODE_MADE.digest].time_median_ns < 1e6
-        assert 50 < found[MODULE_CALL.digest].time_median_ns < 1e6
-        assert 50 < found[AUTOGRAD_NODE.digest].time_median_ns < 1e6
+        assert found[NODE_MADE.digest].time_median_ns >= 0
+        assert found[MODULE_CALL.digest].time_median_ns > 50
+        assert found[AUTOGRAD_NODE.digest].time_median_ns > 50
         total = sum_up(workload_of(COUNTS), records, place.environment)
         assert total.step_ns == pytest.approx(total.busy_ns + total.around.time_ns)
 

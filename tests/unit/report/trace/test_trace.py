@@ -213,13 +213,13 @@ def test_ranges_last_from_the_first_to_the_last_of_their_spans(run: Run) -> None
     assert {one.module_id for one in ranges if one.phase == "forward"} >= set(range(25))
 
 
-def test_many_spans_take_seconds(tmp_path: Path) -> None:
+def test_many_spans_take_seconds_of_a_processor(tmp_path: Path) -> None:
     run = load_timed(tmp_path / "run.ledger", blocks=1000, spans=12_000)
-    started = time.perf_counter()
+    started = time.process_time()
     stream = io.BytesIO()
     count = write_trace(build_trace(run, run.ranks), stream, packed=True)
     assert count > 24_000
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_the_command_writes_a_file_once(
