@@ -12,6 +12,14 @@ SHOWN = 60
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A whole number from ``least`` to ``most``."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
 class ListOf:
     """A list: each entry looks like ``entry``; ``least`` and ``most`` are its length."""
 
@@ -53,7 +61,7 @@ class Either:
     shapes: tuple[Shape, ...] = field(default_factory=tuple)
 
 
-Shape: TypeAlias = "type | ListOf | Items | MappingOf | Fields | Either | None"
+Shape: TypeAlias = "type | Whole | ListOf | Items | MappingOf | Fields | Either | None"
 """``int`` (below :data:`LARGEST` in size), ``float`` (any number), ``str``, ``bool``, ``object`` (anything), ``None``,
 or one of the classes above."""
 
@@ -84,6 +92,10 @@ def check_shape(value: Any, shape: Shape, place: str) -> None:
             check_shape(one, inner, f"{place}[{number}]")
     elif isinstance(shape, MappingOf | Fields):
         _check_object(value, shape, place)
+    elif isinstance(shape, Whole):
+        check_shape(value, int, place)
+        if not shape.least <= value <= shape.most:
+            raise ValueError(f"{place}: {value} is out of bounds")
     elif not _is_plain(value, shape):
         raise _other(value, _name_of(shape), place)
 
@@ -155,6 +167,7 @@ def _name_of(shape: Shape) -> str:
     }
     if isinstance(shape, ListOf | Items):
         return "a list"
+    shape = int if isinstance(shape, Whole) else shape
     return "an object" if isinstance(shape, MappingOf | Fields | Either) else names.get(shape, "a value")
 
 

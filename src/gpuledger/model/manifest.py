@@ -13,14 +13,17 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from gpuledger.errors import InputError
 from gpuledger.files.reading import read_json_file, reading
-from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape, maybe
+from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
 from gpuledger.files.writing import write_whole
+from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.tables import SCHEMA_VERSION
 
 MANIFEST = "manifest.json"
 RANK_PREFIX = "rank-"
+DeviceIdx = Annotated[int, Whole(*DEVICE)]
+"""It becomes a column of 32 bits."""
 _MAX_CALLS = 4_000
 """A recording keeps at most so many (``collect/attribution/inputs.py``)."""
 
@@ -29,7 +32,7 @@ _MAX_CALLS = 4_000
 class DeviceFacts(JsonObject):
     """One device of a rank; ``device_idx`` -1 is the CPU. ``energy_counter`` is known where the card was watched."""
 
-    device_idx: int
+    device_idx: DeviceIdx
     name: str | None = None
     uuid: str | None = None
     total_bytes: int | None = None
@@ -42,7 +45,7 @@ class DeviceFacts(JsonObject):
 class Check(JsonObject):
     """One comparison of what was replayed with what the allocator counted itself."""
 
-    device_idx: int | None = None
+    device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
     name: str | None = None
     expected: float | None = None
     found: float | None = None
@@ -71,7 +74,7 @@ class Window(JsonObject):
 class FailedAllocation(JsonObject):
     """One allocation that a device had no room for."""
 
-    device_idx: int | None = None
+    device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
     tried_bytes: int | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
@@ -86,7 +89,7 @@ class PassEnergy(JsonObject):
     program began.
     """
 
-    device_idx: int
+    device_idx: DeviceIdx
     first_step: int
     last_step: int
     start_ns: int
@@ -111,7 +114,7 @@ class EnergyEdges(JsonObject):
 
     together: ClassVar[tuple[str, ...]] = ("first_step", "last_step", "start_ns", "end_ns")
 
-    cards: tuple[tuple[int, str], ...]
+    cards: tuple[tuple[DeviceIdx, str], ...]
     idle_ns: tuple[tuple[int, int], ...] = ()
     first_step: int | None = None
     last_step: int | None = None
@@ -140,7 +143,7 @@ class KernelsAlone(JsonObject):
 class HostWait(JsonObject):
     """Time of a device with nothing under way, ``gap_ns``, and the part of it in which it waited for the host."""
 
-    device_idx: int
+    device_idx: DeviceIdx
     gap_ns: int
     host_ns: int
 

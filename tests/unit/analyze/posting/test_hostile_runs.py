@@ -173,6 +173,8 @@ def write(place: Path, **changes: Any) -> None:
     ("changes", "words"),
     [
         ({"devices": [{"name": "x"}]}, "devices[0]: device_idx is missing"),
+        ({"devices": [{"device_idx": 1 << 31}]}, "devices[0].device_idx: 2147483648 is out of bounds"),
+        ({"energy_pass": {"cards": [[1 << 31, "x"]]}}, "energy_pass.cards[0][0]: 2147483648 is out of bounds"),
         ({"pauses": [3]}, "pauses[0]: expected an object, found 3"),
         ({"notes": "x"}, "notes: expected a list"),
         ({"steps_seen": 1 << 70}, "is too large"),
