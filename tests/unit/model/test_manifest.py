@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import InputError
-from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf
+from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf, Whole
 from gpuledger.model.json_object import shape_of
 from gpuledger.model.manifest import (
     MANIFEST,
@@ -55,9 +55,14 @@ def values_of(shape: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.sampled_from(["a", "b"]), values_of(shape.entry))
     if isinstance(shape, Fields):
         known = {name: values_of(inner) for name, inner in shape.known.items()}
-        optional = {name: one for name, one in known.items() if name not in shape.required}
-        optional["unheard_of"] = plain[object]
-        return st.fixed_dictionaries({name: known[name] for name in shape.required}, optional=optional)
+        apart = {name: one for name, one in known.items() if name not in (*shape.required, *shape.together)}
+        apart["unheard_of"] = plain[object]
+        kinds = [shape.required, (*shape.required, *shape.together)]
+        return st.one_of(
+            [st.fixed_dictionaries({name: known[name] for name in kind}, optional=apart) for kind in kinds]
+        )
+    if isinstance(shape, Whole):
+        return st.integers(shape.least, shape.most)
     return plain[shape]
 
 

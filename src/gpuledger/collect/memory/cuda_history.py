@@ -131,10 +131,6 @@ class CudaRecorder:
             self._note_events(part, snapshot)
         return True
 
-    def abandon(self) -> None:
-        """Stop noting anything, leaving the history to whoever has taken it over."""
-        self._open = False
-
     # -- snapshots into columns -----------------------------------------------------------------------------------
 
     def _note_events(self, part: Part, snapshot: dict[str, Any]) -> None:

@@ -83,11 +83,6 @@ class LaterPasses:
             self._user_profiler.install()
             os.register_at_fork(before=calling(self._guard, self._before_any_fork))
 
-    @property
-    def is_timing(self) -> bool:
-        """Return whether the time pass is at work."""
-        return self._time_pass.is_open
-
     def begin(self, step_allocations: int) -> None:
         """The memory window has closed after the step that has just ended; its steps made so many allocations."""
         self._step_allocations = step_allocations

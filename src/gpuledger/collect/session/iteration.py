@@ -70,11 +70,6 @@ class IterationRecorder:
         self._trains = False
         os.register_at_fork(after_in_child=_leaving(weakref.ref(self)))
 
-    @property
-    def is_recording(self) -> bool:
-        """Return whether an iteration is being recorded."""
-        return self._under_way is not None
-
     def begin_at_call(self) -> None:
         """Begin when the next outermost module is called; with gradients, where an earlier iteration had them."""
         self.cancel()

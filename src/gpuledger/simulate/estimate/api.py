@@ -222,9 +222,6 @@ def _reachable(step: Any, inputs: Any) -> Iterator[Any]:
         waiting += _referred_to(thing)
 
 
-_FOLLOWED = (nn.Module, Optimizer, types.FunctionType, list, tuple, dict)
-
-
 def _referred_to(thing: Any) -> list[Any]:
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__, *vars(thing.__self__).values()]

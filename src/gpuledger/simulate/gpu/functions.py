@@ -15,7 +15,6 @@ from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, VirtualMode
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
-_MOST_ZEROS_BYTES = 1 << 30
 Handler = Callable[["VirtualFunctions", Any, Any, dict[str, Any]], Any]
 
 
