@@ -101,7 +101,7 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any], new: dict[str, 
         f"{upper['guessed']:.1%} above the estimate, and nowhere less than half a percent. Held against the errors of "
         f"the other models alone, {summary['above_upper_left_out_frac']:.1%} of the trainings lay above their upper end"
         f"{_named(summary['above_upper_left_out'])}, {summary['above_upper_left_out_models_frac']:.1%} of the models. "
-        "`--precision-of-interval` chooses p. Other cards borrow the H200's context and library bytes, which "
+        "`--confidence` chooses p. Other cards borrow the H200's context and library bytes, which "
         "`gpuledger cards` marks, and its convolutions' workspaces, which a note says."
     )
     errors = [{name: one["error"] for name, one in held(some).items()} for some in sets]

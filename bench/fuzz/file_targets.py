@@ -336,7 +336,7 @@ TARGETS = (
             )
         ],
         _bytes_of_all,
-        _inside("ops", "import", "printed-rows", "rows.txt", "--card", "NVIDIA A30", "--book", "new.book"),
+        _inside("ops", "import", "printed-rows", "rows.txt", "--gpu", "NVIDIA A30", "--book", "new.book"),
     ),
     Target(
         "calibration",

@@ -16,14 +16,14 @@ from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
     "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --live -q --quiet",
-    "estimate": "--gpu --steps --precision-of-interval --alloc-conf --require-fit --find-batch --what-if --out --force"
+    "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",
     "cards": "--json",
     "calibrate": "--json",
     "ops": "",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --rank --device --json",
-    "group": "--keywords --expected --top --write-keywords --force --at --step --rank --device --json",
+    "group": "--keywords --expected -n --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
     "trace": "-o --output --rank --force",
@@ -34,7 +34,7 @@ SURFACE = {
     "check": "--budget --against --allow --json --junit --markdown --force",
     "budget": "--headroom -o --output --force",
     "import": "--out --force --interval --columns",
-    "export": "--to --table -o --force",
+    "export": "--to --table -o --output --force",
     "sql": "--json --csv --memory-limit --timeout -n",
     "doctor": "--json",
 }

@@ -116,7 +116,7 @@ def test_a_file_that_is_there_is_refused_before_the_program_runs(desk: Path) -> 
     [
         (("measure", "w", "--energy-share", "200%"), "--energy-share 200%: not above 0"),
         (("measure", "w", "--target-ci", "x"), "--target-ci x: not a share"),
-        (("measure", "w", "--budget", "soon"), "--budget soon: not a time"),
+        (("measure", "w", "--time-limit", "soon"), "--time-limit soon: not a time"),
         (("sum", "w", "--target", "900"), "--target 900: not above 0"),
     ],
 )

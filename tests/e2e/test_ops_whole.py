@@ -93,7 +93,7 @@ def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask, fol
     (folder / "there.png").write_text("mine")
     refused = ask("compare", "nothing", "-o", "there.png", "--book", "none.book")
     assert refused.exit_code == 2
-    assert "give another -o, or --overwrite" in refused.stderr
+    assert "give another -o, or --force" in refused.stderr
     assert not (folder / "none.book").exists()
 
 

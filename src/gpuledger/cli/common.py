@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 ALL = "all"
 UNREAD_SHOWN = 10
+PROGRAM = "gpuledger.program"
+"""Where the words of a program are kept in click's context."""
+DEVICE_HELP = "A torch device: cpu, cuda or cuda:1."
 
 
 def run_argument() -> Decorator:
@@ -29,6 +33,62 @@ def run_argument() -> Decorator:
 def json_option() -> Decorator:
     """Return the option --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, never cut.")
+
+
+def csv_option() -> Decorator:
+    """Return the option --csv."""
+    return click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
+
+
+def rows_option(default: int | None, note: str = "", *, least: int = 1) -> Decorator:
+    """Return the option -n, how many rows a table has; ``note`` is a default that is not one number."""
+    return click.option(
+        "-n",
+        "rows",
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=f"Rows to show.{note}",
+    )
+
+
+def force_option() -> Decorator:
+    """Return the option --force."""
+    return click.option("--force", is_flag=True, help="Overwrite what exists.")
+
+
+def output_option(text: str, metavar: str = "FILE", default: str | None = None) -> Decorator:
+    """Return the option -o, where a file goes; ``text`` says what is written."""
+    return click.option(
+        "-o", "--output", "output", metavar=metavar, default=default, show_default=default is not None, help=text
+    )
+
+
+def out_option(text: str) -> Decorator:
+    """Return the option --out, the name of a run; ``text`` says what else it can be, and the default."""
+    return click.option("--out", "out", metavar="NAME", help=f"Name of the run{text}")
+
+
+def gpu_option(text: str, *, default: str | None = None, required: bool = False) -> Decorator:
+    """Return the option --gpu, a GPU by its model; ``text`` says which are known, and the default."""
+    return click.option(
+        "--gpu", "gpu", metavar="GPU", default=default, show_default=default is not None, required=required, help=text
+    )
+
+
+def step_option() -> Decorator:
+    """Return the option --step."""
+    return click.option(
+        "--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step."
+    )
+
+
+def depth_option() -> Decorator:
+    """Return the option --depth."""
+    return click.option(
+        "--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths and scopes to their first N parts."
+    )
 
 
 def at_option() -> Decorator:
@@ -43,15 +103,55 @@ def rank_option() -> Decorator:
     return click.option("--rank", "rank_text", metavar="N|all", help="One process of several. Without it: all.")
 
 
-def device_option() -> Decorator:
-    """Return the option --device."""
-    return click.option(
-        "--device",
-        "device_idx",
-        type=int,
-        metavar="N",
-        help="torch's device index, -1 for CPU tensors. Without it: each.",
-    )
+def device_option(note: str = "  [default: each]", *, as_index: bool = True) -> Decorator:
+    """Return the option --device, a torch device; the command gets ``device_idx``, or ``device`` as it was given."""
+    if not as_index:
+        return click.option("--device", "device", metavar="DEVICE", help=DEVICE_HELP + note)
+    return click.option("--device", "device_idx", metavar="DEVICE", callback=_device_index, help=DEVICE_HELP + note)
+
+
+def _device_index(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """Return torch's index of a device, -1 for the CPU; an index stands for itself."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"cpu|-1|(?:cuda:)?(\d{1,6})|cuda", text)
+    if found is None:
+        raise UsageError(f"--device {text}: not a torch device", hint="such as cpu, cuda:0 or cuda:1")
+    return -1 if text in ("cpu", "-1") else int(found[1] or 0)
+
+
+class ProgramCommand(click.Command):
+    """A command whose line ends with a program's own: nothing after that is ours."""
+
+    program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]…"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the program's words apart, and let click read ours."""
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        with_value = {text for one in options if not one.is_flag for text in one.opts}
+        ours, ctx.meta[PROGRAM] = split_line(args, with_value)
+        return super().parse_args(ctx, ours)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the usage line's pieces."""
+        return ["[OPTIONS]", self.program_usage]
+
+
+def split_line(args: list[str], with_value: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return our options, and the program's words with what introduces them (``-m``, ``--``, or nothing)."""
+    place = 0
+    while place < len(args):
+        word = args[place]
+        if word in ("-m", "--", "-") or not word.startswith("-"):
+            break
+        place += 2 if word in with_value else 1
+    return args[:place], args[place:]
+
+
+def script_of(ctx: click.Context) -> tuple[str, ...]:
+    """Return the words of a script or a module that the line ends with; ``--`` may introduce them."""
+    words: list[str] = ctx.meta[PROGRAM]
+    return tuple(words[1:] if words[:1] == ["--"] else words)
 
 
 def open_run(text: str) -> Run:
@@ -141,11 +241,21 @@ def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:
     if not run.ranks:
         notes = list(run.manifest.notes)
         raise EmptyRunError(f"{run.path.name}: nothing was recorded", hint=next(iter(notes), why_empty(())))
+    number = parse_rank(rank_text)
+    return run.ranks if number is None else (run.rank(number),)
+
+
+def parse_rank(rank_text: str | None) -> int | None:
+    """Return the number that ``--rank`` gives; None for all.
+
+    Raises:
+        UsageError: it is neither a number nor ``all``.
+    """
     if rank_text is None or rank_text == ALL:
-        return run.ranks
+        return None
     if not rank_text.isdecimal():
         raise UsageError(f"--rank {rank_text}: not a rank", hint="give a number, or all")
-    return (run.rank(int(rank_text)),)
+    return int(rank_text)
 
 
 def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tuple[Rank, int]]:
@@ -198,30 +308,3 @@ def print_json(document: Any) -> None:
 def quoted(path: Path | str) -> str:
     """Return a path as the user's shell takes it."""
     return shlex.quote(str(path))
-
-
-class ProgramCommand(click.Command):
-    """A command whose line ends with a program and its arguments: nothing after its first word is ours."""
-
-    program_usage: ClassVar[str] = "SCRIPT [ARGS]… | -m MODULE [ARGS]…"
-    begins_program: ClassVar[tuple[str, ...]] = ("-m",)
-    """The words with a dash that begin the program; a word without one always does, unless an option takes it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the program's words apart in ``ctx.meta["gpuledger.program"]``, and let click read ours."""
-        ours, program = self.split_line(args)
-        ctx.meta["gpuledger.program"] = tuple(program)
-        return super().parse_args(ctx, ours)
-
-    def split_line(self, args: list[str]) -> tuple[list[str], list[str]]:
-        """Return our options, and the program's words with what introduces them (``-m``, ``--``, or nothing)."""
-        options = [one for one in self.params if isinstance(one, click.Option)]
-        with_value = {text for one in options if not one.is_flag for text in one.opts}
-        number = 0
-        while number < len(args) and args[number].startswith("-") and args[number] not in self.begins_program:
-            number += 2 if args[number] in with_value else 1
-        return args[:number], args[number:]
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the usage line's pieces."""
-        return ["[OPTIONS]", self.program_usage]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuledger.cli.common import open_run, print_notes, quoted
+from gpuledger.cli.common import force_option, open_run, output_option, print_notes, quoted
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_text
 from gpuledger.units import parse_frac
 
@@ -19,8 +19,8 @@ Examples:
 )
 @click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
 @click.option("--headroom", default="2%", show_default=True, metavar="N%", help="Room above what was measured.")
-@click.option("-o", "--output", "output", metavar="FILE", help="Write here. Without it: budget.toml.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@output_option("Where to write.  [default: budget.toml]")
+@force_option()
 def budget_command(run_paths: tuple[str, ...], headroom: str, output: str | None, force: bool) -> None:
     """Write a first budget: what a run took, with a little room.
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import json_option, open_run, print_json, print_lines, print_notes, quoted, run_argument
+from gpuledger.cli.common import (
+    force_option,
+    json_option,
+    open_run,
+    print_json,
+    print_lines,
+    print_notes,
+    quoted,
+    run_argument,
+)
 from gpuledger.cli.inspect.report import choose_file, write_text
 from gpuledger.errors import BudgetExceededError
 
@@ -34,7 +43,7 @@ Examples:
 @json_option()
 @click.option("--junit", "junit", metavar="FILE", help="Write JUnit XML as well.")
 @click.option("--markdown", "markdown", metavar="FILE", help="Write Markdown as well; - prints it instead.")
-@click.option("--force", is_flag=True, help="Overwrite the files.")
+@force_option()
 def check_command(
     run_path: str,
     budget: str | None,

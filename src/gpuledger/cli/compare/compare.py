@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import json_option, open_runs, print_json, print_lines, print_notes, quoted
+from gpuledger.cli.common import csv_option, json_option, open_runs, print_json, print_lines, print_notes, quoted
 from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Examples:
 )
 @click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
 @json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, in base units.")
+@csv_option()
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a table in Markdown.")
 def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_markdown: bool) -> None:
     """Compare several runs: peak, mean, area, duration, joules and watts, each against the first.

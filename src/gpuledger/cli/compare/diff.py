@@ -9,13 +9,19 @@ import click
 
 from gpuledger.cli.common import (
     at_option,
+    depth_option,
     device_option,
+    force_option,
     json_option,
     open_run,
+    parse_rank,
     print_json,
     print_lines,
     print_notes,
     quoted,
+    rank_option,
+    rows_option,
+    step_option,
 )
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_text
 from gpuledger.errors import UsageError
@@ -48,16 +54,14 @@ Examples:
 @click.argument("after_path", metavar="AFTER")
 @click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
 @at_option()
-@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step.")
-@click.option(
-    "-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows to show."
-)
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths to their first N parts.")
-@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="One process of several. Without it: all.")
+@step_option()
+@rows_option(ROWS)
+@depth_option()
+@rank_option()
 @device_option()
 @json_option()
 @click.option("--html", "html", metavar="FILE", help="Write one offline HTML file instead.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@force_option()
 def diff_command(
     before_path: str,
     after_path: str,
@@ -66,7 +70,7 @@ def diff_command(
     step: int | None,
     rows: int,
     depth: int | None,
-    rank: int | None,
+    rank_text: str | None,
     device_idx: int | None,
     as_json: bool,
     html: str | None,
@@ -83,7 +87,7 @@ def diff_command(
     place = choose_file(html, "diff.html", force=force) if html else None
     from gpuledger.analyze.compare.diff import diff_runs
 
-    before, after = open_run(before_path), open_run(after_path)
+    rank, (before, after) = parse_rank(rank_text), (open_run(before_path), open_run(after_path))
     diff = diff_runs(before, after, WORDS[by or "category"], depth, at, step, rank, device_idx)
     if as_json:
         from gpuledger.report.json.diff_document import diff_document

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import open_run, print_notes, run_argument
+from gpuledger.cli.common import force_option, open_run, output_option, print_notes, run_argument
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import is_taken
 from gpuledger.files.writing import output as written_to
@@ -38,15 +38,12 @@ Examples:
 @click.option(
     "--table", type=click.Choice(list(TABLES)), metavar="NAME", help=f"One of: {', '.join(TABLES)}. Without it: all."
 )
-@click.option(
-    "-o",
-    "output",
-    metavar="PATH",
-    help="Directory (csv, parquet: one file a table; torch-snapshot of several ranks) or file (json, one --table, "
-    "torch-snapshot); - is stdout.  "
-    "[default: named after the run, here]",
+@output_option(
+    "Directory (csv, parquet: one file a table; torch-snapshot of several ranks) or file (json, one --table, "
+    "torch-snapshot); - is stdout.  [default: named after the run, here]",
+    "PATH",
 )
-@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+@force_option()
 def export_command(run_path: str, form: str, table: str | None, output: str | None, force: bool) -> None:
     """Write a run's tables as CSV, Parquet or JSON, or the run as a snapshot for PyTorch's memory viewer.
 

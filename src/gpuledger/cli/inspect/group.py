@@ -13,6 +13,7 @@ from gpuledger.cli.common import (
     choose_devices,
     choose_ranks,
     device_option,
+    force_option,
     json_option,
     open_run,
     print_json,
@@ -20,7 +21,9 @@ from gpuledger.cli.common import (
     print_notes,
     quoted,
     rank_option,
+    rows_option,
     run_argument,
+    step_option,
 )
 from gpuledger.cli.inspect.keywords import group_places, keyword_options, read_asked
 from gpuledger.cli.inspect.report import choose_file, write_text
@@ -28,7 +31,7 @@ from gpuledger.cli.inspect.report import choose_file, write_text
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
-TOP = 20
+ROWS = 20
 STDOUT = "-"
 
 
@@ -37,18 +40,16 @@ STDOUT = "-"
     short_help="Put every byte into a group of keywords.",
     epilog="""\b
 Examples:
-  gpuledger group train.ledger --top 5
+  gpuledger group train.ledger -n 5
   gpuledger group mxnet_gpu_memory_profiler.csv --keywords SETME.py --expected 7.4""",
 )
 @run_argument()
 @keyword_options()
-@click.option(
-    "--top", type=click.IntRange(min=0), default=TOP, show_default=True, metavar="N", help="Entries to show per group."
-)
+@rows_option(ROWS, " Of each group.", least=0)
 @click.option("--write-keywords", "proposal", metavar="FILE", help="Propose a keyword file for RUN; - is stdout.")
-@click.option("--force", is_flag=True, help="Overwrite the file of --write-keywords.")
+@force_option()
 @at_option()
-@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step.")
+@step_option()
 @rank_option()
 @device_option()
 @json_option()
@@ -56,7 +57,7 @@ def group_command(
     run_path: str,
     keywords_text: str | None,
     expected_text: str | None,
-    top: int,
+    rows: int,
     proposal: str | None,
     force: bool,
     at: str,
@@ -86,7 +87,7 @@ def group_command(
         return
     terminal, notes = Terminal.of(sys.stdout), Terminal.of(sys.stderr)
     for position, grouping in enumerate(groupings):
-        print_lines([*([""] if position else []), *grouping_lines(grouping, top, terminal)])
+        print_lines([*([""] if position else []), *grouping_lines(grouping, rows, terminal)])
     said = dict.fromkeys(note for grouping in groupings for note in grouping.notes)
     print_notes(line for note in said for line in notes.paragraph(note, "note   ", 7))
 

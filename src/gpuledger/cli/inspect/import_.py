@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import print_lines, print_notes, quoted, unread_lines
+from gpuledger.cli.common import force_option, out_option, print_lines, print_notes, quoted, unread_lines
 from gpuledger.errors import InputError, UsageError
 from gpuledger.formats.readers import FORMATS, Option, format_of, single_paths
 
@@ -51,8 +51,8 @@ Examples:
 )
 @click.argument("format_name", metavar="FORMAT")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True)
-@click.option("--out", metavar="NAME", help="Run to write; where each file is a run, the directory of several.")
-@click.option("--force", is_flag=True, help="Overwrite runs of the same name.")
+@out_option(", or of the folder of several.  [default: the file's, numbered]")
+@force_option()
 @_with_format_options
 def import_command(format_name: str, files: Sequence[str], out: str | None, force: bool, **options: str | None) -> int:
     """Return the exit code, after the runs are written and named."""

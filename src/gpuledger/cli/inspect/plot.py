@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import open_runs, print_notes
+from gpuledger.cli.common import force_option, open_runs, output_option, print_notes
 from gpuledger.cli.inspect.keywords import Asked, bar_panels, keyword_options, read_asked
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_bytes
 from gpuledger.errors import UsageError
@@ -77,15 +77,12 @@ Examples:
 @keyword_options()
 @click.option("--min-share", "min_share", metavar="SHARE", default="0%", help="Sum up smaller groups in bars, as 2%.")
 @click.option("--title", default="", metavar="TEXT", help="Title of the picture. Without it: what is shown.")
-@click.option(
-    "-o",
-    "--output",
-    "output",
-    metavar="FILE|DIR/",
-    help="Write here, as .png, .svg or .pdf; bars into a folder: a .png for each run, all on one scale.  "
+@output_option(
+    "Where to write, as .png, .svg or .pdf; bars into a folder: a .png for each run, all on one scale.  "
     f"[default: {DEFAULT_FILE}]",
+    "FILE|DIR/",
 )
-@click.option("--force", is_flag=True, help="Overwrite files.")
+@force_option()
 def plot_command(
     run_paths: Sequence[str],
     kind: str | None,

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
+from gpuledger.cli.common import (
+    choose_ranks,
+    force_option,
+    open_run,
+    output_option,
+    print_notes,
+    rank_option,
+    run_argument,
+)
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.files.writing import is_special, is_taken
 from gpuledger.files.writing import output as written_to
@@ -22,10 +30,10 @@ Examples:
   gpuledger report train.ledger --rank 0 -o rank-0.html""",
 )
 @run_argument()
-@click.option("-o", "--output", "output", metavar="FILE", help="Write here. Without it: NAME.html in this directory.")
+@output_option("Where to write.  [default: NAME.html in this directory]")
 @click.option("--open", "open_after", is_flag=True, help="Open it in the browser.")
 @rank_option()
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@force_option()
 def report_command(run_path: str, output: str | None, open_after: bool, rank_text: str | None, force: bool) -> None:
     """Write one offline HTML file: cards, timeline, modules, table, balance, notes and provenance.
 

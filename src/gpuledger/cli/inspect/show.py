@@ -12,6 +12,7 @@ from gpuledger.cli.common import (
     at_option,
     choose_devices,
     choose_ranks,
+    depth_option,
     device_option,
     json_option,
     open_run,
@@ -20,7 +21,9 @@ from gpuledger.cli.common import (
     print_notes,
     quoted,
     rank_option,
+    rows_option,
     run_argument,
+    step_option,
 )
 from gpuledger.errors import UsageError
 
@@ -58,15 +61,9 @@ Examples:
 @run_argument()
 @click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
 @at_option()
-@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step.")
-@click.option(
-    "-n",
-    "rows",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Rows to show; the rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]",
-)
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Fold modules and scopes to N parts.")
+@step_option()
+@rows_option(None, f" The rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]")
+@depth_option()
 @click.option("--sort", type=click.Choice(SORTS), help="Largest first by this.  [default: bytes, else time]")
 @click.option("--fold", is_flag=True, help="Fold layers whose paths differ in a number alone: layers.* (32).")
 @click.option("--per-sample", is_flag=True, help="Show times and joules of one sample of a step's batch.")

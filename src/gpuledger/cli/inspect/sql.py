@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import Decorator, open_run, print_lines, print_notes, run_argument
+from gpuledger.cli.common import (
+    Decorator,
+    csv_option,
+    json_option,
+    open_run,
+    print_lines,
+    print_notes,
+    rows_option,
+    run_argument,
+)
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
@@ -49,16 +58,9 @@ Examples:
 )
 @run_argument()
 @click.argument("query")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, never cut.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
-@click.option(
-    "-n",
-    "rows",
-    type=click.IntRange(min=1),
-    default=ROWS,
-    metavar="N",
-    help=f"Rows of the text table.  [default: {ROWS}]",
-)
+@json_option()
+@csv_option()
+@rows_option(ROWS)
 @limit_options()
 def sql_command(
     run_path: str, query: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from gpuledger.cli.common import choose_ranks, open_run, print_notes, rank_option, run_argument
+from gpuledger.cli.common import (
+    choose_ranks,
+    force_option,
+    open_run,
+    output_option,
+    print_notes,
+    rank_option,
+    run_argument,
+)
 from gpuledger.cli.inspect.report import choose_file, echo_path
 from gpuledger.units import format_bytes
 
@@ -17,15 +25,9 @@ Examples:
   gpuledger trace train.ledger --rank 0 -o trace.json""",
 )
 @run_argument()
-@click.option(
-    "-o",
-    "--output",
-    "output",
-    metavar="FILE",
-    help="Write here, in gzip if the name ends in .gz. Without it: NAME.trace.json.gz in this directory.",
-)
+@output_option("Where to write, in gzip if the name ends in .gz.  [default: NAME.trace.json.gz in this directory]")
 @rank_option()
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@force_option()
 def trace_command(run_path: str, output: str | None, rank_text: str | None, force: bool) -> None:
     """Write a Chrome trace: steps, phases, modules, kernels and operators over time, with bytes and watts.
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.capture import not_captured_lines
-from gpuledger.cli.ops.common import trust_files_option
+from gpuledger.cli.ops.common import book_option, config_option, time_limit_option, trust_files_option
 from gpuledger.cli.ops.compare import document_of, draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
     energy_share_of,
     filled_lines,
     measuring_options,
     method_of,
-    parse_budget_ns,
+    parse_time_limit_ns,
     progress_bar,
 )
 from gpuledger.config import DEFAULT_BOOK
@@ -48,15 +48,13 @@ Examples:
   gpuledger ops campaign --config campaign.yml
   gpuledger ops campaign --config campaign.yml --ray local --book postgresql://me@host/books""",
 )
-@click.option("--config", required=True, metavar="FILE|DIR", help="A campaign.yml, or a folder of summary.yml files.")
+@config_option(required=True)
 @trust_files_option()
-@click.option("--book", "book_url", metavar="FILE|URL", envvar="GPULEDGER_BOOK", help="The operator book.  [default: "
-              f"the file's with --trust-files, else {DEFAULT_BOOK}]")  # fmt: skip
+@book_option(None, f"  [default: the file's with --trust-files, else {DEFAULT_BOOK}]")
 @click.option("--ray", "ray_address", metavar="ADDRESS|local", help="Measure on every GPU that Ray has.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, metavar="N", help="Of Ray on a processor.")
-@click.option("--budget", metavar="TIME", help="Begin no operator after so long, such as 10m; not with --ray.")
-@click.option("-o", "--output", default=FOLDER, show_default=True, metavar="DIR", help="Where workloads, JSON and "
-              "picture go.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(min=1), default=1, metavar="N", help="Ray workers on the CPU.")
+@time_limit_option()
+@output_option("Folder of workloads, JSON and picture.", "DIR", FOLDER)
 @measuring_options()
 @json_option()
 def campaign_command(
@@ -65,7 +63,7 @@ def campaign_command(
     book_url: str | None,
     ray_address: str | None,
     workers: int,
-    budget: str | None,
+    time_limit: str | None,
     output: str,
     as_json: bool,
     **how: Any,
@@ -75,13 +73,13 @@ def campaign_command(
     What is done is what the book holds: after a stop the same command goes on, and a model added later is measured
     then. With --ray each GPU measures one operator at a time, and this process alone writes into the book.
     """
-    if ray_address and budget:
-        raise UsageError("campaign: --budget with --ray", hint="stop it with Ctrl-C; the same command goes on")
+    if ray_address and time_limit:
+        raise UsageError("campaign: --time-limit with --ray", hint="stop it with Ctrl-C; the same command goes on")
     if ray_address:
         from gpuledger.ops.measure.ray_crew import load_ray
 
         load_ray()  # before anything is captured
-    method, budget_ns = method_of(how), None if budget is None else parse_budget_ns(budget)
+    method, budget_ns = method_of(how), None if time_limit is None else parse_time_limit_ns(time_limit)
     from gpuledger.ops.database.book import open_book
     from gpuledger.ops.measure.campaign_file import read_campaign
     from gpuledger.ops.measure.names import name_kernels
@@ -92,14 +90,14 @@ def campaign_command(
         raise InputError(
             f"{config}: book: a file may not say where results are written", hint="--book, or --trust-files"
         )
-    place = find_place(how["device"], force=how["force"])
+    place = find_place(how["device"], force=how["allow_busy"])
     book, folder = open_book(book_url or campaign.book or DEFAULT_BOOK), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     workloads, failures = _captured(campaign.wanted, place, folder)
     share_frac = energy_share_of(how)
     with progress_bar() as tell, _watched(place, folder, everywhere=ray_address is not None) as windows:
         if ray_address:
-            crew = {"address": ray_address, "device": how["device"], "workers": workers, "force": how["force"]}
+            crew = {"address": ray_address, "device": how["device"], "workers": workers, "force": how["allow_busy"]}
             _measure_with_ray(crew, workloads, book, place, method, share_frac, windows, tell)
         else:
             from gpuledger.ops.measure.fill import fill

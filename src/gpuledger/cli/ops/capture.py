@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import ProgramCommand, print_json, print_notes, quoted
-from gpuledger.cli.ops.common import print_safe, trust_files_option
+from gpuledger.cli.common import (
+    ProgramCommand,
+    force_option,
+    gpu_option,
+    json_option,
+    output_option,
+    print_json,
+    print_notes,
+    quoted,
+    script_of,
+)
+from gpuledger.cli.ops.common import config_option, print_safe, train_option, trust_files_option
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.files.writing import is_taken, write_whole
 
@@ -21,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class CaptureCommand(ProgramCommand):
-    """May be given a program, or a model by its name."""
+    """Takes a program, a model or a file of models."""
 
     program_usage = "[SCRIPT [ARGS]… | -m MODULE [ARGS]…]"
 
@@ -38,18 +48,25 @@ Examples:
 @click.option("--model", metavar="NAME", help="torchvision:…, timm:…, transformers:… or package.module:factory.")
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="Samples.")
 @click.option("--input", "inputs", multiple=True, metavar="SIZE", help="32x3x224x224, 8x128:int64; repeatable.")
-@click.option("--train", is_flag=True, help="A training step: forward, backward, optimizer.")
+@train_option()
 @click.option("--weights", default="random", show_default=True, metavar="NAME", help="Weights the library knows.")
 @click.option("--optimizer", default="sgd", show_default=True, metavar="NAME", help="sgd or adamw.")
 @click.option("--autocast", metavar="DTYPE", help="float16 or bfloat16.")
-@click.option("--config", metavar="FILE|DIR", help="A campaign.yml, or a folder of older summary.yml files.")
+@config_option()
 @trust_files_option()
-@click.option("--gpu", metavar="CARD", help="cpu, or a card of `gpuledger cards`.  [default: the one here, else h200]")
-@click.option("--step", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Of a program.")
-@click.option("-o", "--output", metavar="FILE|DIR", help="Where to write.  [default: named after the model]")
-@click.option("--force", is_flag=True, help="Replace files of that name.")
+@gpu_option("cpu, or a GPU of `gpuledger cards`.  [default: the one here, else h200]")
+@click.option(
+    "--step",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Training step to capture.",
+)
+@output_option("Where to write.  [default: named after the model]", "FILE|DIR")
+@force_option()
 @click.option("-q", "--quiet", is_flag=True, help="Drop the program's own output.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, never cut.")
+@json_option()
 @click.pass_context
 def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     """Write down what a model or a program is made of.
@@ -58,7 +75,7 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     the modules it runs in. Without a card a virtual one takes its place: tensors have a shape and no bytes, and
     nothing is computed. A program is ended after the step.
     """
-    program = ctx.meta["gpuledger.program"]
+    program = script_of(ctx)
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):
         raise UsageError("capture: give one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
     single = not flags["config"] and len(flags["inputs"]) < 2

@@ -19,16 +19,43 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def book_option() -> Decorator:
-    """Return the option --book."""
+def book_option(default: str | None = DEFAULT_BOOK, note: str = "") -> Decorator:
+    """Return the option --book; ``note`` says what is taken where there is no ``default``."""
     return click.option(
         "--book",
         "book_url",
-        default=DEFAULT_BOOK,
-        show_default=True,
+        default=default,
+        show_default=default is not None,
         envvar="GPULEDGER_BOOK",
         metavar="FILE|URL",
-        help="The operator book: a SQLite file, or postgresql://USER@HOST/NAME. Also GPULEDGER_BOOK.",
+        help=f"The operator book: a SQLite file, or postgresql://USER@HOST/NAME. Also GPULEDGER_BOOK.{note}",
+    )
+
+
+def train_option() -> Decorator:
+    """Return the option --train."""
+    return click.option("--train", is_flag=True, help="A training step: forward, backward, optimizer.")
+
+
+def seed_option() -> Decorator:
+    """Return the option --seed."""
+    return click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed.")
+
+
+def config_option(*, required: bool = False) -> Decorator:
+    """Return the option --config."""
+    return click.option(
+        "--config",
+        required=required,
+        metavar="FILE|DIR",
+        help="A campaign.yml, or a folder of older summary.yml files.",
+    )
+
+
+def time_limit_option() -> Decorator:
+    """Return the option --time-limit."""
+    return click.option(
+        "--time-limit", metavar="TIME", help="Start no operator after this time, such as 10m; not with Ray."
     )
 
 

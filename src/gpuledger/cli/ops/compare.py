@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import force_option, json_option, output_option, print_json, print_lines, print_notes
 from gpuledger.cli.inspect.report import choose_file, write_bytes
 from gpuledger.cli.ops.common import book_option, open_workload, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
@@ -30,15 +30,15 @@ Examples:
 @trust_files_option()
 @book_option()
 @measuring_options()
-@click.option("-o", "--output", metavar="FILE", help="Draw the bars here as well: .png, .svg or .pdf.")
-@click.option("--overwrite", is_flag=True, help="Overwrite the picture.")
+@output_option("Draw the bars here as well: .png, .svg or .pdf.")
+@force_option()
 @json_option()
 def compare_command(
     workload_paths: tuple[str, ...],
     trust_files: bool,
     book_url: str,
     output: str | None,
-    overwrite: bool,
+    force: bool,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -48,7 +48,7 @@ def compare_command(
     the model replayed as a graph, which has none either.
     """
     method = method_of(how)
-    place_of_picture = None if output is None else _picture(output, force=overwrite)
+    place_of_picture = None if output is None else _picture(output, force=force)
     workloads = [open_workload(text) for text in workload_paths]
     from gpuledger.ops.database.book import open_book
     from gpuledger.ops.measure.captured_models import step_of
@@ -58,7 +58,7 @@ def compare_command(
     from gpuledger.ops.predict.choose import cache_folder, shelf_of, sum_measured
     from gpuledger.ops.totals.compare import Pair
 
-    place = find_place(how["device"], force=how["force"])
+    place = find_place(how["device"], force=how["allow_busy"])
     steps = [step_of(workload, place, trusted=trust_files) for workload in workloads]
     book = open_book(book_url)
     with progress_bar() as tell:
@@ -84,7 +84,7 @@ def compare_command(
 def _picture(output: str, *, force: bool) -> Path:
     from gpuledger.report.plots.plot_style import picture_suffix
 
-    place = choose_file(output, output, force=force, option="--overwrite")
+    place = choose_file(output, output, force=force)
     picture_suffix(place)
     return place
 

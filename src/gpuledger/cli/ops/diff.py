@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes, rows_option
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Examples:
 )
 @click.argument("before", metavar="BOOK_A")
 @click.argument("after", metavar="BOOK_B")
-@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@rows_option(ROWS)
 @json_option()
 def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
     """Tell what two books disagree about: cards, drivers, versions.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuledger.cli.common import print_notes
+from gpuledger.cli.common import force_option, output_option, print_notes
 from gpuledger.cli.inspect.report import choose_file, write_text
 from gpuledger.cli.ops.common import book_option
 from gpuledger.errors import UsageError
@@ -24,8 +24,8 @@ Examples:
 )
 @book_option()
 @click.option("--to", "form", required=True, type=click.Choice(["parquet", "csv", "html"]), help="The form to write.")
-@click.option("-o", "output", metavar="FILE", help="Where to write.  [default: operators.FORM]")
-@click.option("--force", is_flag=True, help="Replace a file of that name.")
+@output_option("Where to write.  [default: operators.FORM]")
+@force_option()
 def export_command(book_url: str, form: str, output: str | None, force: bool) -> None:
     """Write the book as Parquet, CSV or HTML.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines
+from gpuledger.cli.common import force_option, gpu_option, json_option, output_option, print_json, print_lines
 from gpuledger.cli.inspect.report import choose_file
 from gpuledger.cli.ops.common import book_option, say_note
 
@@ -17,14 +17,14 @@ from gpuledger.cli.ops.common import book_option, say_note
     epilog="""\b
 Examples:
   gpuledger ops fit
-  gpuledger ops fit --card h200 -o h200.model""",
+  gpuledger ops fit --gpu h200 -o h200.model""",
 )
 @book_option()
-@click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
-@click.option("-o", "--output", metavar="FILE", help="Keep the model here as well.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@gpu_option("A GPU that the book holds.  [default: the one measured last]")
+@output_option("Keep the model here as well.")
+@force_option()
 @json_option()
-def fit_command(book_url: str, card: str | None, output: str | None, force: bool, as_json: bool) -> None:
+def fit_command(book_url: str, gpu: str | None, output: str | None, force: bool, as_json: bool) -> None:
     """Learn what operators cost, as shares of what the card can do at most.
 
     The model is kept until the book changes, as arrays of numbers: reading one runs no code. `ops predict` does this
@@ -36,7 +36,7 @@ def fit_command(book_url: str, card: str | None, output: str | None, force: bool
     from gpuledger.ops.predict.choose import cache_folder, model_of, open_shelf
     from gpuledger.ops.predict.predict import save_model
 
-    shelf = open_shelf(open_existing(book_url), card)
+    shelf = open_shelf(open_existing(book_url), gpu)
     model = model_of(shelf, cache_folder(), say_note)
     if output is not None:
         save_model(model, Path(output))

@@ -14,7 +14,7 @@ COMMANDS: dict[str, Entry] = {
     "compare": Entry("ops.compare:compare_command", "Add up", "Hold sums beside whole models."),
     "campaign": Entry("ops.campaign:campaign_command", "Measure", "Capture, measure and compare what one file lists."),
     "fit": Entry("ops.fit:fit_command", "Predict", "Learn from the book what operators cost."),
-    "card": Entry("ops.card:card_command", "Predict", "Tell how good predictions from the book are."),
+    "accuracy": Entry("ops.accuracy:accuracy_command", "Predict", "Tell how good predictions from the book are."),
     "predict": Entry("ops.predict:predict_command", "Predict", "Predict a model on a card, measured or not."),
     "sweep": Entry("ops.sweep:sweep_command", "Capture", "Write configurations that no model uses, to be measured."),
     "query": Entry("ops.query:query_command", "The book", "Ask the book with SQL, read-only."),

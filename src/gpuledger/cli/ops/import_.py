@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuledger.cli.common import print_lines, print_notes, unread_lines
+from gpuledger.cli.common import force_option, gpu_option, output_option, print_lines, print_notes, unread_lines
 from gpuledger.cli.ops.common import book_option
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.writing import is_taken, write_whole
@@ -21,17 +21,15 @@ PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
     epilog="""\b
 Examples:
   gpuledger ops import tritonbench hf_train/BertForMaskedLM_training.txt
-  gpuledger ops import printed-rows --card "NVIDIA A30" results_A30.txt""",
+  gpuledger ops import printed-rows --gpu "NVIDIA A30" results_A30.txt""",
 )
 @click.argument("form", type=click.Choice(["tritonbench", "printed-rows"]), metavar="tritonbench|printed-rows")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@click.option("--card", metavar="NAME", help="The card that printed rows were measured on.")
-@click.option("--out", "directory", default=".", metavar="DIR", help="Where workloads go.  [default: here]")
-@click.option("--force", is_flag=True, help="Replace workloads of that name.")
+@gpu_option("GPU that printed rows were measured on.")
+@output_option("Folder of the workloads.  [default: this one]", "DIR", ".")
+@force_option()
 @book_option()
-def import_command(
-    form: str, files: tuple[str, ...], card: str | None, directory: str, force: bool, book_url: str
-) -> None:
+def import_command(form: str, files: tuple[str, ...], gpu: str | None, output: str, force: bool, book_url: str) -> None:
     """Take in operator lists and result rows that others wrote.
 
     tritonbench's lists of operator inputs become workloads, one a file. Rows that ml-operator-profiling printed become
@@ -41,11 +39,11 @@ def import_command(
         if file.lower().endswith(PICKLES):
             raise InputError(f"{file}: a pickle runs code when it is read", hint="import the rows that were printed")
     if form == "tritonbench":
-        _import_lists([Path(file) for file in files], Path(directory), force=force)
+        _import_lists([Path(file) for file in files], Path(output), force=force)
         return
-    if card is None:
-        raise UsageError("import printed-rows: which card?", hint='no row says so: --card "NVIDIA A30"')
-    _import_rows([Path(file) for file in files], card, book_url)
+    if gpu is None:
+        raise UsageError("import printed-rows: which GPU?", hint='no row says so: --gpu "NVIDIA A30"')
+    _import_rows([Path(file) for file in files], gpu, book_url)
 
 
 def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
@@ -55,7 +53,7 @@ def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
     read = [(directory / (path.stem + SUFFIX), read_list(path)) for path in paths]
     for place, _ in read:
         if is_taken(place) and not force:
-            raise UsageError(f"{place}: exists", hint="--force replaces it, --out gives another directory")
+            raise UsageError(f"{place}: exists", hint="--force replaces it, -o gives another folder")
     directory.mkdir(parents=True, exist_ok=True)
     for place, workload in read:
         write_whole(place, workload.encoded())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import json_option, print_json, print_lines, print_notes, rows_option
 from gpuledger.cli.ops.common import open_workload, workload_argument
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Examples:
     show_default=True,
     help="Distinct layers with the operators inside them, or distinct operators.",
 )
-@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@rows_option(ROWS)
 @json_option()
 def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
     """List the distinct layers or operators of a workload, most calls first.

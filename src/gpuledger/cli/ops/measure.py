@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import Decorator, book_option, open_workload
+from gpuledger.cli.common import device_option, json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import Decorator, book_option, open_workload, seed_option, time_limit_option
 from gpuledger.errors import UsageError
 from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, parse_frac
 
@@ -31,7 +31,7 @@ def workloads_argument() -> Decorator:
 def measuring_options() -> Decorator:
     """Return the options that say how and where operators are measured."""
     options = (
-        click.option("--device", metavar="NAME", help="cpu, cuda or cuda:1.  [default: the first card, else cpu]"),
+        device_option("  [default: the first GPU, else cpu]", as_index=False),
         click.option("--time-only", is_flag=True, help="Leave energy out."),
         click.option(
             "--target-ci", "target_text", default=TARGET, show_default=True, metavar="SHARE",
@@ -39,8 +39,8 @@ def measuring_options() -> Decorator:
         ),
         click.option("--energy-share", default="90%", show_default=True, metavar="SHARE", help="Measure energy of the "
                      "operators that hold this share of a workload's time."),
-        click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random order."),
-        click.option("--force", is_flag=True, help="Measure beside other processes on the card."),
+        seed_option(),
+        click.option("--allow-busy", is_flag=True, help="Measure although other processes use the GPU."),
     )  # fmt: skip
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,22 +57,22 @@ def measuring_options() -> Decorator:
     epilog="""\b
 Examples:
   gpuledger ops measure resnet50-inference-32x3x224x224 --time-only
-  gpuledger ops measure *.workload.json --budget 10m --target-ci 2%""",
+  gpuledger ops measure *.workload.json --time-limit 10m --target-ci 2%""",
 )
 @workloads_argument()
 @book_option()
 @measuring_options()
-@click.option("--budget", metavar="TIME", help="Begin no operator after so long, such as 10m.")
+@time_limit_option()
 @json_option()
 def measure_command(
-    workload_paths: tuple[str, ...], book_url: str, budget: str | None, as_json: bool, **how: Any
+    workload_paths: tuple[str, ...], book_url: str, time_limit: str | None, as_json: bool, **how: Any
 ) -> None:
     """Measure the operators of workloads that the book has not for this card and software.
 
     In random order, each record committed at once: after a kill the same command goes on. An operator that fails is
     recorded with its reason and not tried again. The card must be free of other processes.
     """
-    budget_ns = None if budget is None else parse_budget_ns(budget)
+    budget_ns = None if time_limit is None else parse_time_limit_ns(time_limit)
     method = method_of(how)
     workloads = [open_workload(text) for text in workload_paths]
     from gpuledger.ops.database.book import open_book
@@ -80,7 +80,7 @@ def measure_command(
     from gpuledger.ops.measure.names import name_kernels
     from gpuledger.ops.measure.place import find_place
 
-    place = find_place(how["device"], force=how["force"])
+    place = find_place(how["device"], force=how["allow_busy"])
     book = open_book(book_url)
     with progress_bar() as tell:
         filled = fill(
@@ -132,8 +132,8 @@ def parse_share(option: str, text: str) -> float:
     return value_frac
 
 
-def parse_budget_ns(text: str) -> int:
-    """Return the nanoseconds of a budget; here ``m`` are minutes.
+def parse_time_limit_ns(text: str) -> int:
+    """Return the nanoseconds of a time limit; here ``m`` are minutes.
 
     Raises:
         UsageError: it is no time.
@@ -141,7 +141,7 @@ def parse_budget_ns(text: str) -> int:
     try:
         return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
     except UsageError as error:
-        raise UsageError(f"--budget {text}: not a time", hint="such as 90s or 10m") from error
+        raise UsageError(f"--time-limit {text}: not a time", hint="such as 90s or 10m") from error
 
 
 @contextmanager

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, capture_named, is_workload, open_workload, say_note, table_lines
+from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
+from gpuledger.cli.ops.common import (
+    book_option,
+    capture_named,
+    is_workload,
+    open_workload,
+    say_note,
+    table_lines,
+    train_option,
+)
 from gpuledger.errors import UsageError
 from gpuledger.units import format_frac, format_joules, format_ns
 
@@ -30,9 +38,9 @@ Examples:
 )
 @click.argument("model", metavar="MODEL|WORKLOAD")
 @book_option()
-@click.option("--gpu", metavar="CARD", help="A card of the book or the catalogue.  [default: the one measured last]")
+@gpu_option("A GPU of the book or the catalogue.  [default: the one measured last]")
 @click.option("--batch", "batches", metavar="N|A:B", help="Samples; A:B doubles from A to B.  [default: 32]")
-@click.option("--train", is_flag=True, help="A training step: forward, backward, optimizer.")
+@train_option()
 @json_option()
 def predict_command(
     model: str, book_url: str, gpu: str | None, batches: str | None, train: bool, as_json: bool

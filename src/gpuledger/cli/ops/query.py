@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuledger.cli.common import json_option
+from gpuledger.cli.common import csv_option, json_option, rows_option
 from gpuledger.cli.inspect.sql import ROWS, limit_options, parse_limits, print_query, refuse_two_forms
 from gpuledger.cli.ops.common import book_option
 
@@ -20,8 +20,8 @@ Examples:
 @click.argument("query")
 @book_option()
 @json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
-@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@csv_option()
+@rows_option(ROWS)
 @limit_options()
 def query_command(
     query: str, book_url: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option
 from gpuledger.cli.ops.common import (
     book_option,
     capture_named,
@@ -17,6 +17,7 @@ from gpuledger.cli.ops.common import (
     print_safe,
     say_note,
     table_lines,
+    train_option,
 )
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, parse_share, progress_bar
 from gpuledger.errors import BudgetExceededError, UsageError
@@ -76,19 +77,19 @@ Examples:
 )
 @click.argument("models", metavar="MODEL|WORKLOAD…", nargs=-1, required=True)
 @book_option()
-@click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
+@gpu_option("A GPU that the book holds.  [default: the one measured last]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a model by name.  [default: 32]")
-@click.option("--train", is_flag=True, help="A training step of a model by name: forward, backward, optimizer.")
+@train_option()
 @click.option("--only", metavar="TYPE,…", help="Only operators in layers of these types, or of these names.")
 @click.option("--target", metavar="SHARE", help="Exit with 5 where less of time or energy is attributed.")
 @click.option("--until-target", is_flag=True, help="Measure what is expected to add most until --target is met.")
-@click.option("-n", "rows", type=click.IntRange(min=1), default=ROWS, show_default=True, metavar="N", help="Rows.")
+@rows_option(ROWS)
 @measuring_options()
 @json_option()
 def sum_command(
     models: tuple[str, ...],
     book_url: str,
-    card: str | None,
+    gpu: str | None,
     batch: int | None,
     train: bool,
     only: str | None,
@@ -114,7 +115,7 @@ def sum_command(
     if until_target and target_frac is not None:
         summed = _until_target(asked, open_book(book_url), types, target_frac, how)
     else:
-        shelf = open_shelf(open_existing(book_url), card)
+        shelf = open_shelf(open_existing(book_url), gpu)
         workloads = [one.workload(shelf.environment.card) for one in asked]
         summed = _summed(workloads, shelf, [_chosen(one, types) for one in workloads])
     if as_json:
@@ -158,7 +159,7 @@ def _until_target(
     from gpuledger.ops.measure.place import find_place
     from gpuledger.ops.predict.choose import shelf_of
 
-    place, method = find_place(how["device"], force=how["force"]), method_of(how)
+    place, method = find_place(how["device"], force=how["allow_busy"]), method_of(how)
     workloads = [one.workload(place.environment.card) for one in asked]
     chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
     while True:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from gpuledger.cli.common import print_lines, print_notes, quoted
+from gpuledger.cli.common import force_option, output_option, print_lines, print_notes, quoted
+from gpuledger.cli.ops.common import seed_option, train_option
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import is_taken
 from gpuledger.units import counted
@@ -56,12 +57,12 @@ Examples:
 )
 @click.option("--bias", type=WHOLE, default="0", show_default=True, metavar="LIST", help="Of convolutions: 0,1.")
 @click.option("--pieces", type=WHOLE, default="2", show_default=True, metavar="LIST", help="Tensors that cat joins.")
-@click.option("--train", is_flag=True, help="As in training, with the operators of the gradients.")
+@train_option()
 @click.option("--hot", is_flag=True, help="With inputs that the cache holds, as in a small model.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Draw N of the combinations.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the draw.")
-@click.option("-o", "output", metavar="FILE", help="Where to write.  [default: sweep-OPERATOR.workload.json]")
-@click.option("--force", is_flag=True, help="Replace a file of that name.")
+@seed_option()
+@output_option("Where to write.  [default: sweep-OPERATOR.workload.json]")
+@force_option()
 def sweep_command(
     operator: str,
     train: bool,

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import ProgramCommand, print_json, print_lines, print_notes, quoted
+from gpuledger.cli.common import (
+    ProgramCommand,
+    force_option,
+    gpu_option,
+    json_option,
+    out_option,
+    print_json,
+    print_lines,
+    print_notes,
+    quoted,
+    script_of,
+)
 from gpuledger.errors import BudgetExceededError, UsageError
 
 if TYPE_CHECKING:
@@ -28,25 +39,24 @@ Examples:
   gpuledger estimate --gpu a100-80gb train.py --batch-size 32
   gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
 )
-@click.option("--gpu", default="h200", show_default=True, metavar="CARD", help="A card of `gpuledger cards`.")
+@gpu_option("A GPU of `gpuledger cards`.", default="h200")
 @click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Steps to follow.")
 @click.option(
-    "--precision-of-interval",
-    "level",
+    "--confidence",
     type=click.FloatRange(0.5, 0.999),
     default=0.95,
     show_default=True,
     metavar="P",
-    help="Share of truths that lie below the upper end.",
+    help="Confidence level of the upper bound.",
 )
 @click.option("--alloc-conf", default="", metavar="CONF", help="Settings as in PYTORCH_CUDA_ALLOC_CONF.")
 @click.option("--require-fit", is_flag=True, help="End with 5 unless it fits.")
 @click.option("--find-batch", metavar="NAME", help="Find the largest value of the program's argument --NAME that fits.")
 @click.option("--what-if", metavar="RUN", help="Replay a recorded run under other settings of the allocator instead.")
-@click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
-@click.option("--force", is_flag=True, help="Replace a run of that name.")
+@out_option(".  [default: the program's, numbered]")
+@force_option()
 @click.option("-q", "--quiet", is_flag=True, help="Drop the program's own output.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, never cut.")
+@json_option()
 @click.pass_context
 def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     """Tell what a program would hold on a card that is not here.
@@ -55,7 +65,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     computed and no checkpoint is written. Allocator, workspaces, context and libraries are simulated. What it prints
     goes to stderr. The result is a run like any other.
     """
-    program = ctx.meta["gpuledger.program"]
+    program = script_of(ctx)
     if flags["what_if"]:
         _what_if(flags["what_if"], program, as_json=flags["as_json"])
         return
@@ -67,7 +77,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     from gpuledger.simulate.estimate.run import Order, estimate_program
 
     order = Order(
-        program, find_card(flags["gpu"]), flags["steps"], flags["level"], parse_alloc_conf(flags["alloc_conf"])
+        program, find_card(flags["gpu"]), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"])
     )
     output = None if flags["quiet"] else sys.stderr
     if flags["find_batch"]:

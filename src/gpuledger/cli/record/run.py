@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import ProgramCommand
+from gpuledger.cli.common import PROGRAM, ProgramCommand, force_option, out_option
 from gpuledger.errors import GpuLedgerError, UsageError, words_of
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 class RunCommand(ProgramCommand):
-    """Takes any command, and a program from standard input, beside a script or a module."""
+    """Takes any command, too."""
 
     program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]… | -- COMMAND [ARGS]…"
-    begins_program = ("-m", "--", "-")
 
 
 def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
@@ -70,8 +69,8 @@ Examples:
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
 @click.option("--passes", metavar="LIST", help=_PASSES_HELP)
 @click.option("--until-end", is_flag=True, default=None, help="Read the cards' watts to the end.")
-@click.option("--out", metavar="NAME", help="Name of the run.  [default: the program's, numbered]")
-@click.option("--force", is_flag=True, help="Replace a run of that name.")
+@out_option(".  [default: the program's, numbered]")
+@force_option()
 @click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
 @click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="What to record.  [default: auto]")
 @click.option("--live", is_flag=True, help="Say every ten seconds how it goes; `gpuledger live RUN` can ask for more.")
@@ -88,7 +87,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     from gpuledger.collect.launch.settings import parse_passes, parse_steps
     from gpuledger.config import resolve
 
-    command, stem = command_of(list(ctx.meta["gpuledger.program"]))
+    command, stem = command_of(ctx.meta[PROGRAM])
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
     parse_passes(settings["passes"].value)

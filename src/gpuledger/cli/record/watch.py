@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuledger.cli.common import force_option, out_option
 from gpuledger.errors import NoDeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ Examples:
   gpuledger watch --variants fft=FFT,cudnn=CUDNN -- ./mem_prof vgg19.pb {variant}""",
 )
 @click.option("--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two readings.")
-@click.option("--gpu", "gpu_text", metavar="LIST", help="Numbers of the cards, such as 0,1.  [default: all]")
-@click.option("--out", metavar="NAME", help="Name of the run, or folder of the variants.  [default: the command's]")
-@click.option("--force", is_flag=True, help="Replace a run of that name.")
+@click.option("--gpu", "gpu_text", metavar="LIST", help="Numbers of the GPUs, such as 0,1.  [default: all]")
+@out_option(", or of the folder of several.  [default: the command's, numbered]")
+@force_option()
 @click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Watch a process that runs already.")
 @click.option(
     "--variants", "variants_text", metavar="NAME=VALUE,…", help="Run once for each; {variant} in the command."

@@ -123,5 +123,6 @@ def refuse_busy(card: Card, ours: Collection[int] = ()) -> None:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         holds = "" if held is None else f" holding {held >> 20} MiB"
         raise NoDeviceError(
-            f"GPU {card.index}: busy with process {pid}{holds}{more}", hint="wait for it, or --force measures beside it"
+            f"GPU {card.index}: busy with process {pid}{holds}{more}",
+            hint="wait for it, or --allow-busy measures beside it",
         )

@@ -1,4 +1,4 @@
-"""The validation card: how good predictions from a book are, on operators they have not learned from."""
+"""Accuracy: how good predictions from a book are, on operators they have not learned from."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class ValidationCard:
+class Accuracy:
     """What predictions from a book are worth.
 
     Attributes:
@@ -78,7 +78,7 @@ def validate(
     workloads: Sequence[Workload] = (),
     folds: int | None = None,
     parts: Mapping[str, Collection[str]] | None = None,
-) -> ValidationCard:
+) -> Accuracy:
     """Return how well operators are predicted that were not learned from.
 
     Args:
@@ -110,7 +110,7 @@ def validate(
     names = dict.fromkeys(one.key.name for one, _ in pairs)
     by_type = [_errors(name, [pair for pair in pairs if pair[0].key.name == name]) for name in names]
     beyond, beyond_by_size = _beyond(examples, roof)
-    return ValidationCard(
+    return Accuracy(
         roof.card,
         len(examples),
         len(set(groups.tolist())),

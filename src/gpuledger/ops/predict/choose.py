@@ -58,7 +58,7 @@ def open_shelf(book: Book, card: str | None = None) -> Shelf:
     measured = {record.environment_digest: record.measured_ns for record in records}  # the newest of each: oldest first
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
     if not wanted:
-        raise UsageError(f"--card {card}: not in {book.url}", hint=f"it holds {cards_text(environments.values())}")
+        raise UsageError(f"--gpu {card}: not in {book.url}", hint=f"it holds {cards_text(environments.values())}")
     return _shelf(book, records, environments[max(wanted, key=lambda digest: measured[digest])])
 
 

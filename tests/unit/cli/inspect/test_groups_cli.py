@@ -62,7 +62,7 @@ def amount(line: str) -> float:
 @pytest.mark.parametrize("top", [0, 1, 3])
 @pytest.mark.parametrize("name", ["one", "cpu", "hostile"])
 def test_the_groups_of_a_table_sum_to_its_total_and_entries_to_their_group(runs: Path, name: str, top: int) -> None:
-    for lines in tables(ask("group", runs / name, "--top", top).stdout):
+    for lines in tables(ask("group", runs / name, "-n", top).stdout):
         rows = [line for line in lines if AMOUNT.search(line)]
         heads = [place for place, line in enumerate(rows) if not line.startswith("  ")]
         sizes = [amount(rows[place]) for place in heads]
@@ -74,7 +74,7 @@ def test_the_groups_of_a_table_sum_to_its_total_and_entries_to_their_group(runs:
 
 
 def test_json_holds_every_byte_once_per_dictionary_and_is_never_cut(runs: Path) -> None:
-    found = document("group", runs / "one", "--top", 1)
+    found = document("group", runs / "one", "-n", 1)
     assert set(found) == GROUP_KEYS | {"layer", "data structure"}
     for name in ("layer", "data structure"):
         groups = found[name]
@@ -113,7 +113,7 @@ def test_expected_is_gib_where_it_is_bare(runs: Path) -> None:
 
 
 def test_expected_below_the_sum_is_said_and_nothing_is_negative(runs: Path) -> None:
-    result = ask("group", runs / "one", "--expected", "1MiB", "--top", 0)
+    result = ask("group", runs / "one", "--expected", "1MiB", "-n", 0)
     assert result.exit_code == 0
     assert "--expected 1.0 MiB is" in result.stderr
     assert "less than the entries' sum" in result.stderr
@@ -151,7 +151,7 @@ def test_an_old_setme_gives_dictionaries_and_the_expected_sum(runs: Path, tmp_pa
     given = document("group", runs / "one", "--keywords", tmp_path / "SETME.py", "--expected", "40")
     assert given["untrackable_bytes"] == found["untrackable_bytes"] + (10 << 30)
     (tmp_path / "SETME.py").write_text(setme.replace('{"Head": ["head"]}', '{"untouched"}'))
-    noted = ask("group", runs / "one", "--keywords", tmp_path / "SETME.py", "--top", 0)
+    noted = ask("group", runs / "one", "--keywords", tmp_path / "SETME.py", "-n", 0)
     assert "layer_kw_dict was never filled in" in noted.stderr
 
 

@@ -102,7 +102,7 @@ def test_a_book_that_is_written_while_it_is_read_is_not_half_read(book: Path) ->
             reading.keys()
 
 
-@pytest.mark.parametrize("words", [["query", COUNT], ["fit"], ["export", "--to", "csv"], ["card"]])
+@pytest.mark.parametrize("words", [["query", COUNT], ["fit"], ["export", "--to", "csv"], ["accuracy"]])
 def test_a_database_of_others_is_refused_and_stays_as_it_was(foreign: Path, words: list[str]) -> None:
     before = state(foreign.parent)
     done = CliRunner().invoke(main, ["ops", *words, "--book", str(foreign)])

@@ -123,7 +123,7 @@ def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytes
         read_parquet(tmp_path / "z.parquet")
 
 
-@pytest.mark.parametrize("words", ["query select", "sum relu:relu", "predict relu:relu", "fit", "card"])
+@pytest.mark.parametrize("words", ["query select", "sum relu:relu", "predict relu:relu", "fit", "accuracy"])
 def test_a_book_that_is_not_there_is_not_made(words: str, tmp_path: Path) -> None:
     place = tmp_path / "none.book"
     result = ops(*words.split(), "--book", str(place))
@@ -220,7 +220,7 @@ def test_tritonbench_lists_become_workloads_that_can_be_rebuilt(tmp_path: Path) 
     place = tmp_path / "hf_train" / "Bert_training.txt"
     place.parent.mkdir()
     place.write_text(LIST)
-    result = ops("import", "tritonbench", str(place), "--out", str(tmp_path))
+    result = ops("import", "tritonbench", str(place), "-o", str(tmp_path))
     assert result.exit_code == 0, result.stderr
     workload = read_workload(tmp_path / "Bert_training.workload.json")
     assert (workload.mode, len(workload.uses), workload.calls) == ("training", 5, 23)
@@ -230,7 +230,7 @@ def test_tritonbench_lists_become_workloads_that_can_be_rebuilt(tmp_path: Path) 
         rebuild(use.key)()
     tensors = list(workload.uses[1].key.tensors())
     assert [tensor["stride"] for tensor in tensors] == [[98304, 768, 1], [98304, 1, 128]]
-    assert ops("import", "tritonbench", str(place), "--out", str(tmp_path)).exit_code == 2  # it is there already
+    assert ops("import", "tritonbench", str(place), "-o", str(tmp_path)).exit_code == 2  # it is there already
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
     tail = ROW.partition("(32, 3, 32, 32)")[2]
     others = [f"ReLU(inplace=True) (32, 64, 16, 16){tail}", f"StochasticDepth(p=0.1, mode=row) (2, 3, 4, 5){tail}"]
     rows.write_text("\n".join([ROW, *others, "", "resnet50 (32, 3, 224, 224)"]))
-    result = ops("import", "printed-rows", str(rows), "--card", "NVIDIA A30", "--book", book)
+    result = ops("import", "printed-rows", str(rows), "--gpu", "NVIDIA A30", "--book", book)
     assert result.exit_code == 3
     assert "StochasticDepth: not a layer of torch.nn" in result.stderr
     assert "rows.txt:5: not a row of results" in result.stderr
@@ -282,7 +282,7 @@ def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["dataset_20241116.pt", "resnet50_32_3_224_224.pkl.xz", "model.PTH"])
 def test_pickles_are_refused_by_name(name: str) -> None:
-    result = ops("import", "printed-rows", name, "--card", "A30")
+    result = ops("import", "printed-rows", name, "--gpu", "A30")
     assert result.exit_code == 3
     assert f"{name}: a pickle runs code when it is read" in result.stderr
 

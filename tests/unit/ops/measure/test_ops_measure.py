@@ -308,7 +308,7 @@ def test_a_card_with_another_process_is_refused():
     refuse_busy(BusyCard((99999, 512 << 20)), ours=(99999,))  # a campaign's own driver
     with pytest.raises(NoDeviceError, match=r"GPU 0: busy with process 99999 holding 512 MiB") as caught:
         refuse_busy(BusyCard((99999, 512 << 20)))
-    assert "--force" in caught.value.hint
+    assert "--allow-busy" in caught.value.hint
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -1,4 +1,4 @@
-"""``gpuledger ops card``: the validation card."""
+"""``gpuledger ops accuracy``: how far off predictions are."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import json_option, print_json, print_lines
+from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
 from gpuledger.cli.ops.common import book_option, open_workload
 from gpuledger.units import format_frac
 
 if TYPE_CHECKING:
-    from gpuledger.ops.predict.accuracy import Errors, ValidationCard
+    from gpuledger.ops.predict.accuracy import Accuracy, Errors
 
 
 @click.command(
-    "card",
+    "accuracy",
     short_help="Tell how good predictions from the book are.",
     epilog="""\b
 Examples:
-  gpuledger ops card
-  gpuledger ops card --model resnet50-inference-32x3x224x224.workload.json --json""",
+  gpuledger ops accuracy
+  gpuledger ops accuracy --hold-out resnet50-inference-32x3x224x224.workload.json --json""",
 )
 @book_option()
-@click.option("--card", metavar="NAME", help="A card the book holds.  [default: the one measured last]")
-@click.option("--model", "models", multiple=True, metavar="WORKLOAD", help="Hold this one out as a whole; repeatable.")
+@gpu_option("A GPU that the book holds.  [default: the one measured last]")
+@click.option(
+    "--hold-out", "held_out", multiple=True, metavar="WORKLOAD", help="Hold this one out as a whole; repeatable."
+)
 @json_option()
-def card_command(book_url: str, card: str | None, models: tuple[str, ...], as_json: bool) -> None:
+def accuracy_command(book_url: str, gpu: str | None, held_out: tuple[str, ...], as_json: bool) -> None:
     """Tell the errors of predictions by type of operator, of held-out models, and beyond the range learned from.
 
     Operators are held out by families of shapes: the same layer at another batch is never on both sides.
     """
-    workloads = [open_workload(text) for text in models]
+    workloads = [open_workload(text) for text in held_out]
     from gpuledger.ops.database.book import open_existing
     from gpuledger.ops.predict.accuracy import validate
     from gpuledger.ops.predict.choose import open_shelf, roof_of_shelf
 
-    shelf = open_shelf(open_existing(book_url), card)
+    shelf = open_shelf(open_existing(book_url), gpu)
     found = validate(shelf.examples, roof_of_shelf(shelf), workloads)
     if as_json:
         print_json(asdict(found))
@@ -46,7 +48,7 @@ def card_command(book_url: str, card: str | None, models: tuple[str, ...], as_js
     print_lines(_lines(found))
 
 
-def _lines(found: ValidationCard) -> list[str]:
+def _lines(found: Accuracy) -> list[str]:
     from gpuledger.report.base.terminal import Column, Table, Terminal
 
     terminal = Terminal.of(sys.stdout)

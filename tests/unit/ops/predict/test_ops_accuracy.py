@@ -1,4 +1,4 @@
-"""The validation card: what was held out was not learned from, and its errors are those of the predictions."""
+"""The accuracy of predictions: what was held out was not learned from, and its errors are those of the predictions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from click.testing import CliRunner
 
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.cli.main import main
-from gpuledger.cli.ops.card import _lines
+from gpuledger.cli.ops.accuracy import _lines
 from gpuledger.errors import EmptyRunError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.book import open_book
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.predict import accuracy
-from gpuledger.ops.predict.accuracy import ValidationCard, validate
+from gpuledger.ops.predict.accuracy import Accuracy, validate
 from gpuledger.ops.predict.features import shape_family
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example
 from gpuledger.ops.predict.roof import Roof
@@ -50,14 +50,14 @@ def examples() -> list[Example]:
 
 
 @pytest.fixture(scope="module")
-def found(examples: list[Example]) -> ValidationCard:
+def found(examples: list[Example]) -> Accuracy:
     keys = [one.key for one in examples]
     first = {key.digest for key in keys[:30]}
     parts = {"first": first, "others": {key.digest for key in keys[30:]}}
     return validate(examples, ROOF, [workload_of(keys[:5])], folds=2, parts=parts)
 
 
-def test_every_operator_is_judged_once_and_by_every_part_it_is_of(found: ValidationCard) -> None:
+def test_every_operator_is_judged_once_and_by_every_part_it_is_of(found: Accuracy) -> None:
     assert found.unseen.count == sum(one.count for one in found.by_type) == 60
     assert [(one.name, one.count) for one in found.by_part] == [("first", 30), ("others", 30)]
     together = sum(one.mean_frac * one.count for one in found.by_part) / 60
@@ -66,7 +66,7 @@ def test_every_operator_is_judged_once_and_by_every_part_it_is_of(found: Validat
 
 
 def test_a_model_is_held_out_with_all_families_of_shapes_that_it_has(
-    found: ValidationCard, examples: list[Example], monkeypatch: pytest.MonkeyPatch
+    found: Accuracy, examples: list[Example], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [(one.name, one.covered_frac) for one in found.models] == [("held", 1.0)]
     assert abs(found.models[0].time_frac) < 0.2
@@ -83,7 +83,7 @@ def test_a_model_is_held_out_with_all_families_of_shapes_that_it_has(
     assert seen[-1] == set()
 
 
-def test_what_is_beyond_the_range_is_told_by_how_far_as_well(found: ValidationCard) -> None:
+def test_what_is_beyond_the_range_is_told_by_how_far_as_well(found: Accuracy) -> None:
     steps, beyond = found.beyond_by_size, found.beyond
     assert beyond is not None
     assert len(steps) > 1
@@ -99,7 +99,7 @@ def test_few_examples_are_refused(examples: list[Example]) -> None:
         validate(examples[:LEAST_EXAMPLES], ROOF)  # enough to learn from, and not when some are held out
 
 
-def test_a_table_has_a_row_for_each_type_and_each_model(found: ValidationCard) -> None:
+def test_a_table_has_a_row_for_each_type_and_each_model(found: Accuracy) -> None:
     text = "\n".join(_lines(found))
     assert all(name in text for name in ("unseen operators", "beyond the range", "mm", "held"))
 
@@ -115,6 +115,6 @@ def test_the_command_judges_a_book(examples: list[Example], tmp_path: Path, monk
             Record(one.key.digest, where.digest, {"mode": "rotating"}, one.time_ns, one.time_ns, one.time_ns)
             for one in examples[:40]
         )
-    result = CliRunner().invoke(main, ["ops", "card", "--book", place, "--json"])
+    result = CliRunner().invoke(main, ["ops", "accuracy", "--book", place, "--json"])
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["unseen"]["count"] == 40
