@@ -26,7 +26,8 @@ import statistics
 import subprocess
 import sys
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +83,7 @@ def measure_source(package: Path) -> dict[str, Any]:
             "longest": longest.place,
             "most_parameters": widest.parameters,
             "widest": widest.place,
-            "over_8_parameters": sum(function.parameters > MOST_PARAMETERS for function in functions),
+            "too_wide": [function.place for function in functions if function.parameters > MOST_PARAMETERS],
         },
         "repeated": {"windows": windows, "blocks": len(blocks), "block_list": [block._asdict() for block in blocks]},
         "import_cycles": find_cycles(package, trees),
@@ -198,6 +199,31 @@ def _placeholder(token: tokenize.TokenInfo) -> str:
     return "name" if token.type == tokenize.NAME and not keyword.iskeyword(token.string) else token.string
 
 
+def find_unused(checkout: Path) -> list[str]:
+    """Return the functions, classes and constants of ``src`` whose name stands nowhere but in their definitions.
+
+    Looked for in the source, the benchmarks, the tools, the examples and the pages; not in tests, which would keep
+    alive what only they call. A name in a text counts: ``getattr`` finds things so.
+    """
+    kinds = {"src": ("py", "toml", "js"), "bench": ("py",), "tools": ("py",), "examples": ("py",), "docs": ("md",)}
+    patterns = [f"{folder}/**/*.{kind}" for folder, names in kinds.items() for kind in names]
+    files = [path for pattern in (*patterns, "README.md", "pyproject.toml") for path in checkout.glob(pattern)]
+    seen = Counter(word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    defined: Counter[str] = Counter()
+    for path in (checkout / "src").rglob("*.py"):
+        defined.update(_defined_names(ast.parse(path.read_text(encoding="utf-8"))))
+    return sorted(name for name, times in defined.items() if seen[name] <= times and not name.startswith("__"))
+
+
+def _defined_names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
 def find_cycles(package: Path, trees: dict[Path, ast.Module]) -> list[list[str]]:
     """Return a list of import cycles at module level, each a list of modules; imports in functions do not count."""
     modules = {name_module(package, path): path for path in trees}
@@ -268,6 +294,7 @@ def measure_checkout(checkout: Path, repeats: int) -> dict[str, Any]:
     return {
         "commit": commit,
         **measure_source(source / "gpuledger"),
+        "unused": find_unused(checkout),
         "import_time": time_imports(source, repeats),
     }
 
@@ -284,8 +311,9 @@ def describe(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("lines: median, 95 %", f"{functions['median_lines']:g}, {functions['p95_lines']}"),
         ("longest function", f"{functions['longest_lines']} {functions['longest']}"),
         ("longest parameter list", f"{functions['most_parameters']} {functions['widest']}"),
-        ("over 8 parameters", str(functions["over_8_parameters"])),
+        ("over 8 parameters", str(len(functions["too_wide"]))),
         ("repeated: windows, blocks", f"{repeated['windows']}, {repeated['blocks']}"),
+        ("unused names, hooks included", str(len(figures["unused"]))),
         ("import cycles", str(len(figures["import_cycles"]))),
         *((f"import {name}", f"{time['median_s'] * 1e3:.0f} ms") for name, time in figures["import_time"].items()),
     ]

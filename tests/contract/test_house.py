@@ -1,0 +1,115 @@
+"""How the source is built: sizes of folders and parameter lists, copies, cycles and code that nothing uses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from measure_house import find_unused, measure_source  # noqa: E402
+
+MOST_REPEATED_WINDOWS = 36
+"""Only ever lowered; 69 at the beginning, 25 is the aim."""
+STILL_TOO_WIDE = {
+    "cli/compare/diff.py:diff_command",
+    "cli/inspect/group.py:group_command",
+    "cli/inspect/plot.py:plot_command",
+    "cli/inspect/show.py:show_command",
+    "cli/ops/campaign.py:campaign_command",
+    "cli/ops/sum.py:sum_command",
+    "cli/record/watch.py:watch_command",
+}
+"""Commands that take each option as a parameter. Entries are only ever taken out."""
+CALLED_BY_OTHERS = {
+    "click": {"collect_usage_pieces", "convert", "format_commands", "get_command", "list_commands"},
+    "ast.NodeTransformer": {"visit_AsyncFunctionDef", "visit_ClassDef", "visit_FunctionDef", "visit_Return"},
+    "PyTorch's dispatch modes": {"_should_skip_dynamo", "ignore_compile_internals"},
+    "programs on a simulated GPU": {"record_event"},
+    "Lightning": {"on_exception", "on_train_batch_end", "on_train_end", "on_train_start"},
+    "Transformers": {"on_step_end", "on_train_begin"},
+    "pytest": {
+        "pytest_addoption",
+        "pytest_collection_modifyitems",
+        "pytest_configure",
+        "pytest_runtest_call",
+        "pytest_runtest_setup",
+        "pytest_terminal_summary",
+    },
+    "our tests, of what is at work": {"current_path"},
+}
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Any]:
+    return measure_source(ROOT / "src" / "gpuledger")
+
+
+def test_no_folder_holds_more_than_20_modules(figures: dict[str, Any]) -> None:
+    assert figures["folders_over_20_modules"] == []
+
+
+def test_no_modules_import_each_other_in_a_circle(figures: dict[str, Any]) -> None:
+    assert figures["import_cycles"] == []
+
+
+def test_parameter_lists_have_at_most_8_entries(figures: dict[str, Any]) -> None:
+    assert set(figures["functions"]["too_wide"]) <= STILL_TOO_WIDE
+
+
+def test_hardly_any_six_lines_are_written_twice(figures: dict[str, Any]) -> None:
+    assert figures["repeated"]["windows"] <= MOST_REPEATED_WINDOWS, figures["repeated"]["block_list"]
+
+
+@pytest.mark.skipif(not (ROOT / "bench").is_dir(), reason="an sdist has no benchmarks, which use some names")
+def test_everything_is_used_or_called_by_others() -> None:
+    assert set(find_unused(ROOT)) <= set().union(*CALLED_BY_OTHERS.values())
+
+
+COPIED = """
+def total(rows, limit):
+    \"\"\"Return a sum.\"\"\"
+    found = 0
+    for row in rows:
+        if row.size > limit:
+            continue
+        found += row.size
+    return found
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """Return a checkout with one of each thing that is measured."""
+    package = tmp_path / "src" / "gpuledger"
+    package.mkdir(parents=True)
+    (package / "one.py").write_text(f"import gpuledger.two\n{COPIED}")
+    renamed = COPIED.replace("total", "whole").replace("row", "thing").replace("found", "seen")
+    wide = "def wide(self, a, b, c, d, /, e, f, *g, h, **i):\n    # a comment\n    return a  # no comment-only line\n"
+    (package / "two.py").write_text(f"from gpuledger import one\n{renamed}\n{wide}\none.total, whole\n")
+    (tmp_path / "README.md").write_text("")
+    (tmp_path / "pyproject.toml").write_text("")
+    return tmp_path
+
+
+def test_what_is_planted_is_found(planted: Path) -> None:
+    found = measure_source(planted / "src" / "gpuledger")
+    assert found["repeated"]["windows"] == 2  # seven lines with the def, no docstring: two windows of six
+    assert [block["first"] for block in found["repeated"]["block_list"]] == ["one.py:3"]
+    assert [set(cycle) for cycle in found["import_cycles"]] == [{"gpuledger.one", "gpuledger.two"}]
+    assert found["functions"]["too_wide"] == ["two.py:wide"]
+    assert found["functions"]["most_parameters"] == 9
+    assert found["comment_lines"] == 1
+    assert found["folders"]["."] == {"modules": 2, "lines": found["lines"]}
+    assert find_unused(planted) == ["wide"]
+
+
+def test_a_list_of_names_is_no_copy(tmp_path: Path) -> None:
+    body = "def names():\n    return [\n" + "        first,\n" * 8 + "    ]\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(f"x = '{name}'\n\n\n{body}\n\nprint({name!r})\n")
+    assert measure_source(tmp_path)["repeated"]["windows"] == 3  # the ends of the list, not its middle
