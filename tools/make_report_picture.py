@@ -15,8 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import read_run, write_json
-from gpuledger.report.html.data import gather
 from gpuledger.report.html.html import render_html
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ def write_report(directory: Path) -> Path:
     write_json(run_directory / "manifest.json", {"schema_version": 1, "name": "gpt2"})
     run = read_run(run_directory)
     page = directory / "report.html"
-    page.write_text(render_html(gather(run, run.ranks)), encoding="utf-8")
+    page.write_text(render_html(build_view(run)), encoding="utf-8")
     return page
 
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment
 
-from gpuledger.report.html.data import gather
+from gpuledger.analyze.view.view import build_view
 from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         run = load_timed(Path(temporary) / "big.ledger", blocks=asked.blocks, modules=asked.modules, spans=20_000)
         page = Path(temporary) / "big.html"
-        page.write_text(render_html(gather(run, run.ranks)), encoding="utf-8")
+        page.write_text(render_html(build_view(run)), encoding="utf-8")
         file_bytes = page.stat().st_size
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))

@@ -13,8 +13,8 @@ from opened import Opened
 from playwright.sync_api import sync_playwright
 from synthetic import make_run
 
+from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import read_run
-from gpuledger.report.html.data import gather
 from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def render(ledger: Path) -> Path:
     """Return the report on a run, written beside it."""
     run = read_run(ledger)
     place = ledger.with_suffix(".html")
-    place.write_text(render_html(gather(run, run.ranks)), encoding="utf-8")
+    place.write_text(render_html(build_view(run)), encoding="utf-8")
     return place
 
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic import load_run
 
 from gpuledger.analyze.overview.summary import summarize
-from gpuledger.report.html.data import gather
+from gpuledger.analyze.view.view import build_view
 from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ ATTEMPTS = 8
 
 def test_a_million_blocks(browser: Browser, tmp_path: Path) -> None:
     run = load_run(tmp_path / "big.ledger", blocks=1_000_000, modules=10_000)
-    text = render_html(gather(run, run.ranks))
+    text = render_html(build_view(run))
     place = tmp_path / "big.html"
     place.write_text(text, encoding="utf-8")
     assert place.stat().st_size <= FILE_BYTES

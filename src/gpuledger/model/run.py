@@ -139,6 +139,11 @@ class Rank:
         tables = [read_part(part, name, schema, self._place_of(part)) for part in parts]
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
+    def forget_columns(self) -> None:
+        """Forget the columns that were read and kept; they are read anew when they are asked for."""
+        for key in [key for key in self._kept if key != _UNPACKED]:
+            del self._kept[key]
+
     def check_unpacked(self) -> None:
         """Check once what all tables unpack to.
 

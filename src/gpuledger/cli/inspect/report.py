@@ -42,10 +42,10 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
     run = open_run(run_path)
     ranks = choose_ranks(run, rank_text)
     place = choose_file(output, f"{run.name}.html", force=force)
-    from gpuledger.report.html.data import gather
+    from gpuledger.analyze.view.view import build_view
     from gpuledger.report.html.html import render_html
 
-    written = write_text(place, render_html(gather(run, ranks)))
+    written = write_text(place, render_html(build_view(run, ranks=ranks)))
     echo_path(place)
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     if open_after and not webbrowser.open(place.absolute().as_uri()):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
 from gpuledger.cli.common import (
     at_option,
     choose_devices,
@@ -28,22 +28,10 @@ from gpuledger.cli.common import (
 from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.breakdown import Breakdown
-    from gpuledger.analyze.step.side_by_side import Line
-    from gpuledger.model.run import Rank, Run
-    from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.json.document import View
+    from gpuledger.analyze.view.view import RunView
+    from gpuledger.model.run import Run
+    from gpuledger.report.text.show_text import TableOptions
 
-WORDS = {
-    "category": ("category", "module"),
-    "module": ("category", "module"),
-    "phase": ("category", "module", "phase"),
-    "scope": ("category", "module", "scope"),
-    "tensor": ("category", "module", "tensor"),
-    "operator": ("category", "module"),
-    "kernel": ("category", "module"),
-}
-"""What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
 BYTES_ALONE = ("category", "tensor")
 """What the allocator tells apart and no kernel or operator has."""
 SORTS = ("bytes", "time", "energy", "forward", "backward")
@@ -59,7 +47,9 @@ Examples:
   gpuledger show train.ledger --by module --sort energy --fold""",
 )
 @run_argument()
-@click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
+@click.option(
+    "--by", type=click.Choice(list(GROUPINGS)), help="One table by this. Without it: categories, then modules."
+)
 @at_option()
 @step_option()
 @rows_option(None, f" The rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]")
@@ -98,30 +88,24 @@ def show_command(
     if unknown and (by or depth):
         raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
     run = open_run(run_path)
-    if _show_watched(run, as_json):
+    if _print_cards(run, as_json):
         return
-    places = choose_devices(choose_ranks(run, rank_text), device_idx)
+    from gpuledger.analyze.view.view import build_view
+    from gpuledger.report.text.show_text import TableOptions
+
+    options, tables = ViewOptions(at, step, by, depth, sort, fold), TableOptions(rows, per_sample)
+    view = build_view(run, options, devices=choose_devices(choose_ranks(run, rank_text), device_idx))
     if unknown:
-        _show_unknown(places, at, step, rows or ROWS, as_json)
-        return
-    asked = Asked(by, rows, depth, sort, fold, per_sample)
-    views = _views(places, at, step, asked)
-    from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.json.document import show_document
-
-    if as_json:
-        print_json(show_document(views, WORDS[by or "category"]))
-        return
-    print_lines(_lines(views, [rank for rank, _ in places], asked, Terminal.of(sys.stdout)))
-    print_notes(_closing_lines(views, quoted(run_path), by, Terminal.of(sys.stderr)))
+        _print_unknown(view, tables, as_json)
+    else:
+        _print_view(view, tables, quoted(run_path), as_json)
 
 
-def _show_watched(run: Run, as_json: bool) -> bool:
-    """Show the cards of a run in which nothing but cards was read; return whether it is one."""
-    from gpuledger.analyze.samples.watched import watched
+def _print_cards(run: Run, as_json: bool) -> bool:
+    """Print the cards of a run in which nothing but cards was read; return whether it is one."""
+    from gpuledger.analyze.view.watched_card import card_figures
 
-    of_cards = all(rank.manifest.recorder.has_only_card_readings for rank in run.ranks)
-    figures = watched(run) if of_cards else ()
+    figures = card_figures(run)
     if not figures:
         return False
     from gpuledger.analyze.compare.compare import compare
@@ -136,138 +120,24 @@ def _show_watched(run: Run, as_json: bool) -> bool:
     return True
 
 
-def _show_unknown(places: list[tuple[Rank, int]], at: str, step: int | None, rows: int, as_json: bool) -> None:
-    from gpuledger.analyze.memory.instant import resolve_instant
-    from gpuledger.analyze.memory.unknown import list_unknown
+def _print_unknown(view: RunView, tables: TableOptions, as_json: bool) -> None:
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.unknown_text import unknown_document, unknown_lines
+    from gpuledger.report.text.show_text import show_unknown_lines
+    from gpuledger.report.text.unknown_text import unknown_document
 
-    found = [(rank.number, list_unknown(rank, resolve_instant(rank, at, device, step))) for rank, device in places]
     if as_json:
-        print_json(unknown_document(found))
-        return
-    terminal = Terminal.of(sys.stdout)
-    for position, (_, unknowns) in enumerate(found):
-        print_lines([*([""] if position else []), *unknown_lines(unknowns, rows, terminal)])
-
-
-def _views(places: list[tuple[Rank, int]], at: str, step: int | None, asked: Asked) -> list[View]:
-    from gpuledger.analyze.memory.breakdown import break_down
-    from gpuledger.analyze.memory.instant import resolve_instant
-    from gpuledger.analyze.overview.summary import summarize
-    from gpuledger.analyze.step.energy import break_down_energy
-    from gpuledger.analyze.step.own_cost import own_cost
-    from gpuledger.analyze.step.rates import find_rates
-    from gpuledger.analyze.step.times import break_down_time
-    from gpuledger.report.json.document import View
-
-    views = []
-    for rank, device in places:
-        books = break_down(rank, resolve_instant(rank, at, device, step), WORDS[asked.by or "category"], asked.depth)
-        passes = break_down_time(rank, device), break_down_energy(rank, device)
-        lines = _lines_by(rank, books, asked.by, asked) if asked.by else ()
-        views.append(
-            View(summarize(rank, device), books, *passes, find_rates(rank, device), own_cost(rank, device), lines)
-        )
-    return views
-
-
-def _lines_by(rank: Rank, books: Breakdown, word: str, asked: Asked) -> tuple[Line, ...]:
-    """Return bytes, times and joules by one word; empty for tensors.
-
-    Raises:
-        UsageError: the word tells nothing apart in a run without a time pass.
-    """
-    from gpuledger.analyze.step.side_by_side import lines_by
-
-    lines = lines_by(rank, books, word, depth=asked.depth, sort=asked.sort, fold=asked.fold)
-    if not lines and word != "tensor":
-        raise UsageError(f"--by {word}: the run has no time pass", hint="gpuledger run --passes memory,energy,time")
-    return lines
-
-
-@dataclass(frozen=True)
-class Asked:
-    """How one device is to be shown."""
-
-    by: str | None
-    rows: int | None
-    depth: int | None
-    sort: str | None
-    fold: bool
-    per_sample: bool
-
-
-def _one_view(view: View, rank: Rank, asked: Asked, terminal: Terminal) -> list[str]:
-    from gpuledger.report.base.phrases import head_lines
-    from gpuledger.report.text.ledger_table import OF_A_STEP, ledger_table, units_of_samples
-    from gpuledger.report.text.tables import group_table, tensor_table
-
-    lines = head_lines(view, terminal)
-    units = OF_A_STEP
-    if asked.per_sample:
-        step_ns = view.times.work_ns if view.times else 0.0
-        units = units_of_samples(_batch_of(view), step_ns, view.energy.step_energy_j if view.energy else 0.0)
-    if asked.by == "tensor":
-        return [*lines, "", *tensor_table(view.breakdown, asked.rows or ROWS).lines(terminal)]
-    for word in (asked.by,) if asked.by else ("category", "module"):
-        count = asked.rows or (ROWS if asked.by else ROWS_OF_TWO)
-        ledger = view.lines or _lines_by(rank, view.breakdown, word, asked)
-        bytes_alone = all(line.time_ns is None and line.energy_j is None for line in ledger)
-        table = group_table(view.breakdown, word, count) if bytes_alone and not asked.fold else None
-        lines += ["", *(table or ledger_table(ledger, word, count, units)).lines(terminal)]
-    return lines
-
-
-def _batch_of(view: View) -> int:
-    """Return how many samples a step works through.
-
-    Raises:
-        UsageError: it is not known, or steps of several kinds are among those that were measured.
-    """
-    rates = view.rates
-    if rates is None or not rates.batch:
-        raise UsageError("--per-sample: no module was called with a tensor", hint="times and joules are of a step")
-    if len(rates.kinds) > 1:
-        raise UsageError("--per-sample: prefill and decode differ in their tokens", hint="`show` tells tokens of both")
-    return rates.batch
-
-
-def _side_by_side(views: list[View], terminal: Terminal) -> list[str]:
-    from gpuledger.analyze.overview.ranks import find_imbalance
-    from gpuledger.report.text.tables import imbalance_line, rank_table
-
-    lines = rank_table(views).lines(terminal)
-    imbalance = find_imbalance([view.summary for view in views])
-    return lines if imbalance is None else [*lines, "", *terminal.paragraph(imbalance_line(imbalance))]
-
-
-def _lines(views: list[View], ranks: list[Rank], asked: Asked, terminal: Terminal) -> list[str]:
-    """Return the only view; of several their ranks and, where one word was asked for, the one with the highest peak."""
-    from gpuledger.report.base.phrases import device_label
-
-    if len(views) == 1:
-        return _one_view(views[0], ranks[0], asked, terminal)
-    lines = _side_by_side(views, terminal)
-    if asked.by is None:
-        return lines
-    view, rank = max(zip(views, ranks, strict=True), key=lambda one: one[0].summary.peak_allocated_bytes)
-    where = f"rank {view.summary.rank} · {device_label(view.summary.device_idx)}, whose peak is highest"
-    return [*lines, "", where, *_one_view(view, rank, asked, terminal)]
-
-
-def _closing_lines(views: list[View], path: str, by: str | None, terminal: Terminal) -> list[str]:
-    """Return the notes of every view, once each, and the commands to try next."""
-    from gpuledger.report.text.text import next_lines
-
-    notes = dict.fromkeys(note for view in views for note in view.summary.notes)
-    lines = [line for note in notes for line in terminal.paragraph(note, "note   ", 7)]
-    if len(views) > 1:
-        highest = max(views, key=lambda view: view.summary.peak_allocated_bytes).summary
-        one = f"--rank {highest.rank} --device {highest.device_idx}"
-        commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
-    elif by == "module":
-        commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]
+        print_json(unknown_document([(device.rank.number, device.unknowns) for device in view.devices]))
     else:
-        commands = [f"gpuledger show {path} --by module -n 50", f"gpuledger report {path} --open"]
-    return ["", *lines, *next_lines(commands, terminal)]
+        print_lines(show_unknown_lines(view, tables, Terminal.of(sys.stdout)))
+
+
+def _print_view(view: RunView, tables: TableOptions, path: str, as_json: bool) -> None:
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.json.document import show_document
+    from gpuledger.report.text.show_text import closing_lines, show_lines
+
+    if as_json:
+        print_json(show_document(view))
+        return
+    print_lines(show_lines(view, tables, Terminal.of(sys.stdout)))
+    print_notes(closing_lines(view, path, Terminal.of(sys.stderr)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.own_cost import OwnCost
     from gpuledger.analyze.step.rates import Rates
     from gpuledger.analyze.step.times import TimeBreakdown
-    from gpuledger.report.json.document import View
+    from gpuledger.analyze.view.view import DeviceView
 
 MISSING = "–"
 LABEL_CELLS = 7
@@ -104,8 +104,8 @@ def labelled_rows(terminal: Terminal, rows: Mapping[str, Sequence[str]]) -> list
     return lines
 
 
-def head_lines(view: View, terminal: Terminal) -> list[str]:
-    """Return the two lines every view of one device begins with."""
+def head_lines(view: DeviceView, terminal: Terminal) -> list[str]:
+    """Return the lines that what is said of one device begins with: bytes, step time, and what a step takes."""
     summary, books = view.summary, view.breakdown
     instant = books.instant
     parts = [
@@ -123,9 +123,12 @@ def head_lines(view: View, terminal: Terminal) -> list[str]:
         lines += labelled(terminal, "joules", energy_parts(view.energy))
     if view.rates is not None and (view.times is not None or view.energy is not None):
         lines += labelled(terminal, "rate", rate_parts(view.rates))
-    if view.cost is not None and (view.cost.recorder_bytes or view.cost.paused_ns):
-        lines += labelled(terminal, "cost", cost_parts(view.cost))
     return lines
+
+
+def cost_lines(cost: OwnCost, terminal: Terminal) -> list[str]:
+    """Return what recording took, in a line; none where it took nothing."""
+    return labelled(terminal, "cost", cost_parts(cost)) if cost.recorder_bytes or cost.paused_ns else []
 
 
 def time_parts(times: TimeBreakdown) -> list[str]:

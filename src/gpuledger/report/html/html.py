@@ -13,7 +13,7 @@ from gpuledger._version import __version__
 from gpuledger.report.html.payload import build_payload, encode
 
 if TYPE_CHECKING:
-    from gpuledger.report.html.data import ReportData
+    from gpuledger.analyze.view.view import RunView
 
 VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
 """Vendored script -> the licence that goes with it into every report."""
@@ -49,19 +49,22 @@ SCRIPTS = (
 """The page's own scripts in order; they share one scope, and the last one starts."""
 
 
-def render_html(data: ReportData) -> str:
+def render_html(view: RunView) -> str:
     """Return the report as the text of one HTML file.
 
     Names reach the page only inside the base64 data; the title alone is written into the markup, escaped.
+
+    Raises:
+        EmptyRunError: no rank has a block or a reading of a card's bytes.
     """
     scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script()]
     style = "".join([*(asset(f"vendor/{name}") for name in VENDORED_STYLES), asset("report.css")])
     parts = {
         "POLICY": policy(scripts, style),
         "VERSION": __version__,
-        "TITLE": html.escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in data.name)),
+        "TITLE": html.escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in view.run.name)),
         "STYLE": style,
-        "DATA": encode(build_payload(data)),
+        "DATA": encode(build_payload(view)),
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     pieces = asset("page.html").split("@")

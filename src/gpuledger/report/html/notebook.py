@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.compare.diff import Diff
-from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.groups import group_accounts
-from gpuledger.analyze.memory.live import device_indices
-from gpuledger.analyze.memory.timeline import build_timeline
 from gpuledger.analyze.overview.balance import Balance
-from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.samples.watched import watched
-from gpuledger.model.run import Rank, Run
+from gpuledger.analyze.view.options import ViewOptions
+from gpuledger.analyze.view.view import build_view
+from gpuledger.model.run import Run
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.markup import element, html_text
 from gpuledger.report.base.phrases import MISSING, device_label, of_capacity, place_of, share
@@ -24,6 +22,10 @@ from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.diff_html import diff_fragment
 from gpuledger.report.html.svg import timeline_svg
 from gpuledger.report.text.watched_text import watched_lines
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.breakdown import Breakdown
+    from gpuledger.analyze.overview.summary import Summary
 
 POINTS = 400
 BAR_WIDTH = 160
@@ -38,19 +40,15 @@ def html_of(value: object) -> str:
 
 
 def _run_parts(run: Run) -> list[str]:
-    places = [(rank, device) for rank in run.ranks for device in device_indices(rank)]
     status = run.manifest.status or ""
     parts = [element("h1", html_text(run.name)), element("p", html_text(status), class_="muted")]
-    if not places:
+    view = build_view(run, ViewOptions(timeline_points=POINTS))
+    if not view.devices:
         return [*parts, _watched_part(run)]
-    summaries = [(rank, summarize(rank, device)) for rank, device in places]
-    rank, summary = max(summaries, key=lambda pair: pair[1].peak_allocated_bytes)
-    parts.append(
-        _table(("rank", "device", "peak allocated", "peak reserved", "step time", "peak at"), map(_row, summaries))
-    )
-    parts.append(timeline_svg(build_timeline(rank, summary.device_idx, POINTS)))
-    parts += _category_parts(rank, summary)
-    return [*parts, *_notes(note for _, one in summaries for note in one.notes)]
+    titles = ("rank", "device", "peak allocated", "peak reserved", "step time", "peak at")
+    parts.append(_table(titles, (_row(device.summary) for device in view.devices)))
+    parts += [timeline_svg(view.highest.timeline), *_category_parts(view.highest.breakdown)]
+    return [*parts, *_notes(view.notes)]
 
 
 def _watched_part(run: Run) -> str:
@@ -61,8 +59,7 @@ def _watched_part(run: Run) -> str:
     return element("pre", html_text("\n".join(watched_lines(run, figures, Terminal(100, "utf-8")))))
 
 
-def _row(place: tuple[Rank, Summary]) -> list[str]:
-    _, summary = place
+def _row(summary: Summary) -> list[str]:
     return [
         str(summary.rank),
         f"{device_label(summary.device_idx)} · {summary.device_name}",
@@ -73,12 +70,12 @@ def _row(place: tuple[Rank, Summary]) -> list[str]:
     ]
 
 
-def _category_parts(rank: Rank, summary: Summary) -> list[str]:
-    books = break_down(rank, summary.instant, by=("category",))
-    largest = max(account.bytes for account in books.accounts)
+def _category_parts(books: Breakdown) -> list[str]:
+    groups = group_accounts(books.accounts, "category")
+    largest = max(group.bytes for group in groups)
     rows = [
         (group.label, quantity(group.bytes, "B"), share(group.bytes, books.allocated_bytes), group.bytes / largest)
-        for group in group_accounts(books.accounts, "category")
+        for group in groups
     ]
     return [element("h2", "At the peak"), _bar_table("category", rows)]
 

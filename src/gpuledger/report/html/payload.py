@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuledger.analyze.memory.account_series import AccountSeries
+from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.run import SUFFIX
 from gpuledger.report.base.colors import (
@@ -27,31 +28,29 @@ from gpuledger.report.base.colors import (
     phase_order,
     stack_order,
 )
-from gpuledger.report.base.columns import differences, power_columns, window_rows
-from gpuledger.report.html.card_view import card_payload
-from gpuledger.report.html.currencies import (
-    Amount,
-    amount_columns,
-    energy_amounts,
-    energy_bars,
-    owners_of,
-    phases_of,
-    time_amounts,
-    time_bars,
-)
+from gpuledger.report.html.amount_columns import amount_columns, phases_of
+from gpuledger.report.html.card_payload import card_payload
+from gpuledger.report.html.columns import differences, power_columns, window_rows
 from gpuledger.report.html.definitions import definitions
 from gpuledger.report.html.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
-from gpuledger.report.html.tree import Tree, build_tree
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.live import I64
     from gpuledger.analyze.overview.findings import Finding
+    from gpuledger.analyze.samples.series import Line as SeriesLine
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
-    from gpuledger.report.html.data import ReportData, View
+    from gpuledger.analyze.view.report_tree import ReportTree
+    from gpuledger.analyze.view.step_amounts import StepBar
+    from gpuledger.analyze.view.view import DeviceView, RunView
 
 FORMAT = 1
 JOULE_DECIMALS = 6
+REPORT_PARTS = (
+    *("summary", "timeline", "bands", "modules", "account_series", "tensors", "balance", "findings", "windows"),
+    *("times", "parts", "energy", "rates", "cost"),
+)
+"""What of a device is computed from its tables; the rest is made of these."""
 
 
 def encode(payload: dict[str, Any]) -> str:
@@ -60,80 +59,95 @@ def encode(payload: dict[str, Any]) -> str:
     return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode("ascii")
 
 
-def build_payload(data: ReportData) -> dict[str, Any]:
-    """Return the object the page works on."""
-    categories = _categories(data)
+def build_payload(view: RunView) -> dict[str, Any]:
+    """Return the object the page works on.
+
+    Raises:
+        EmptyRunError: no rank has a block or a reading of a card's bytes.
+    """
+    if not view.devices and not view.cards:
+        raise EmptyRunError(
+            f"{view.run.path.name}: no allocation was recorded and no card was read, there is nothing to report",
+            hint="gpuledger doctor says what can be recorded here",
+        )
+    power = view.power
+    view.compute(REPORT_PARTS)
+    categories = _categories(view)
     numbers = {name: number for number, name in enumerate(categories)}
-    phases = phase_order(phases_of(amounts for view in data.views for amounts in _step_amounts(view)))
+    phases = phase_order(
+        phases_of(amounts for one in view.devices for amounts in (one.time_amounts, one.energy_amounts))
+    )
     phase_numbers = {name: number for number, name in enumerate(phases)}
     return {
         "format": FORMAT,
-        "name": data.name,
-        "facts": facts_of_run(data.manifest),
-        "run_notes": list(data.manifest.notes),
+        "name": view.run.name,
+        "facts": facts_of_run(view.run.manifest),
+        "run_notes": list(view.run.manifest.notes),
         "categories": [{"key": name, "color": category_color(name)} for name in categories],
         "definitions": {key: asdict(definition) for key, definition in definitions().items()},
         "phases": [{"key": name, "color": phase_color(name)} for name in phases],
         "part_colors": {**PHASE_COLORS, "other": UNKNOWN_COLOR},
         "views": [
-            *(_view(view, numbers, phase_numbers, data.name) for view in data.views),
-            *(card_payload(card, numbers) for card in data.cards),
+            *(
+                _device(one, power.get((one.rank.number, one.device_idx)), numbers, phase_numbers, view.run.name)
+                for one in view.devices
+            ),
+            *(card_payload(card, numbers) for card in view.cards),
         ],
     }
 
 
-def _categories(data: ReportData) -> tuple[str, ...]:
-    """Return every category of any view in the order of the stack."""
-    found = {ROUNDING} if data.views else set()
-    for card in data.cards:
+def _categories(view: RunView) -> tuple[str, ...]:
+    """Return every category of any device or card in the order of the stack."""
+    found = {ROUNDING} if view.devices else set()
+    for card in view.cards:
         found |= set(card.categories)
-    for view in data.views:
-        found |= set(view.timeline.categories) | {account.category for account in view.tensors}
-        found |= {view.accounts.categories[code] for code in np.unique(view.accounts.category).tolist()}
+    for one in view.devices:
+        series = one.account_series
+        found |= set(one.timeline.categories) | {account.category for account in one.tensors.accounts}
+        found |= {series.categories[code] for code in np.unique(series.category).tolist()}
     return stack_order(tuple(found))
 
 
-def _view(view: View, numbers: dict[str, int], phases: dict[str, int], name: str) -> dict[str, Any]:
-    origin_ns = int(view.timeline.t_ns[0])
-    owners = set(np.unique(view.accounts.module_id).tolist())
-    for amounts in _step_amounts(view):
-        owners |= owners_of(amounts, view.modules)
-    tree = build_tree(view.modules, owners)
-    peak = next(k for k, instant in enumerate(view.accounts.instants) if instant.index == view.summary.instant.index)
+def _device(
+    view: DeviceView, power: SeriesLine | None, numbers: dict[str, int], phases: dict[str, int], name: str
+) -> dict[str, Any]:
+    origin_ns, summary, series = int(view.timeline.t_ns[0]), view.summary, view.account_series
+    manifest = view.rank.manifest
+    peak = next(k for k, instant in enumerate(series.instants) if instant.index == summary.instant.index)
     return {
         "kind": "books",
-        "rank": view.rank,
+        "rank": view.rank.number,
         "device_idx": view.device_idx,
-        "device_name": view.summary.device_name,
-        "recorder": view.summary.recorder,
-        "summary": asdict(view.summary) | {"instant": {"step": view.summary.instant.step}},
+        "device_name": summary.device_name,
+        "recorder": summary.recorder,
+        "summary": asdict(summary) | {"instant": {"step": summary.instant.step}},
         "peak": peak,
-        "notes": [*view.summary.notes],
+        "notes": [*summary.notes],
         "timeline": _timeline(view, numbers, origin_ns),
         "bands": _bands(view, origin_ns),
-        "instants": _instants(view.accounts, origin_ns),
-        "tree": _tree(tree),
-        "accounts": _accounts(view.accounts, tree, numbers),
+        "instants": _instants(series, origin_ns),
+        "tree": _tree(view.tree),
+        "accounts": _accounts(series, view.tree, numbers),
         "tensors": _tensors(view, numbers),
-        "time": None if view.times is None else _time(view.times, view, tree, phases),
+        "time": None if view.times is None else _time(view.times, view, phases),
         "rates": None if view.rates is None else asdict(view.rates),
-        "energy": None if view.energy is None else _energy(view.energy, view, tree, phases),
-        "power": None if view.power is None else power_columns(view.power, origin_ns),
+        "energy": None if view.energy is None else _energy(view.energy, view, phases),
+        "bars": [_bar(bar) for bar in view.bars],
+        "power": None if power is None else power_columns(power, origin_ns),
         "windows": window_rows(view.windows, origin_ns),
         "balance": asdict(view.balance) | {"instant": None},
         "findings": [_finding(finding, name) for finding in view.findings],
-        "facts": facts_of_rank(view.manifest, view.device_idx, view.cost),
-        "checks": check_rows(view.manifest, view.device_idx),
-        "oom": oom_rows(view.manifest, view.device_idx),
+        "facts": facts_of_rank(manifest, view.device_idx, view.cost),
+        "checks": check_rows(manifest, view.device_idx),
+        "oom": oom_rows(manifest, view.device_idx),
     }
 
 
-def _time(times: TimeBreakdown, view: View, tree: Tree, phases: dict[str, int]) -> dict[str, Any]:
+def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dict[str, Any]:
     """Return one step of the time pass, in nanoseconds."""
-    amounts = time_amounts(times)
     return {
-        "accounts": amount_columns(amounts, tree, view.modules, phases, 0),
-        "bars": [asdict(bar) for bar in time_bars(times, view.parts)],
+        "accounts": amount_columns(view.time_amounts, view.tree, view.modules, phases, 0),
         "steps": times.steps,
         "on_host": times.on_host,
         "work_ns": round(times.work_ns),
@@ -145,11 +159,10 @@ def _time(times: TimeBreakdown, view: View, tree: Tree, phases: dict[str, int]) 
     }
 
 
-def _energy(energy: EnergyBreakdown, view: View, tree: Tree, phases: dict[str, int]) -> dict[str, Any]:
+def _energy(energy: EnergyBreakdown, view: DeviceView, phases: dict[str, int]) -> dict[str, Any]:
     """Return one step of the energy pass, in joules."""
     return {
-        "accounts": amount_columns(energy_amounts(energy), tree, view.modules, phases, JOULE_DECIMALS),
-        "bars": [asdict(bar) for bar in energy_bars(energy)],
+        "accounts": amount_columns(view.energy_amounts, view.tree, view.modules, phases, JOULE_DECIMALS),
         "steps": energy.steps,
         "step_energy_j": round(energy.step_energy_j, JOULE_DECIMALS),
         "step_uncertainty_j": round(energy.step_uncertainty_j, JOULE_DECIMALS),
@@ -159,10 +172,10 @@ def _energy(energy: EnergyBreakdown, view: View, tree: Tree, phases: dict[str, i
     }
 
 
-def _step_amounts(view: View) -> list[tuple[Amount, ...]]:
-    """Return what the steps of a view's later passes spent, a tuple a currency."""
-    times = [] if view.times is None else [time_amounts(view.times)]
-    return times if view.energy is None else [*times, energy_amounts(view.energy)]
+def _bar(bar: StepBar) -> dict[str, Any]:
+    """Return a step cut into parts, in the order in which phases are stacked."""
+    parts = dict(bar.parts)
+    return {**asdict(bar), "parts": [(name, parts[name]) for name in phase_order(tuple(parts))]}
 
 
 def _finding(finding: Finding, name: str) -> dict[str, Any]:
@@ -179,7 +192,7 @@ def _finding(finding: Finding, name: str) -> dict[str, Any]:
     }
 
 
-def _timeline(view: View, numbers: dict[str, int], origin_ns: int) -> dict[str, Any]:
+def _timeline(view: DeviceView, numbers: dict[str, int], origin_ns: int) -> dict[str, Any]:
     timeline = view.timeline
     order = sorted(range(len(timeline.categories)), key=lambda row: numbers[timeline.categories[row]])
     return {
@@ -191,7 +204,7 @@ def _timeline(view: View, numbers: dict[str, int], origin_ns: int) -> dict[str, 
     }
 
 
-def _bands(view: View, origin_ns: int) -> list[dict[str, Any]]:
+def _bands(view: DeviceView, origin_ns: int) -> list[dict[str, Any]]:
     return [
         {
             "kind": band.kind,
@@ -219,7 +232,7 @@ def _instants(series: AccountSeries, origin_ns: int) -> dict[str, list[Any]]:
     }
 
 
-def _tree(tree: Tree) -> dict[str, Any]:
+def _tree(tree: ReportTree) -> dict[str, Any]:
     classes = sorted(set(tree.class_name))
     class_id = {name: number for number, name in enumerate(classes)}
     return {
@@ -230,7 +243,7 @@ def _tree(tree: Tree) -> dict[str, Any]:
     }
 
 
-def _accounts(series: AccountSeries, tree: Tree, numbers: dict[str, int]) -> dict[str, list[int]]:
+def _accounts(series: AccountSeries, tree: ReportTree, numbers: dict[str, int]) -> dict[str, list[int]]:
     """Return the accounts sorted by node; the last one is rounding."""
     nodes = np.array([tree.node_of[module_id] for module_id in series.module_id.tolist()], dtype=np.int64)
     codes = np.array([numbers.get(name, 0) for name in series.categories], dtype=np.int64)[series.category]
@@ -256,12 +269,12 @@ def _runs_of(values: I64) -> list[tuple[int, int, int]]:
     return [(start, end - 1, int(values[start])) for start, end in pairwise(edges) if end > start and values[start]]
 
 
-def _tensors(view: View, numbers: dict[str, int]) -> dict[str, Any]:
+def _tensors(view: DeviceView, numbers: dict[str, int]) -> dict[str, Any]:
     return {
-        "name": [account.name for account in view.tensors],
-        "module": [account.module for account in view.tensors],
-        "category": [numbers[account.category] for account in view.tensors],
-        "bytes": [account.bytes for account in view.tensors],
-        "blocks": [account.blocks for account in view.tensors],
-        "more": view.tensors_left_out,
+        "name": [account.name for account in view.tensors.accounts],
+        "module": [account.module for account in view.tensors.accounts],
+        "category": [numbers[account.category] for account in view.tensors.accounts],
+        "bytes": [account.bytes for account in view.tensors.accounts],
+        "blocks": [account.blocks for account in view.tensors.accounts],
+        "more": view.tensors.left_out,
     }

@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.overview.ranks import find_imbalance
 from gpuledger.model.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.breakdown import Breakdown
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.analyze.overview.balance import Balance
-    from gpuledger.analyze.overview.summary import Summary
     from gpuledger.analyze.step.energy import EnergyBreakdown
-    from gpuledger.analyze.step.own_cost import OwnCost
-    from gpuledger.analyze.step.rates import Rates
-    from gpuledger.analyze.step.side_by_side import Line
     from gpuledger.analyze.step.times import TimeBreakdown
+    from gpuledger.analyze.view.view import DeviceView, RunView
 
 
-@dataclass(frozen=True)
-class View:
-    """One device of one rank at one instant."""
-
-    summary: Summary
-    breakdown: Breakdown
-    times: TimeBreakdown | None = None
-    energy: EnergyBreakdown | None = None
-    rates: Rates | None = None
-    cost: OwnCost | None = None
-    lines: tuple[Line, ...] = ()
-    """Bytes, times and joules by the one word that was asked for."""
-
-
-def show_document(views: Sequence[View], words: tuple[str, ...]) -> dict[str, Any]:
+def show_document(view: RunView) -> dict[str, Any]:
     """Return what ``show --json`` prints.
 
-    With several views it is the document of the one whose peak is highest, and beside it ``ranks`` with all of them
+    With several devices it is the document of the one whose peak is highest, and beside it ``ranks`` with all of them
     and ``imbalance``.
     """
-    highest = max(views, key=lambda view: view.summary.peak_allocated_bytes)
-    document = _view_document(highest, words)
-    if len(views) > 1:
-        imbalance = find_imbalance([view.summary for view in views])
-        document["ranks"] = [_view_document(view, words) for view in views]
-        document["imbalance"] = None if imbalance is None else asdict(imbalance)
+    document = _device_document(view.highest)
+    if len(view.devices) > 1:
+        document["ranks"] = [_device_document(device) for device in view.devices]
+        document["imbalance"] = None if view.imbalance is None else asdict(view.imbalance)
     return document
 
 
@@ -62,7 +40,7 @@ def instant_document(instant: Instant) -> dict[str, Any]:
     return {**asdict(instant), "module": instant.module or None}
 
 
-def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
+def _device_document(view: DeviceView) -> dict[str, Any]:
     summary, books = view.summary, view.breakdown
     times = summary.step_time
     return {
@@ -86,8 +64,8 @@ def _view_document(view: View, words: tuple[str, ...]) -> dict[str, Any]:
         "time": None if view.times is None else _time_document(view.times),
         "energy": None if view.energy is None else _energy_document(view.energy),
         "rates": None if view.rates is None else asdict(view.rates),
-        "own_cost": None if view.cost is None else asdict(view.cost),
-        "accounts": [_account_document(account, words) for account in books.accounts],
+        "own_cost": asdict(view.cost),
+        "accounts": [_account_document(account, view.options.account_words) for account in books.accounts],
         "lines": [asdict(line) for line in view.lines],
         "notes": list(summary.notes),
     }

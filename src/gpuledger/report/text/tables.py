@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Account, Breakdown
     from gpuledger.analyze.overview.balance import Balance
     from gpuledger.analyze.overview.ranks import Imbalance
-    from gpuledger.report.json.document import View
+    from gpuledger.analyze.view.view import DeviceView
 
 Row = tuple[str | Cell | Bar, ...]
 CLOSED_LINES = ("card", "memory", "used", "allocated", "remainder", "total")
@@ -90,7 +90,7 @@ def tensor_table(books: Breakdown, rows: int) -> Table:
     return Table(columns, tuple(body))
 
 
-def rank_table(views: Sequence[View]) -> Table:
+def rank_table(views: Sequence[DeviceView]) -> Table:
     """Return one row per rank and device with peak, reserved bytes, largest category and step time."""
     columns = (
         Column("rank", right=True),
@@ -168,7 +168,7 @@ def _tensor_row(account: Account, scale: Scale) -> Row:
     )
 
 
-def _rank_row(view: View) -> Row:
+def _rank_row(view: DeviceView) -> Row:
     summary, books = view.summary, view.breakdown
     top = group_accounts(books.accounts, "category")[0]
     return (

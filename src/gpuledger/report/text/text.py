@@ -6,27 +6,18 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpuledger.analyze.memory.breakdown import break_down
-from gpuledger.analyze.memory.empty import steps_not_reached, why_empty
+from gpuledger.analyze.memory.empty import why_empty
 from gpuledger.analyze.memory.groups import group_accounts, label_of
-from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
-from gpuledger.analyze.overview.ranks import find_imbalance
-from gpuledger.analyze.overview.summary import summarize
-from gpuledger.analyze.step.energy import break_down_energy
-from gpuledger.analyze.step.rates import find_rates
-from gpuledger.analyze.step.times import break_down_time
-from gpuledger.errors import EmptyRunError
+from gpuledger.analyze.view.view import build_view, highest_devices
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import device_label, head_lines, labelled, percent
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.report.json.document import View
 from gpuledger.report.text.tables import imbalance_line
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpuledger.analyze.memory.breakdown import Account, Breakdown
+    from gpuledger.analyze.memory.oom import OutOfMemory
     from gpuledger.model.run import Rank, Run
 
 TOP = 5
@@ -44,42 +35,19 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
 
     Of several ranks the one whose peak is highest speaks, and a line names the imbalance.
     """
-    views = [view for rank in run.ranks if (view := _view(rank)) is not None]
-    failures = [(rank, failure) for rank in run.ranks for failure in explain_oom(rank)]
+    view = build_view(run, devices=highest_devices(run.ranks))
     lines: list[str] = []
-    if views:
-        view = max(views, key=lambda one: one.summary.peak_allocated_bytes)
-        lines += [*head_lines(view, terminal), *_holder_lines("most", view.breakdown, terminal)]
-        if imbalance := find_imbalance([one.summary for one in views]):
-            lines += labelled(terminal, "ranks", [imbalance_line(imbalance)])
+    if view.devices:
+        lines += [*head_lines(view.highest, terminal), *_holder_lines("most", view.highest.breakdown, terminal)]
+        if view.imbalance:
+            lines += labelled(terminal, "ranks", [imbalance_line(view.imbalance)])
     else:
         lines += labelled(terminal, "empty", [why_empty(run.ranks)])
-    for rank, failure in failures:
+    for rank, failure in view.out_of_memory:
         lines += _oom_lines(rank, failure, terminal)
-    for note in _notes(run, views):
+    for note in view.closing_notes:
         lines += terminal.paragraph(note, "note   ", 7)
-    return [*lines, *(_next_lines(run, terminal) if views else [])]
-
-
-def _view(rank: Rank) -> View | None:
-    try:
-        summary = summarize(rank)
-    except EmptyRunError:
-        return None
-    device_idx = summary.device_idx
-    times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
-    return View(summary, break_down(rank, summary.instant), times, energy, find_rates(rank, device_idx))
-
-
-def _notes(run: Run, views: list[View]) -> Iterable[str]:
-    notes = list(run.manifest.notes)
-    unasked = {note for rank in run.ranks for note in rank.manifest.left_out}
-    notes += [note for view in views for note in view.summary.notes if note not in unasked]
-    if views:
-        notes += [reason for rank in run.ranks if (reason := steps_not_reached(rank))]
-    else:
-        notes += [note for rank in run.ranks for note in rank.manifest.notes]
-    return dict.fromkeys(notes)
+    return [*lines, *(_next_lines(run, terminal) if view.devices else [])]
 
 
 def _holder_lines(label: str, books: Breakdown, terminal: Terminal) -> list[str]:

@@ -19,12 +19,12 @@ from watched_runs import watch_run
 
 from gpuledger.analyze.compare.compare import FIGURES, compare
 from gpuledger.analyze.samples.watched import Watched, watched
+from gpuledger.analyze.view.watched_card import read_cards
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
 from gpuledger.model.run import Run, read_run
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.report.html.card_view import gather_cards
 from gpuledger.report.text.compare_table import comparison_lines
 
 MIB = 1 << 20
@@ -220,7 +220,7 @@ def test_a_program_that_is_read_less_often_than_its_card_holds_its_bytes(tmp_pat
     tables = {name: rows_to_table(name, rows) for name, rows in (("samples", samples), ("process_samples", held))}
     rank = ImportedRank(0, tables, {"pids": [7]})
     run = write_imported(ImportedRun("w", "watch", (), (rank,)), tmp_path / "w.ledger")
-    (card,) = gather_cards(run, run.ranks)
+    (card,) = read_cards(run, run.ranks)
     program = dict(zip(card.t_ns.tolist(), card.bytes[0].tolist(), strict=True))
     assert {program[t] for t in program if 250 <= t <= 1000} == {6 * MIB}
     assert {program[t] for t in program if t < 250 or t > 1200} == {0}

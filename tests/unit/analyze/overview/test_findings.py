@@ -120,11 +120,11 @@ def test_another_process_on_the_card_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hostile", [False, True])
 def test_the_payload_holds_them_with_the_runs_own_name(hostile: bool, tmp_path: Path) -> None:
-    from gpuledger.report.html.data import gather
+    from gpuledger.analyze.view.view import build_view
     from gpuledger.report.html.payload import build_payload
 
     run = read_run(make_run(tmp_path / "a b.ledger", blocks=400, hostile_names=hostile))
-    found = build_payload(gather(run, run.ranks))["views"][0]["findings"]
+    found = build_payload(build_view(run))["views"][0]["findings"]
     assert found
     assert json.dumps(found, allow_nan=False)
     assert {finding["command"].split(" ", 2)[0] for finding in found} == {"gpuledger"}

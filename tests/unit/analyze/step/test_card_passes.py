@@ -27,13 +27,13 @@ from gpuledger.analyze.operator_work.power_model import PowerModel, model_to_jso
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.own_cost import own_cost
 from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
+from gpuledger.analyze.view.report_tree import IDLE_PATH
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.model.run import KeptRank, Rank, read_json, write_json
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.ops.predict.watts import shipped
-from gpuledger.report.html.data import gather
 from gpuledger.report.html.payload import build_payload
-from gpuledger.report.html.tree import IDLE_PATH
 from gpuledger.services.api import load
 
 RECORDED = RECORDINGS / "passes"
@@ -222,7 +222,7 @@ def test_a_module_has_the_same_milliseconds_and_joules_in_every_view(name: str, 
     run = load(RECORDED / f"{name}.ledger")
     shown = CliRunner().invoke(main, ["show", str(run.path), "--by", "module", "--json"])
     document = json.loads(shown.stdout)
-    payload = build_payload(gather(run, run.ranks))["views"][0]
+    payload = build_payload(build_view(run))["views"][0]
     paths = payload["tree"]["path"]
 
     def of_report(currency: str) -> dict[str, float]:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched_runs import watch_run
 
+from gpuledger.analyze.view.view import build_view
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
-from gpuledger.report.html.data import gather
 from gpuledger.report.html.payload import build_payload
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def run_with_program(directory: Path, used: list[int], own: list[int | None]) ->
     tables = {"samples": rows_to_table("samples", samples), "process_samples": rows_to_table("process_samples", mine)}
     facts = {"devices": [{"device_idx": 0, "name": "a card", "total_bytes": 1 << 40}], "pids": [5]}
     run = write_imported(ImportedRun("w", "watch", (), (ImportedRank(0, tables, facts, ()),)), directory)
-    return view_of(build_payload(gather(run, run.ranks)))
+    return view_of(build_payload(build_view(run)))
 
 
 def test_the_curve_and_the_figures_are_the_cards(tmp_path: Path) -> None:
     run = watch_run(tmp_path / "w.ledger", [2 << 30, 7 << 30, 3 << 30], energy_j=900.0)
-    payload = build_payload(gather(run, run.ranks))
+    payload = build_payload(build_view(run))
     view = view_of(payload)
     (used,) = view["timeline"]["bytes"]
     assert list(accumulate(used)) == [2 << 30, 7 << 30, 3 << 30]
@@ -70,4 +70,4 @@ def test_the_program_and_the_rest_make_up_the_card(rows: list[tuple[int, int | N
 def test_a_run_of_nothing_is_refused(tmp_path: Path) -> None:
     run = write_imported(ImportedRun("e", "watch", (), (ImportedRank(0, {}, {}, ()),)), tmp_path / "e.ledger")
     with pytest.raises(EmptyRunError, match="no card was read"):
-        gather(run, run.ranks)
+        build_payload(build_view(run))

@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner
 from synthetic import HOSTILE, load_run, make_run
 
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
+from gpuledger.model.run import Run
 from gpuledger.report.html import html as report_html
-from gpuledger.report.html.data import gather
 from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Page(HTMLParser):
 
 def render(path: Path, **shape: Any) -> str:
     run = load_run(path / "run.ledger", **shape)
-    return render_html(gather(run, run.ranks))
+    return render_html(build_view(run))
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +101,10 @@ def test_hostile_names_change_no_markup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["</title><script>alert(1)</script>", "nul\x00", "🔥 & <b>", "@DATA@"])
-def test_the_title_is_text(tmp_path: Path, name: str) -> None:
+def test_the_title_is_text(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "name", name)
     run = load_run(tmp_path / "run.ledger", blocks=5)
-    data = gather(run, run.ranks)
-    page = Page(render_html(type(data)(name, data.manifest, data.views)))
+    page = Page(render_html(build_view(run)))
     assert page.title == f"{name.replace(chr(0), chr(0xFFFD))} · gpuledger"
     assert len(page.scripts) == 4
 

@@ -19,14 +19,14 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.view import view as view_module
+from gpuledger.analyze.view.report_tree import IDLE_PATH, Module, build_tree
+from gpuledger.analyze.view.view import build_view
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import CATEGORIES, DEVICE_LINES, ROUNDING
 from gpuledger.report.base.colors import CATEGORY_COLORS, UNKNOWN_COLOR, category_color, stack_order
-from gpuledger.report.html import data as report_data
-from gpuledger.report.html.data import gather
 from gpuledger.report.html.definitions import definitions
 from gpuledger.report.html.payload import build_payload, differences, encode
-from gpuledger.report.html.tree import IDLE_PATH, Module, build_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def decode(text: str) -> dict[str, Any]:
 
 
 def payload_of(run: Run) -> dict[str, Any]:
-    return decode(encode(build_payload(gather(run, run.ranks))))
+    return decode(encode(build_payload(build_view(run))))
 
 
 def unpack_accounts(payload: dict[str, Any], view: dict[str, Any], k: int) -> dict[tuple[str, str], int]:
@@ -98,13 +98,13 @@ def test_cards_and_balance_are_the_analyses_own(run: Run) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
-    first, second = (encode(build_payload(gather(run, run.ranks))) for _ in range(2))
+    first, second = (encode(build_payload(build_view(run))) for _ in range(2))
     assert first == second
 
 
 def test_hostile_names_arrive_whole_and_never_as_markup(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run.ledger", blocks=300, modules=20, hostile_names=True)
-    text = encode(build_payload(gather(run, run.ranks)))
+    text = encode(build_payload(build_view(run)))
     assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
     assert set(HOSTILE) <= set(decode(text)["views"][0]["tree"]["path"])
 
@@ -129,13 +129,13 @@ def test_a_run_without_blocks_says_so(tmp_path: Path) -> None:
     for part in (run.ranks[0].directory / "blocks").glob("*.parquet"):
         part.unlink()
     with pytest.raises(EmptyRunError, match="no allocation was recorded"):
-        gather(run, run.ranks)
+        build_payload(build_view(run))
 
 
 def test_a_wide_model_gets_fewer_instants_but_keeps_the_peak(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gather(run, run.ranks).views[0].accounts
-    monkeypatch.setattr(report_data, "RUNS_OF_FILE", whole.bytes.size // 2)
-    fewer = gather(run, run.ranks).views[0].accounts
+    whole = build_view(run).devices[0].account_series
+    monkeypatch.setattr(view_module, "RUNS_OF_FILE", whole.bytes.size // 2)
+    fewer = build_view(run).devices[0].account_series
     assert len(fewer.instants) < len(whole.instants)
     assert find_peak(run.ranks[0]).index in [instant.index for instant in fewer.instants]
 

@@ -2,7 +2,7 @@
 
 /** Show the bars of `view`; the section is away where no step was taken apart. */
 function drawBars(view) {
-  const bars = ["time", "energy"].flatMap((key) => (view[key] ? view[key].bars.map((bar) => ({ ...bar, currency: CURRENCIES[key] })) : []));
+  const bars = view.bars.map((bar) => ({ ...bar, currency: CURRENCIES[bar.currency] }));
   byId("bars-section").hidden = !bars.length;
   byId("bars").replaceChildren(...bars.map(barFigure));
 }

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuledger.analyze.memory.timeline import thin
-
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.live import I64
     from gpuledger.analyze.samples.series import Line
-    from gpuledger.model.run import Rank
-
-POWER_POINTS = 2000
-MAX_WINDOWS = 500
 
 
 def differences(values: I64 | Sequence[int]) -> list[int]:
@@ -26,18 +20,11 @@ def differences(values: I64 | Sequence[int]) -> list[int]:
 
 def power_columns(line: Line, origin_ns: int) -> dict[str, Any]:
     """Return the readings of power: time, and watts in tenths."""
-    kept = thin(line.values, line.t_ns, POWER_POINTS)
     return {
-        "t": differences(line.t_ns[kept] - origin_ns),
-        "tenths_w": differences(np.rint(line.values[kept] * 10).astype(np.int64)),
+        "t": differences(line.t_ns - origin_ns),
+        "tenths_w": differences(np.rint(line.values * 10).astype(np.int64)),
         "source": line.source,
     }
-
-
-def read_windows(rank: Rank, device_idx: int) -> tuple[dict[str, Any], ...]:
-    """Return the energy windows of one card by time, the first :data:`MAX_WINDOWS` of them, as rows of the table."""
-    rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
-    return tuple(sorted(rows, key=lambda row: (row["start_ns"], -row["end_ns"]))[:MAX_WINDOWS])
 
 
 def window_rows(windows: Iterable[dict[str, Any]], origin_ns: int) -> list[dict[str, Any]]:

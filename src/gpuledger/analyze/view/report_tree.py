@@ -1,4 +1,4 @@
-"""The module tree as a report's payload holds it: one list, parents before their children."""
+"""The modules that a report shows: one list, parents before their children."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Tree:
+class ReportTree:
     """Nodes in an order in which parents come first. Node 0 is the device; the last three stand for no module.
 
     ``node_of`` is ``module_id -> node``; :data:`~gpuledger.analyze.memory.account_series.OUTSIDE` is in it.
@@ -53,7 +53,7 @@ class Tree:
         return len(self.path) - 1
 
 
-def build_tree(modules: tuple[Module, ...], owners: Iterable[int]) -> Tree:
+def build_tree(modules: tuple[Module, ...], owners: Iterable[int]) -> ReportTree:
     """Return the tree of ``modules`` that are in ``owners`` (module ids) or above one of them.
 
     An owner that no row describes goes by its number; a row whose parents lead nowhere, or in a circle, stands below
@@ -73,7 +73,7 @@ def build_tree(modules: tuple[Module, ...], owners: Iterable[int]) -> Tree:
                 parent.append(above)
             above = node_of[module_id]
     node_of[OUTSIDE] = len(path)
-    return Tree(
+    return ReportTree(
         path=(*path, OUTSIDE_PATH, IDLE_PATH, ROUNDING_PATH),
         class_name=(*class_name, "", "", ""),
         parent=(*parent, ROOT, ROOT, ROOT),

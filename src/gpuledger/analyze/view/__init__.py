@@ -1,0 +1,4 @@
+"""What is said of a run, assembled once: terminal, text, JSON, notebooks and the HTML report render it.
+
+The highest room of ``analyze``. Begin with ``view``.
+"""

@@ -1,0 +1,315 @@
+"""Everything that is said of a run and of each of its devices. Renderers take it from here and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
+from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
+from gpuledger.analyze.memory.empty import steps_not_reached
+from gpuledger.analyze.memory.instant import Instant, resolve_instant
+from gpuledger.analyze.memory.live import device_indices, pick_device
+from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
+from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
+from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
+from gpuledger.analyze.overview.balance import Balance, build_balance
+from gpuledger.analyze.overview.findings import Finding, find_findings
+from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
+from gpuledger.analyze.overview.summary import Summary, summarize
+from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
+from gpuledger.analyze.step.own_cost import OwnCost, own_cost
+from gpuledger.analyze.step.rates import Rates, find_rates
+from gpuledger.analyze.step.side_by_side import lines_by
+from gpuledger.analyze.step.step_parts import StepParts, step_parts
+from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
+from gpuledger.analyze.view.options import ViewOptions
+from gpuledger.analyze.view.report_tree import Module, ReportTree, build_tree
+from gpuledger.analyze.view.step_amounts import (
+    Amount,
+    StepBar,
+    energy_amounts,
+    energy_bars,
+    owners_of,
+    time_amounts,
+    time_bars,
+)
+from gpuledger.analyze.view.watched_card import WatchedCard, read_cards, read_power, read_windows
+from gpuledger.errors import UsageError
+from gpuledger.model.accounts import ROUNDING
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.samples.series import Line as SeriesLine
+    from gpuledger.analyze.step.side_by_side import Line
+    from gpuledger.model.run import Rank, Run
+
+POINTS_OF_FILE, FEWEST_POINTS = 24_000, 400
+INSTANTS, INSTANTS_OF_FILE, FEWEST_INSTANTS = 96, 384, 12
+RUNS_OF_FILE = 180_000
+"""Runs of equal account bytes in one file; a wide model gets fewer instants, so that the file stays small."""
+MAX_TENSORS = 200
+MAX_BANDS = 4_000
+
+
+@dataclass(frozen=True)
+class LargestTensors:
+    """At most :data:`MAX_TENSORS` accounts, largest first, without rounding, and how many are below them."""
+
+    accounts: tuple[Account, ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """What is said of one device of one rank. Each part is computed when it is first asked for, and kept.
+
+    ``devices_in_run`` is how many devices share one file: the more, the coarser each one's timeline. Any part raises
+    EmptyRunError where the rank has no block, and UsageError where the device, the instant or the step is not there.
+    """
+
+    rank: Rank
+    device_idx: int
+    options: ViewOptions
+    devices_in_run: int = 1
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Return the headline figures."""
+        return summarize(self.rank, self.device_idx)
+
+    @cached_property
+    def instant(self) -> Instant:
+        """Return the instant that was asked for."""
+        if self.options.at == "peak" and self.options.step is None:
+            return self.summary.instant
+        return resolve_instant(self.rank, self.options.at, self.device_idx, self.options.step)
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Return the bytes at the instant by the words that were asked for."""
+        return break_down(self.rank, self.instant, self.options.account_words, self.options.depth)
+
+    @cached_property
+    def tensors(self) -> LargestTensors:
+        """Return the bytes at the instant by category, module and name, the largest of them."""
+        accounts = break_down(self.rank, self.instant, by=("category", "module", "tensor")).accounts
+        named = [account for account in accounts if account.category != ROUNDING]
+        return LargestTensors(tuple(named[:MAX_TENSORS]), max(0, len(named) - MAX_TENSORS))
+
+    @cached_property
+    def unknowns(self) -> Unknowns:
+        """Return what has no name at the instant."""
+        return list_unknown(self.rank, self.instant)
+
+    @cached_property
+    def balance(self) -> Balance:
+        """Return the balance of the card at the instant."""
+        return build_balance(self.rank, self.device_idx, self.options.at, self.options.step)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what would lower the peak."""
+        return find_findings(self.rank, self.device_idx)
+
+    @cached_property
+    def times(self) -> TimeBreakdown | None:
+        """Return where the time of a step goes; None without a time pass."""
+        return break_down_time(self.rank, self.device_idx)
+
+    @cached_property
+    def parts(self) -> StepParts | None:
+        """Return a step in its parts; None without a time pass or an undisturbed step."""
+        return step_parts(self.rank, self.device_idx)
+
+    @cached_property
+    def energy(self) -> EnergyBreakdown | None:
+        """Return where the energy of a step goes; None without an energy pass."""
+        return break_down_energy(self.rank, self.device_idx)
+
+    @cached_property
+    def rates(self) -> Rates | None:
+        """Return samples and tokens a second and per joule; None where no module was called with a tensor."""
+        return find_rates(self.rank, self.device_idx)
+
+    @cached_property
+    def cost(self) -> OwnCost:
+        """Return what recording took."""
+        return own_cost(self.rank, self.device_idx)
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """Return bytes, times and energy by what was asked for; none where nothing was."""
+        return self.lines_by(self.options.group_by) if self.options.group_by else ()
+
+    def lines_by(self, group_by: str) -> tuple[Line, ...]:
+        """Return bytes, times and energy side by side; none for tensors.
+
+        Raises:
+            UsageError: ``group_by`` tells nothing apart in a run without a time pass.
+        """
+        asked = self.options
+        lines = lines_by(self.rank, self.breakdown, group_by, depth=asked.depth, sort=asked.sort, fold=asked.fold)
+        if not lines and group_by != "tensor":
+            hint = "gpuledger run --passes memory,energy,time"
+            raise UsageError(f"--by {group_by}: the run has no time pass", hint=hint)
+        return lines
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the bytes over time."""
+        points = _share_of(POINTS_OF_FILE, self.devices_in_run, self.options.timeline_points, FEWEST_POINTS)
+        return build_timeline(self.rank, self.device_idx, points)
+
+    @cached_property
+    def bands(self) -> tuple[Band, ...]:
+        """Return the steps, and the phases that touch the timeline, the first :data:`MAX_BANDS` of them."""
+        start_ns, end_ns = int(self.timeline.t_ns[0]), int(self.timeline.t_ns[-1])
+        shown = [
+            band
+            for band in bands(self.rank, self.device_idx)
+            if band.end_ns >= start_ns and (band.kind == "step" or band.start_ns <= end_ns)
+        ]
+        return tuple(shown[:MAX_BANDS])
+
+    @cached_property
+    def account_series(self) -> AccountSeries:
+        """Return the accounts at as many instants as the file has room for, the peak among them."""
+        count = _share_of(INSTANTS_OF_FILE, self.devices_in_run, INSTANTS, FEWEST_INSTANTS)
+        room = RUNS_OF_FILE // self.devices_in_run
+        instants = choose_instants(self.rank, self.timeline, self.summary.instant, count)
+        series = build_account_series(self.rank, self.device_idx, instants)
+        while series.bytes.size > room and len(instants) > FEWEST_INSTANTS:
+            instants = instants[: max(FEWEST_INSTANTS, len(instants) * 3 // 4)]
+            series = keep_instants(series, instants)
+        return series
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        """Return every module of the rank."""
+        table = self.rank.table("modules", ("module_id", "parent_id", "path", "class_name"))
+        columns = (table[name].to_pylist() for name in table.column_names)
+        return tuple(Module(*row) for row in zip(*columns, strict=True))
+
+    @cached_property
+    def tree(self) -> ReportTree:
+        """Return the modules that hold bytes, time or energy, and those above them."""
+        owners = set(self.account_series.module_id.tolist())
+        for amounts in (self.time_amounts, self.energy_amounts):
+            owners |= owners_of(amounts, self.modules)
+        return build_tree(self.modules, owners)
+
+    @cached_property
+    def time_amounts(self) -> tuple[Amount, ...]:
+        """Return the nanoseconds of a step by module and phase; none without a time pass."""
+        return () if self.times is None else time_amounts(self.times)
+
+    @cached_property
+    def energy_amounts(self) -> tuple[Amount, ...]:
+        """Return the joules of a step by module and phase; none without an energy pass."""
+        return () if self.energy is None else energy_amounts(self.energy)
+
+    @cached_property
+    def bars(self) -> tuple[StepBar, ...]:
+        """Return one step cut into parts, in time and in energy."""
+        times = () if self.times is None else time_bars(self.times, self.parts)
+        return times if self.energy is None else (*times, *energy_bars(self.energy))
+
+    @cached_property
+    def windows(self) -> tuple[dict[str, Any], ...]:
+        """Return the energy windows of the card by time."""
+        return read_windows(self.rank, self.device_idx)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What is said of a run: its devices in the order of its ranks, and what they say together."""
+
+    run: Run
+    ranks: tuple[Rank, ...]
+    devices: tuple[DeviceView, ...]
+
+    @property
+    def highest(self) -> DeviceView:
+        """Return the device whose allocated bytes peak highest; there is at least one."""
+        return max(self.devices, key=lambda device: device.summary.peak_allocated_bytes)
+
+    @cached_property
+    def imbalance(self) -> Imbalance | None:
+        """Return how uneven the devices' peaks are; None where there is nothing to compare."""
+        return find_imbalance([device.summary for device in self.devices])
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes of every device, once each."""
+        return tuple(dict.fromkeys(note for device in self.devices for note in device.summary.notes))
+
+    @cached_property
+    def closing_notes(self) -> tuple[str, ...]:
+        """Return the notes that belong at the end of a recording: what was left out by intent is not among them."""
+        notes = list(self.run.manifest.notes)
+        unasked = {note for rank in self.ranks for note in rank.manifest.left_out}
+        notes += [note for note in self.notes if note not in unasked]
+        if self.devices:
+            notes += [reason for rank in self.ranks if (reason := steps_not_reached(rank))]
+        else:
+            notes += [note for rank in self.ranks for note in rank.manifest.notes]
+        return tuple(dict.fromkeys(notes))
+
+    @cached_property
+    def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
+        """Return each time a rank ran out of memory."""
+        return tuple((rank, failure) for rank in self.ranks for failure in explain_oom(rank))
+
+    @cached_property
+    def cards(self) -> tuple[WatchedCard, ...]:
+        """Return the cards of a run without any block, where their bytes were read."""
+        return () if self.devices else read_cards(self.run, self.ranks)
+
+    @cached_property
+    def power(self) -> dict[tuple[int, int], SeriesLine]:
+        """Return the readings of power, by rank and device."""
+        return read_power(self.run)
+
+    def compute(self, parts: Iterable[str]) -> None:
+        """Compute ``parts`` of every device now, rank after rank, and forget the columns that they came from."""
+        names = tuple(parts)
+        for rank in dict.fromkeys(device.rank.number for device in self.devices):
+            of_rank = [device for device in self.devices if device.rank.number == rank]
+            for device in of_rank:
+                for name in names:
+                    getattr(device, name)
+            of_rank[0].rank.forget_columns()
+
+
+def build_view(
+    run: Run,
+    options: ViewOptions | None = None,
+    *,
+    ranks: Sequence[Rank] | None = None,
+    devices: Sequence[tuple[Rank, int]] | None = None,
+) -> RunView:
+    """Return what is said of a run; its parts are computed when they are asked for.
+
+    Args:
+        run: A run that was read.
+        options: The instant, and what the rows of a table are; None takes the peak, and no single table.
+        ranks: Ranks to speak of; None takes all.
+        devices: Ranks and devices to speak of; None takes every device of ``ranks`` that has a block.
+    """
+    chosen = run.ranks if ranks is None else tuple(ranks)
+    if devices is None:
+        devices = [(rank, device_idx) for rank in chosen for device_idx in device_indices(rank)]
+    views = tuple(DeviceView(rank, device, options or ViewOptions(), len(devices)) for rank, device in devices)
+    return RunView(run, chosen, views)
+
+
+def highest_devices(ranks: Iterable[Rank]) -> list[tuple[Rank, int]]:
+    """Return each rank that has a block with the one of its devices whose allocated bytes peak highest."""
+    return [(rank, pick_device(rank)) for rank in ranks if device_indices(rank)]
+
+
+def _share_of(total: int, devices: int, most: int, fewest: int) -> int:
+    """Return what one of ``devices`` may take of ``total``."""
+    return max(fewest, min(most, total // devices))

@@ -1,0 +1,169 @@
+"""The one view of a run: lazy, the same numbers in every rendering, and nothing that a renderer works out itself."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pkgutil
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from synthetic import load_run
+from synthetic_work import load_timed
+
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import resolve_instant
+from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.analyze.overview.findings import find_findings
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.rates import find_rates
+from gpuledger.analyze.view import view as view_module
+from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
+from gpuledger.analyze.view.view import DeviceView, build_view, highest_devices
+from gpuledger.cli.main import main
+from gpuledger.errors import UsageError
+from gpuledger.model.run import Run
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.html.payload import REPORT_PARTS, build_payload
+from gpuledger.report.text.show_text import TableOptions, show_lines
+from gpuledger.report.text.text import run_summary_lines
+from gpuledger.units import format_bytes
+
+PARTS = {name for name, part in vars(DeviceView).items() if isinstance(part, cached_property)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return load_run(tmp_path / "run.ledger", blocks=300, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load_timed(tmp_path_factory.mktemp("timed") / "run.ledger", blocks=300)
+
+
+def computed(view: DeviceView) -> set[str]:
+    """Return the parts that were computed so far."""
+    return PARTS & set(vars(view))
+
+
+def test_a_view_computes_nothing_until_it_is_asked(run: Run) -> None:
+    view = build_view(run)
+    assert [computed(device) for device in view.devices] == [set(), set()]
+    assert view.devices[0].summary == summarize(run.ranks[0])
+    assert computed(view.devices[0]) == {"summary"}
+
+
+def test_several_ranks_side_by_side_need_their_heads_alone(run: Run) -> None:
+    view = build_view(run)
+    show_lines(view, TableOptions(), Terminal())
+    assert all(computed(device) <= {"summary", "instant", "breakdown"} for device in view.devices)
+
+
+def test_show_draws_no_timeline_and_finds_no_findings(timed: Run) -> None:
+    view = build_view(timed, ViewOptions(group_by="module"))
+    show_lines(view, TableOptions(), Terminal())
+    assert computed(view.devices[0]).isdisjoint(
+        {"timeline", "bands", "account_series", "tensors", "unknowns", "balance", "findings", "modules", "tree"}
+    )
+
+
+def test_the_parts_are_the_analyses_own(timed: Run) -> None:
+    (view,) = build_view(timed, ViewOptions(at="end")).devices
+    rank = timed.ranks[0]
+    instant = resolve_instant(rank, "end", 0)
+    assert view.instant == instant
+    assert view.breakdown == break_down(rank, instant)
+    assert view.balance == build_balance(rank, 0, "end")
+    assert view.findings == find_findings(rank, 0)
+    assert view.rates == find_rates(rank, 0)
+    assert view.cost == own_cost(rank, 0)
+
+
+def test_the_same_run_has_the_same_peak_in_every_rendering(timed: Run) -> None:
+    peak = build_view(timed).highest.summary.peak_allocated_bytes
+    shown = CliRunner().invoke(main, ["show", "--json", str(timed.path)])
+    assert json.loads(shown.stdout)["peak_allocated_bytes"] == peak
+    assert build_payload(build_view(timed))["views"][0]["summary"]["peak_allocated_bytes"] == peak
+    assert format_bytes(peak).split()[0] in run_summary_lines(timed, Terminal())[0]
+    assert format_bytes(peak).split()[0] in timed._repr_html_()
+
+
+def test_a_report_forgets_what_it_read_rank_after_rank(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    build = view_module.build_timeline
+
+    def counting(*arguments: Any) -> Any:
+        held.append(sum(len(rank._kept) > 1 for rank in run.ranks))
+        return build(*arguments)
+
+    view = build_view(run)
+    for rank in run.ranks:
+        rank.forget_columns()
+    monkeypatch.setattr(view_module, "build_timeline", counting)
+    view.compute(REPORT_PARTS)
+    assert max(held) == 1
+    assert not any(len(rank._kept) > 1 for rank in run.ranks)
+    assert [device.summary for device in view.devices] == [summarize(rank) for rank in run.ranks]
+
+
+def test_the_report_computes_every_part_before_it_is_drawn(timed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = build_view(timed)
+    view.power  # noqa: B018  read by run, not by device
+    view.compute(REPORT_PARTS)
+    before = computed(view.devices[0])
+    monkeypatch.setattr(type(timed.ranks[0]), "table", pytest.fail)
+    build_payload(view)
+    assert computed(view.devices[0]) - before <= {"tree", "time_amounts", "energy_amounts", "bars", "instant"}
+
+
+def test_a_rank_without_blocks_is_left_out_of_the_highest(run: Run) -> None:
+    for part in (run.ranks[0].directory / "blocks").glob("*.parquet"):
+        part.unlink()
+    assert [rank.number for rank, _ in highest_devices(run.ranks)] == [1]
+    assert [device.rank.number for device in build_view(run).devices] == [1]
+
+
+def test_what_tells_nothing_apart_is_refused(run: Run) -> None:
+    with pytest.raises(UsageError, match="no time pass"):
+        build_view(run, ViewOptions(group_by="kernel")).devices[0].lines  # noqa: B018
+
+
+@pytest.mark.parametrize("group_by", GROUPINGS)
+def test_every_grouping_can_be_shown(timed: Run, group_by: str) -> None:
+    assert show_lines(build_view(timed, ViewOptions(group_by=group_by)), TableOptions(), Terminal())
+
+
+def called_in(module: str) -> set[str]:
+    """Return the names of what a module imports from ``gpuledger.analyze`` to be called."""
+    path = importlib.import_module(module).__file__
+    assert path
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpuledger.analyze.")
+        for alias in node.names
+    }
+    return called & imported
+
+
+ANALYSES = {
+    *("summarize", "break_down", "build_timeline", "thin", "read_lines", "find_findings", "build_balance"),
+    *("break_down_time", "break_down_energy", "find_rates", "own_cost", "step_parts", "build_account_series"),
+    *("find_imbalance", "explain_oom", "list_unknown", "lines_by", "resolve_instant", "find_peak"),
+}
+
+
+@pytest.mark.parametrize("room", ["base", "text", "json", "html"])
+def test_renderers_call_no_analysis(room: str) -> None:
+    package = importlib.import_module(f"gpuledger.report.{room}")
+    modules = [one.name for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    found = {name: sorted(called_in(name) & ANALYSES) for name in modules}
+    assert {name: calls for name, calls in found.items() if calls} == {}
