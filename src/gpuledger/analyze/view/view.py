@@ -162,10 +162,15 @@ class DeviceView:
         points = _share_of(POINTS_OF_FILE, self.devices_in_run, self.options.timeline_points, FEWEST_POINTS)
         return build_timeline(self.rank, self.device_idx, points)
 
+    @property
+    def origin_ns(self) -> int:
+        """Return the time of the timeline's first event."""
+        return int(self.timeline.t_ns[0])
+
     @cached_property
     def bands(self) -> tuple[Band, ...]:
         """Return the steps, and the phases that touch the timeline, the first :data:`MAX_BANDS` of them."""
-        start_ns, end_ns = int(self.timeline.t_ns[0]), int(self.timeline.t_ns[-1])
+        start_ns, end_ns = self.origin_ns, int(self.timeline.t_ns[-1])
         shown = [
             band
             for band in bands(self.rank, self.device_idx)

@@ -36,6 +36,11 @@ class WatchedCard:
     bytes: I64
     power: Line | None
 
+    @property
+    def origin_ns(self) -> int:
+        """Return the time of the first reading."""
+        return int(self.t_ns[0])
+
     @cached_property
     def used_bytes(self) -> I64:
         """Return the card's used bytes at ``t_ns``."""

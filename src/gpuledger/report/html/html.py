@@ -5,70 +5,76 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from gpuledger._version import __version__
 from gpuledger.report.html.payload import build_payload, encode
+from gpuledger.report.html.sections.registry import SECTIONS
+from gpuledger.report.html.sections.section import Section, script
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from gpuledger.analyze.view.view import RunView
 
 VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
 """Vendored script -> the licence that goes with it into every report."""
 VENDORED_STYLES = ("uPlot.min.css",)
-SCRIPTS = (
-    "format.js",
-    "currency.js",
-    "decode.js",
-    "ledger.js",
-    "state.js",
-    "dom.js",
-    "tips.js",
-    "theme.js",
-    "bands.js",
-    "timeline.js",
-    "power.js",
-    "legend.js",
-    "icicle.js",
-    "treemap.js",
-    "structure.js",
-    "rows.js",
-    "table.js",
-    "watched.js",
-    "windows.js",
-    "cards.js",
-    "bars.js",
-    "balance.js",
-    "findings.js",
-    "ranks.js",
-    "about.js",
-    "app.js",
+BASE_SCRIPTS = tuple(
+    script(name)
+    for name in (
+        "format.js",
+        "currency.js",
+        "decode.js",
+        "ledger.js",
+        "state.js",
+        "dom.js",
+        "tips.js",
+        "theme.js",
+        "sections.js",
+    )
 )
-"""The page's own scripts in order; they share one scope, and the last one starts."""
+"""What the sections' scripts stand on, in order."""
+LAST_SCRIPT = script("app.js")
+"""Reads the data and starts."""
 
 
-def render_html(view: RunView) -> str:
+def render_html(view: RunView, sections: Sequence[Section] = SECTIONS) -> str:
     """Return the report as the text of one HTML file.
 
     Names reach the page only inside the base64 data; the title alone is written into the markup, escaped.
 
     Raises:
         EmptyRunError: no rank has a block or a reading of a card's bytes.
+        ValueError: two sections give the same key, or define the same term.
     """
-    scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script()]
+    scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script(sections)]
     style = "".join([*(asset(f"vendor/{name}") for name in VENDORED_STYLES), asset("report.css")])
+    name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in view.run.name)
     parts = {
         "POLICY": policy(scripts, style),
         "VERSION": __version__,
-        "TITLE": html.escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in view.run.name)),
+        "TITLE": html.escape(name),
         "STYLE": style,
-        "DATA": encode(build_payload(view)),
-        "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
+        "SECTIONS": markup(sections),
+        "DATA": encode(build_payload(view, sections)),
+        "SCRIPTS": "\n".join(f"<script>{text}</script>" for text in scripts),
     }
     pieces = asset("page.html").split("@")
     return "".join(parts.get(piece, piece) if place % 2 else piece for place, piece in enumerate(pieces))
+
+
+def markup(sections: Sequence[Section] = SECTIONS) -> str:
+    """Return the elements of the sections, from top to bottom."""
+    return "\n\n".join(section.markup for section in sections)
+
+
+def script_files(sections: Sequence[Section] = SECTIONS) -> list[Traversable]:
+    """Return the page's own scripts in order; they share one scope, and the last one starts."""
+    return [*BASE_SCRIPTS, *(file for section in sections for file in section.scripts), LAST_SCRIPT]
 
 
 def policy(scripts: list[str], style: str) -> str:
@@ -85,9 +91,9 @@ def vendored_script(name: str, licence: str) -> str:
     return f"/*\n{asset(f'vendor/{licence}')}\n*/\n{asset(f'vendor/{name}')}"
 
 
-def own_script() -> str:
+def own_script(sections: Sequence[Section] = SECTIONS) -> str:
     """Return the page's own scripts as one, in a scope of their own."""
-    joined = "\n".join(asset(f"js/{name}") for name in SCRIPTS)
+    joined = "\n".join(file.read_text(encoding="utf-8") for file in script_files(sections))
     return f'(() => {{\n"use strict";\n{joined}\n}})();'
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from gpuledger.report.html.html import SCRIPTS, VENDORED_SCRIPTS, VENDORED_STYLES, asset
+from gpuledger.report.html.html import VENDORED_SCRIPTS, VENDORED_STYLES, asset, markup, script_files
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 ASSETS = Path(str(files("gpuledger.report"))) / "assets"
 VENDOR = ASSETS / "vendor"
+SCRIPTS = tuple(file.name for file in script_files())
 PACKAGES: list[dict[str, Any]] = tomllib.loads((VENDOR / "VENDOR.toml").read_text(encoding="utf-8"))["package"]
 
 
@@ -74,7 +75,7 @@ def test_no_script_makes_markup_or_code_from_text() -> None:
 
 
 def test_every_element_asked_for_is_in_the_page() -> None:
-    page = set(re.findall(r'\bid="([^"]+)"', asset("page.html")))
+    page = set(re.findall(r'\bid="([^"]+)"', asset("page.html") + markup()))
     code = "".join(asset(f"js/{name}") for name in SCRIPTS)
     asked = set(re.findall(r'\b(?:byId|on|getElementById)\("([^"]+)"', code))
     assert asked <= page

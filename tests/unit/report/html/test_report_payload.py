@@ -25,8 +25,9 @@ from gpuledger.analyze.view.view import build_view
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import CATEGORIES, DEVICE_LINES, ROUNDING
 from gpuledger.report.base.colors import CATEGORY_COLORS, UNKNOWN_COLOR, category_color, stack_order
-from gpuledger.report.html.definitions import definitions
-from gpuledger.report.html.payload import build_payload, differences, encode
+from gpuledger.report.html.columns import differences
+from gpuledger.report.html.payload import build_payload, encode
+from gpuledger.report.html.sections.registry import definitions
 
 if TYPE_CHECKING:
     from pathlib import Path

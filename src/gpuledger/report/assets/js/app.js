@@ -86,14 +86,8 @@ class App {
     document.title = `${printable(REPORT.name)} · gpuledger`;
     byId("title").textContent = printable(REPORT.name);
     byId("subtitle").textContent = [...new Set([view.device_name, view.device_idx < 0 ? "CPU tensors" : `cuda:${view.device_idx}`, view.kind === "card" ? "watched from outside" : `${view.recorder} recorder`])].filter(Boolean).map(printable).join(" · ");
-    drawRanks(this.store);
-    drawCards(view, this.store.state);
-    drawFindings(view, this.store.state);
-    drawBars(view);
-    drawWindows(view);
-    for (const id of ["instant-section", "balance-section"]) byId(id).hidden = view.kind === "card";
-    if (view.kind === "books") drawBalance(view);
-    drawAbout(view);
+    byId("instant-section").hidden = view.kind === "card";
+    drawSections(view, this.store);
     this.legend.show(view);
     this.timeline.show(view);
     this.showInstant();

@@ -80,3 +80,5 @@ function waterfallBar(line, start, scale, category) {
   bar.append(piece);
   return bar;
 }
+
+registerSection("balance", drawBalance);

@@ -32,3 +32,5 @@ function barEntry({ name, amount, color }, whole, currency) {
 function barColor(name) {
   return REPORT.part_colors[name] || REPORT.part_colors.other;
 }
+
+registerSection("bars", drawBars);

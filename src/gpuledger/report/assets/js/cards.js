@@ -171,3 +171,5 @@ function notesCard(view, base) {
     definition: "notes",
   });
 }
+
+registerSection("cards", (view, store) => drawCards(view, store.state));

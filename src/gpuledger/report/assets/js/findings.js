@@ -24,3 +24,5 @@ function sentence(words) {
   const text = printable(words);
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
+
+registerSection("findings", (view, store) => drawFindings(view, store.state));

@@ -46,3 +46,5 @@ function imbalance(views) {
     `mean ${formatBytes(Math.round(mean))}: the highest is ${formatShare(peaks[most] - mean, mean)} above the mean.`
   );
 }
+
+registerSection("ranks", (view, store) => drawRanks(store));

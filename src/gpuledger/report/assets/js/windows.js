@@ -19,3 +19,5 @@ function windowRow(row) {
   ];
   return element("tr", {}, element("th", { scope: "row" }, printable(row.name) || "whole command"), ...cells);
 }
+
+registerSection("windows", drawWindows);

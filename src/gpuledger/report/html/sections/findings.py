@@ -1,0 +1,43 @@
+"""What would lower the peak."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.model.run import SUFFIX
+from gpuledger.report.html.sections.section import Page, Section, script
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.overview.findings import Finding
+    from gpuledger.analyze.view.view import DeviceView
+
+
+def _data(device: DeviceView, page: Page) -> dict[str, Any]:
+    return {"findings": [_finding(finding, page.view.run.name) for finding in device.findings]}
+
+
+def _finding(finding: Finding, name: str) -> dict[str, Any]:
+    run = shlex.quote(f"{name}{SUFFIX}")
+    words = ["gpuledger", *(run if word == "RUN" else word for word in finding.command)]
+    return {
+        "title": finding.title,
+        "evidence": finding.evidence,
+        "advice": finding.advice,
+        "saving": finding.saving_bytes,
+        "saved_from": finding.saved_from,
+        "command": " ".join(words),
+        "search": finding.search,
+    }
+
+
+SECTION = Section(
+    name="findings",
+    heading="What would lower the peak",
+    scripts=(script("findings.js"),),
+    data=_data,
+    body="""<ol id="findings" class="findings"></ol>
+<p class="hint">Each saving is what the recording's highest point falls by when the bytes in question are taken away; \
+they do not add up.</p>""",
+    is_hidden=True,
+)

@@ -1,0 +1,33 @@
+"""What a reader of these numbers should know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.report.html.definitions import Definition
+from gpuledger.report.html.sections.section import Page, Section, script
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.watched_card import WatchedCard
+
+
+def _data(device: DeviceView, page: Page) -> dict[str, Any]:
+    return {"notes": [*device.summary.notes]}
+
+
+def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
+    return {"notes": [*card.notes]}
+
+
+SECTION = Section(
+    name="notes",
+    heading="Notes",
+    scripts=(script("notes.js"),),
+    data=_data,
+    card_data=_card_data,
+    help={
+        "notes": Definition("Notes", "what a reader of these numbers should know", "the run"),
+    },
+    body='<ul id="notes" class="notes"></ul>',
+)

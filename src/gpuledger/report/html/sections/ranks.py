@@ -1,0 +1,25 @@
+"""Several ranks or devices side by side; every figure is one that the views hold anyway."""
+
+from __future__ import annotations
+
+from gpuledger.report.html.sections.section import Section, column, script, table
+
+SECTION = Section(
+    name="ranks",
+    heading="Ranks",
+    scripts=(script("ranks.js"),),
+    body='<p id="ranks-caption" class="caption"></p>\n'
+    + table(
+        "ranks-body",
+        [
+            column("Rank"),
+            column("Peak allocated", "bytes", "peak_allocated_bytes"),
+            column(""),
+            column("Peak reserved", "bytes", "peak_reserved_bytes"),
+            column("Step time", "bytes", "step_time_ns"),
+            column("Peak at"),
+        ],
+        frame_id="ranks-table",
+    ),
+    is_hidden=True,
+)

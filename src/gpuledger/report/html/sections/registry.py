@@ -1,0 +1,48 @@
+"""The sections of the page, from top to bottom, and what all their terms mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuledger.report.html.definitions import Definition, define_categories
+from gpuledger.report.html.sections import (
+    about,
+    balance,
+    bars,
+    cards,
+    findings,
+    instant,
+    notes,
+    ranks,
+    timeline,
+    windows,
+)
+from gpuledger.report.html.sections.section import Section
+
+SECTIONS: tuple[Section, ...] = (
+    cards.ALARM,
+    cards.SECTION,
+    ranks.SECTION,
+    findings.SECTION,
+    timeline.SECTION,
+    instant.SECTION,
+    bars.SECTION,
+    windows.SECTION,
+    balance.SECTION,
+    notes.SECTION,
+    about.SECTION,
+)
+
+
+def definitions(sections: Sequence[Section] = SECTIONS) -> dict[str, Definition]:
+    """Return what every term of a page means; categories are under ``category.NAME``.
+
+    Raises:
+        ValueError: two sections define the same term.
+    """
+    found = define_categories()
+    for section in sections:
+        if twice := found.keys() & section.help.keys():
+            raise ValueError(f"section {section.name}: {', '.join(sorted(twice))}: already defined")
+        found.update(section.help)
+    return found

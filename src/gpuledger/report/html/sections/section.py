@@ -1,0 +1,96 @@
+"""What a section of the report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.report.base.markup import element, html_text
+from gpuledger.report.html.definitions import Definition
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from gpuledger.analyze.samples.series import Line
+    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.analyze.view.watched_card import WatchedCard
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the sections of one page share.
+
+    ``power`` are the readings of power by rank and device; ``categories`` and ``phases`` are the positions of each in
+    the page's lists.
+    """
+
+    view: RunView
+    power: Mapping[tuple[int, int], Line]
+    categories: dict[str, int]
+    phases: dict[str, int]
+
+
+DeviceData = Callable[["DeviceView", Page], dict[str, Any]]
+CardData = Callable[["WatchedCard", Page], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of the page.
+
+    Attributes:
+        name: The section's element is ``NAME-section``; its script registers its drawing under this name.
+        heading: What stands above it.
+        scripts: Files that draw it, in the order in which they are read.
+        data: The keys that a device gets in the payload's ``views``; None where the section needs none of its own.
+        card_data: The same of a card that was only watched; without it the section is not on such a card's page.
+        help: What its terms mean, shown as tips on elements with ``data-define`` and at the end of the page.
+        body: Markup below the heading; None is one empty element whose id is the name.
+        tools: Markup beside the heading.
+        is_hidden: Away until its script shows it.
+        frame: The whole markup of what is no section with a heading.
+    """
+
+    name: str
+    heading: str = ""
+    scripts: tuple[Traversable, ...] = ()
+    data: DeviceData | None = None
+    card_data: CardData | None = None
+    help: Mapping[str, Definition] = field(default_factory=dict)
+    body: str | None = None
+    tools: str = ""
+    is_hidden: bool = False
+    frame: str = ""
+
+    @property
+    def markup(self) -> str:
+        """Return the section's element."""
+        if self.frame:
+            return self.frame
+        head = element("h2", html_text(self.heading)) if self.heading else ""
+        if self.tools:
+            head = f'<div class="section-head">\n{head}\n{self.tools}\n</div>'
+        body = element("div", id=self.name) if self.body is None else self.body
+        hidden = " hidden" if self.is_hidden else ""
+        lines = [f'<section id="{self.name}-section"{hidden}>', *filter(None, (head, body)), "</section>"]
+        return "\n".join(lines)
+
+
+def script(name: str) -> Traversable:
+    """Return a script of the report's own."""
+    return files("gpuledger.report").joinpath("assets", "js", name)
+
+
+def column(title: str, kind: str = "", term: str = "") -> str:
+    """Return the head of a column; ``kind`` says how it is set, ``term`` is what its tip defines."""
+    text = element("dfn", html_text(title), tabindex="0", data_define=term) if term else html_text(title)
+    return element("th", text, scope="col", class_=f"column-{kind}") if kind else element("th", text, scope="col")
+
+
+def table(body_id: str, columns: Sequence[str], *, kind: str = "ledger", frame_id: str = "") -> str:
+    """Return an empty table whose rows a script fills in."""
+    head = element("thead", element("tr", *columns))
+    frame = {"class_": "scroll", "id": frame_id} if frame_id else {"class_": "scroll"}
+    return element("div", element("table", head, element("tbody", id=body_id), class_=kind), **frame)
