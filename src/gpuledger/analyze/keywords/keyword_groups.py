@@ -10,7 +10,7 @@ import numpy as np
 from gpuledger.analyze.keywords.keyword_file import CATEGORY, CLASS, OTHERS
 from gpuledger.analyze.memory.entries import Entry, classes_by_path, list_entries
 from gpuledger.analyze.memory.instant import Instant
-from gpuledger.analyze.overview.balance import Balance, Line, build_balance
+from gpuledger.analyze.overview.balance import Balance, BalanceLine, build_balance
 from gpuledger.model.accounts import DEVICE_LINES
 from gpuledger.units import format_bytes
 
@@ -58,7 +58,7 @@ class Untrackable:
 
     bytes: int | None
     source: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[BalanceLine, ...] = ()
 
 
 @dataclass(frozen=True)

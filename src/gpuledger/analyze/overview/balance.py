@@ -27,7 +27,7 @@ NVML_PROCESSES = "NVML process list"
 
 
 @dataclass(frozen=True)
-class Line:
+class BalanceLine:
     """One line. ``bytes`` is None where it could not be measured; ``note`` then says why.
 
     Level 0 divides the card's capacity, level 1 the line ``used``, level 2 the line ``allocated``.
@@ -52,7 +52,7 @@ class Balance(Shown):
     total_bytes: int | None
     used_bytes: int | None
     process_bytes: int | None
-    lines: tuple[Line, ...]
+    lines: tuple[BalanceLine, ...]
     remainder_bytes: int | None
     notes: tuple[str, ...]
 
@@ -86,12 +86,14 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     used_note = "" if reading.used_bytes is not None else "the card was not read"
     unused = _difference(total, reading.used_bytes, reading.driver_bytes)
     lines = (
-        Line("driver", reading.driver_bytes, 0, NVML_MEMORY, "" if reading.driver_bytes is not None else "not read"),
-        Line("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not read"),
-        Line("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
+        BalanceLine(
+            "driver", reading.driver_bytes, 0, NVML_MEMORY, "" if reading.driver_bytes is not None else "not read"
+        ),
+        BalanceLine("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not read"),
+        BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
         *inside,
         *_category_lines(books),
-        Line("remainder", remainder, 1, "what is left of used", remainder_note),
+        BalanceLine("remainder", remainder, 1, "what is left of used", remainder_note),
     )
     apart = rank.manifest.libraries and rank.manifest.libraries.source
     notes = (*reading.notes, f"Context and library: {apart}.") if apart and reading.used_bytes else reading.notes
@@ -173,41 +175,43 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
     return None, None, ["This process was not found in the driver's list; other processes are in the remainder."]
 
 
-def _card_lines(rank: Rank, reading: Reading) -> list[Line]:
+def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
     if reading.used_bytes is None:
         return []
     measured = rank.manifest.libraries or Libraries()
     values = {"context": measured.context_bytes, "library": measured.library_bytes}
     apart = [
-        Line(name, value, 1, "measured apart", "" if value is not None else "not measured here; it is in the remainder")
+        BalanceLine(
+            name, value, 1, "measured apart", "" if value is not None else "not measured here; it is in the remainder"
+        )
         for name, value in values.items()
     ]
     note = "" if reading.other_bytes is not None else "not known here; it is in the remainder"
-    return [Line("other_processes", reading.other_bytes, 1, NVML_PROCESSES, note), *apart]
+    return [BalanceLine("other_processes", reading.other_bytes, 1, NVML_PROCESSES, note), *apart]
 
 
-def _torch_lines(rank: Rank, books: Breakdown) -> list[Line]:
+def _torch_lines(rank: Rank, books: Breakdown) -> list[BalanceLine]:
     """Return the lines that sum to reserved bytes."""
     free_segments = _free_segment_bytes(rank, books.instant)
     awaiting = books.active_bytes - books.allocated_bytes
     fragmented = books.reserved_bytes - free_segments - books.active_bytes
     if books.instant.device_idx < 0:
         beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
-        none = [Line(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
-        return [*none, Line("allocated", books.allocated_bytes, 1, DISPATCH, "")]
+        none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
+        return [*none, BalanceLine("allocated", books.allocated_bytes, 1, DISPATCH, "")]
     return [
-        Line("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
-        Line("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
-        Line("awaiting_free", awaiting, 1, HISTORY, "given back, but another stream may still use it"),
-        Line("allocated", books.allocated_bytes, 1, HISTORY, ""),
+        BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
+        BalanceLine("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
+        BalanceLine("awaiting_free", awaiting, 1, HISTORY, "given back, but another stream may still use it"),
+        BalanceLine("allocated", books.allocated_bytes, 1, HISTORY, ""),
     ]
 
 
-def _category_lines(books: Breakdown) -> list[Line]:
+def _category_lines(books: Breakdown) -> list[BalanceLine]:
     sizes = {account.category: account.bytes for account in books.accounts}
     order = [*CATEGORIES, *sorted(set(sizes) - {*CATEGORIES, ROUNDING}), ROUNDING]
     source = HISTORY if books.instant.device_idx >= 0 else DISPATCH
-    return [Line(name, sizes[name], 2, source, "") for name in order if name in sizes]
+    return [BalanceLine(name, sizes[name], 2, source, "") for name in order if name in sizes]
 
 
 def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
@@ -230,7 +234,7 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
     return int(size[~used].sum())
 
 
-def _remainder(reading: Reading, lines: list[Line], collectives: str | None) -> tuple[int | None, str]:
+def _remainder(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> tuple[int | None, str]:
     if reading.used_bytes is None:
         return None, "the card was not read"
     missing = [line.name for line in lines if line.bytes is None]
@@ -238,6 +242,10 @@ def _remainder(reading: Reading, lines: list[Line], collectives: str | None) -> 
     if collectives == "nccl":
         note += "; NCCL's own buffers are in it"
     return reading.used_bytes - sum(line.bytes or 0 for line in lines), note
+
+
+def _unread(value: int | None) -> str:
+    return "" if value is not None else "not read"
 
 
 def _difference(total: int | None, *parts: int | None) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of
-from gpuledger.analyze.overview.balance import DISPATCH, HISTORY, NVML_MEMORY, NVML_PROCESSES, Line
+from gpuledger.analyze.overview.balance import DISPATCH, HISTORY, NVML_MEMORY, NVML_PROCESSES, BalanceLine
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_label, labelled, percent, place_of, share
@@ -182,12 +182,12 @@ def _rank_row(view: DeviceView) -> Row:
     )
 
 
-def _card_line(balance: Balance) -> Line:
+def _card_line(balance: Balance) -> BalanceLine:
     name = "memory" if balance.instant.device_idx < 0 else "card"
-    return Line(name, balance.total_bytes, -1, "capacity", "")
+    return BalanceLine(name, balance.total_bytes, -1, "capacity", "")
 
 
-def _closing_line(balance: Balance) -> Line:
+def _closing_line(balance: Balance) -> BalanceLine:
     """Return the line that says what the lines inside ``used`` sum to, and whether the card reports the same."""
     total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
     if balance.used_bytes is None:
@@ -195,10 +195,10 @@ def _closing_line(balance: Balance) -> Line:
     else:
         left = balance.used_bytes - total
         note = "equals used" if left == 0 else f"differs from used by {format_bytes(left)}"
-    return Line("total", total, 1, "sum of the lines", note)
+    return BalanceLine("total", total, 1, "sum of the lines", note)
 
 
-def _balance_row(line: Line, scale: Scale, style: str) -> Row:
+def _balance_row(line: BalanceLine, scale: Scale, style: str) -> Row:
     name = "  " * (line.level + 1) + line.name
     source = SHORT_SOURCES.get(line.source, line.source)
     note = "" if line.bytes is None else line.note
