@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 from torch import nn
 
-from gpuledger.cli.ops.compare import document_of
 from gpuledger.errors import GpuLedgerError
 from gpuledger.ops.database.book import Book, open_book
 from gpuledger.ops.database.method import Method
@@ -43,7 +42,7 @@ from gpuledger.ops.measure.names import name_kernels
 from gpuledger.ops.measure.place import Place, find_place
 from gpuledger.ops.measure.whole import measure_whole
 from gpuledger.ops.predict.choose import open_shelf, stand_in
-from gpuledger.ops.totals.compare import Pair, Whole
+from gpuledger.ops.totals.compare import Pair, Whole, pairs_document
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.captures import asked_for, capture_model, name_of_capture
 from gpuledger.ops.workloads.workload import MODES, Workload, read_workload, to_json
@@ -253,7 +252,7 @@ def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
             )
         )
         machines.append(document["machine"])
-    return {"machine": machines[-1], **document_of(pairs, shelf.environment.to_json())}
+    return {"machine": machines[-1], **pairs_document(pairs, shelf.environment.to_json())}
 
 
 def main() -> None:

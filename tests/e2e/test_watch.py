@@ -317,7 +317,7 @@ def test_a_full_disk_ends_the_samples_and_not_the_command(tmp_path: Path) -> Non
 VARIANTS = """
 import sys
 from gpuledger.cli import main
-from gpuledger.cli.record import variants
+from gpuledger.services import variants
 variants.Idle.LONGEST_S = 0.5
 sys.argv[1:] = ["watch", "--out", "v", "--repeat", "2", "--", "sh", "-c", "echo 2000000000 > used; sleep 0.3"]
 main.main()

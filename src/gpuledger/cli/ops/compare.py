@@ -74,7 +74,9 @@ def compare_command(
         for workload, step in zip(workloads, steps, strict=True)
     ]
     if as_json:
-        print_json(document_of(pairs, place.environment.to_json()))
+        from gpuledger.ops.totals.compare import pairs_document
+
+        print_json(pairs_document(pairs, place.environment.to_json()))
     else:
         print_lines([place.environment.card, *lines_of(pairs)])
     if place_of_picture is not None:
@@ -132,81 +134,14 @@ def _errors_line(what: str, errors: Errors) -> str:
     )
 
 
-def document_of(pairs: Sequence[Pair], environment: dict[str, Any]) -> dict[str, Any]:
-    """Return the pairs and their errors as a JSON value."""
-    from gpuledger.ops.totals.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
-
-    found = {
-        "time": time_errors(pairs),
-        "energy": energy_errors(pairs),
-        "busy_time": busy_time_errors(pairs),
-        "busy_energy": busy_energy_errors(pairs),
-    }
-    return {
-        "environment": environment,
-        "pairs": [_pair_document(pair) for pair in pairs],
-        "errors": {what: None if errors is None else vars(errors) for what, errors in found.items()},
-    }
-
-
-def _pair_document(pair: Pair) -> dict[str, Any]:
-    total, whole = pair.sum, pair.whole
-    return {
-        "workload": pair.name,
-        "mode": pair.mode,
-        "sum_ns": total.step_ns,
-        "sum_half_interval_ns": total.busy_half_ns,
-        "whole_ns": whole.time_ns.median,
-        "whole_low_ns": whole.time_ns.low,
-        "whole_high_ns": whole.time_ns.high,
-        "time_frac": pair.time_frac,
-        "sum_j": total.energy_j,
-        "whole_j": None if whole.energy_j is None else whole.energy_j.median,
-        "energy_frac": pair.energy_frac,
-        "busy_ns": total.busy_ns,
-        "queued_ns": total.queued_ns,
-        "host_ns": total.host_ns,
-        "modules_and_autograd_ns": None if total.around is None else total.around.time_ns,
-        "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
-        "busy_time_frac": pair.busy_time_frac,
-        "busy_j": total.busy_energy_j,
-        "graph_j": None if whole.graph_energy_j is None else whole.graph_energy_j.median,
-        "busy_energy_frac": pair.busy_energy_frac,
-        "no_graph": whole.graph_why,
-        "base_w": whole.base_w,
-        "calls_frac": total.calls_frac,
-        "throttled_blocks": whole.throttled,
-        "notes": list(total.notes),
-    }
-
-
 def draw_pairs_into(pairs: Sequence[Pair], place: Path, card: str) -> None:
     """Draw the pairs as bars into a file.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    from gpuledger.report.plots.operator_plot import BarPair, draw_pairs
-    from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
+    from gpuledger.report.plots.plot_style import picture_suffix
+    from gpuledger.services.campaign import draw_pairs
 
-    times = [
-        BarPair(
-            pair.name, pair.sum.step_ns / 1e6, pair.sum.busy_half_ns / 1e6, pair.whole.time_ns.median / 1e6,
-            (pair.whole.time_ns.high - pair.whole.time_ns.low) / 2e6,
-        )
-        for pair in pairs
-    ]  # fmt: skip
-    energies = [
-        BarPair(
-            pair.name,
-            pair.sum.energy_j,
-            pair.sum.energy_half_j or 0.0,
-            None if pair.whole.energy_j is None else pair.whole.energy_j.median,
-            0.0 if pair.whole.energy_j is None else (pair.whole.energy_j.high - pair.whole.energy_j.low) / 2,
-        )
-        for pair in pairs
-    ]
-    with own_settings():
-        figure = draw_pairs(times, energies, f"Operators' sum and the whole model on {card}")
-        written = write_bytes(place, picture_bytes(figure, picture_suffix(place)))
+    written = write_bytes(place, draw_pairs(pairs, card, picture_suffix(place)))
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)})"])

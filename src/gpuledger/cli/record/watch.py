@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from gpuledger.cli.common import force_option, out_option
 from gpuledger.errors import NoDeviceError, UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.cli.record.variants import Reading
+    from gpuledger.services.variants import Reading, Variant, VariantsResult
     from gpuledger.services.watching import WatchSettings
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -69,7 +69,11 @@ def watch_command(
     if variants_text is not None or vary_texts or repeat > 1:
         if pid is not None or not command:
             raise UsageError("watch: variants are those of a command", hint="gpuledger watch --variants … -- COMMAND")
-        return _watch_variants(command, variants_text, vary_texts, repeat, out, force, settings, say)
+        from gpuledger.services.variants import make_variants, parse_variants, parse_vary
+
+        # What cannot be run is refused before a card is asked for.
+        variants = make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
+        return _watch_variants(variants, out, force, settings, say)
     if pid is not None and command:
         raise UsageError("watch: --pid and a command", hint="one or the other")
     if pid is None and command:
@@ -127,20 +131,12 @@ def _watch_until(
 
 
 def _watch_variants(
-    command: tuple[str, ...],
-    variants_text: str | None,
-    vary_texts: tuple[str, ...],
-    repeat: int,
-    out: str | None,
-    force: bool,
-    settings: WatchSettings,
-    say: Callable[[str], None],
+    variants: Sequence[Variant], out: str | None, force: bool, settings: WatchSettings, say: Callable[[str], None]
 ) -> int:
+    """Return the exit code after running the variants and telling how they compare."""
     from gpuledger.cards.opening import open_cards
-    from gpuledger.cli.record.variants import Tools, make_variants, parse_variants, parse_vary, watch_variants
+    from gpuledger.services.variants import Reading, Tools, choose_folder, run_variants
 
-    # What cannot be run is refused before a card is asked for.
-    make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
     try:
         there = open_cards(tool_interval_ns=_IDLE_NS)
         cards = there.choose(settings.gpus)
@@ -148,8 +144,6 @@ def _watch_variants(
         raise NoDeviceError(f"watch: {error.message}", hint=error.hint) from error
 
     def read_cards() -> list[Reading]:
-        from gpuledger.cli.record.variants import Reading
-
         found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in cards]
         return [Reading(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
 
@@ -160,11 +154,30 @@ def _watch_variants(
             say(f"gpuledger: error: {words[0]}: {error.strerror or error}")
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
-    tools = Tools(watch, read_cards, say)
     try:
-        return watch_variants(command, variants_text, vary_texts, repeat, out=out, force=force, tools=tools)
+        result = run_variants(variants, choose_folder(out, variants, force=force), Tools(watch, read_cards, say))
     finally:
         there.close()
+    tell_variants(result, say)
+    return result.exit_code
+
+
+def tell_variants(result: VariantsResult, say: Callable[[str], None]) -> None:
+    """Tell which variants failed, and how the others compare."""
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.compare_table import comparison_lines
+    from gpuledger.services.variants import compare_variants
+
+    for name, status in result.failed.items():
+        say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}, kept")
+    found = compare_variants(result)
+    if found.comparison is not None:
+        for line in comparison_lines(found.comparison, Terminal.of(sys.stderr)):
+            say(line)
+    for problem in found.problems:
+        say(f"gpuledger: {problem}")
+    for picture in found.pictures:
+        say(str(picture))
 
 
 def _tell(directory: Path, say: Callable[[str], None]) -> None:

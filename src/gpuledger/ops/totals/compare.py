@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from gpuledger.ops.database.statistics import Spread
 from gpuledger.ops.totals.sum import Sum
@@ -97,3 +98,49 @@ def busy_energy_errors(pairs: Sequence[Pair]) -> Errors | None:
 def energy_errors(pairs: Sequence[Pair]) -> Errors | None:
     """Return the errors of the energies, of the pairs that have both."""
     return errors_of([pair.energy_frac for pair in pairs if pair.energy_frac is not None])
+
+
+def pairs_document(pairs: Sequence[Pair], environment: dict[str, Any]) -> dict[str, Any]:
+    """Return the pairs and their errors as a JSON value."""
+    found = {
+        "time": time_errors(pairs),
+        "energy": energy_errors(pairs),
+        "busy_time": busy_time_errors(pairs),
+        "busy_energy": busy_energy_errors(pairs),
+    }
+    return {
+        "environment": environment,
+        "pairs": [_pair_document(pair) for pair in pairs],
+        "errors": {what: None if errors is None else vars(errors) for what, errors in found.items()},
+    }
+
+
+def _pair_document(pair: Pair) -> dict[str, Any]:
+    total, whole = pair.sum, pair.whole
+    return {
+        "workload": pair.name,
+        "mode": pair.mode,
+        "sum_ns": total.step_ns,
+        "sum_half_interval_ns": total.busy_half_ns,
+        "whole_ns": whole.time_ns.median,
+        "whole_low_ns": whole.time_ns.low,
+        "whole_high_ns": whole.time_ns.high,
+        "time_frac": pair.time_frac,
+        "sum_j": total.energy_j,
+        "whole_j": None if whole.energy_j is None else whole.energy_j.median,
+        "energy_frac": pair.energy_frac,
+        "busy_ns": total.busy_ns,
+        "queued_ns": total.queued_ns,
+        "host_ns": total.host_ns,
+        "modules_and_autograd_ns": None if total.around is None else total.around.time_ns,
+        "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
+        "busy_time_frac": pair.busy_time_frac,
+        "busy_j": total.busy_energy_j,
+        "graph_j": None if whole.graph_energy_j is None else whole.graph_energy_j.median,
+        "busy_energy_frac": pair.busy_energy_frac,
+        "no_graph": whole.graph_why,
+        "base_w": whole.base_w,
+        "calls_frac": total.calls_frac,
+        "throttled_blocks": whole.throttled,
+        "notes": list(total.notes),
+    }

@@ -1,21 +1,20 @@
-"""``gpuledger watch --variants``: one command in several variants, each from an idle card, and compared at the end."""
+"""One command in several variants, each started from an idle GPU, and compared at the end."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.files.writing import write_whole
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.compare.compare import Comparison
     from gpuledger.model.run import Run
 
 VARIANT = "variant"
@@ -59,25 +58,6 @@ class Tools:
     say: Callable[[str], None]
     clock_s: Callable[[], float] = time.monotonic
     sleep_s: Callable[[float], None] = time.sleep
-
-
-def watch_variants(
-    command: Sequence[str],
-    variants_text: str | None,
-    vary_texts: Sequence[str],
-    repeat: int,
-    *,
-    out: str | None,
-    force: bool,
-    tools: Tools,
-) -> int:
-    """Return the exit code after running and comparing what ``--variants``, ``--vary`` and ``--repeat`` ask for.
-
-    Raises:
-        UsageError: they do not fit the command, or ``out`` holds such runs; nothing was run.
-    """
-    variants = make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
-    return run_variants(variants, choose_folder(out, variants, force=force), tools)
 
 
 def parse_variants(text: str | None) -> list[tuple[str, str]]:
@@ -174,8 +154,31 @@ def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) 
     return folder
 
 
-def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int:
-    """Return the exit code after running all: 0 where all ended with 0, 1 where one did not, 130 after Ctrl-C.
+@dataclass(frozen=True)
+class VariantsResult:
+    """How each variant ended: its exit status, negative for a signal, by name; ``recorded`` are those that left a run.
+
+    A variant whose command did not start leaves the run of an earlier time as it is, which is not one of these.
+    """
+
+    folder: Path
+    statuses: Mapping[str, int]
+    recorded: tuple[str, ...]
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """Return the statuses of those that did not end with 0."""
+        return {name: status for name, status in self.statuses.items() if status}
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 where all ended with 0, 1 where one did not, 130 after Ctrl-C."""
+        failed = set(self.failed.values())
+        return INTERRUPTED if set(_INTERRUPTED_STATUSES) & failed else 1 if failed else 0
+
+
+def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> VariantsResult:
+    """Return how all ended, after running one after the other into ``folder``.
 
     Each begins when memory and power are back where they were before the first; a card that does not come back in time
     is named, and noted in the run. One that fails is kept, and the others go on.
@@ -202,11 +205,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> int
         if status in _INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
-    failed = {name: status for name, status in statuses.items() if status}
-    for name, status in failed.items():
-        tools.say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}, kept")
-    show_comparison(folder, recorded, tools.say)  # not a run of an earlier time, where a command did not start
-    return INTERRUPTED if set(_INTERRUPTED_STATUSES) & set(failed.values()) else 1 if failed else 0
+    return VariantsResult(folder, statuses, tuple(recorded))
 
 
 @dataclass(frozen=True)
@@ -276,51 +275,55 @@ def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
         write_run_manifest(place, replace(manifest, repeat_of=repeat_of, series_ns=series_ns))
 
 
-def show_comparison(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Write table and pictures of the runs into the folder's plots, and tell the table."""
-    import sys
+@dataclass(frozen=True)
+class Compared:
+    """What came of comparing the runs: None where there was nothing to compare, and sentences for the user."""
 
+    comparison: Comparison | None
+    pictures: tuple[Path, ...]
+    problems: tuple[str, ...]
+
+
+def compare_variants(result: VariantsResult) -> Compared:
+    """Return the comparison of the recorded runs, after writing its tables and pictures into the folder's plots."""
     from gpuledger.analyze.compare.compare import compare
-    from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.compare_table import comparison_csv, comparison_lines, comparison_markdown
+    from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
 
-    runs = list(_runs(folder, names, say))
+    runs, problems = _runs(result)
     try:
         comparison = compare(runs)
     except GpuLedgerError as error:
-        say(f"gpuledger: nothing to compare: {error.message}")
-        return
-    plots = folder / PLOTS
+        return Compared(None, (), (*problems, f"nothing to compare: {error.message}"))
+    plots = result.folder / PLOTS
     plots.mkdir(exist_ok=True)
     write_whole(plots / "compared.md", comparison_markdown(comparison).encode())
     write_whole(plots / "compared.csv", comparison_csv(comparison).encode())
-    for line in comparison_lines(comparison, Terminal.of(sys.stderr)):
-        say(line)
-    for note in comparison.notes:
-        say(f"gpuledger: {note}")
-    _draw(runs, plots, say)
+    pictures, refusal = _draw(runs, plots)
+    return Compared(comparison, pictures, (*problems, *comparison.notes, *refusal))
 
 
-def _runs(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> Iterator[Run]:
+def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:
+    """Return the runs that can be read, and why others cannot."""
     from gpuledger.model.run import SUFFIX
     from gpuledger.services.api import load
 
-    for name in names:
-        place = folder / f"{name}{SUFFIX}"
+    runs, problems = [], []
+    for name in result.recorded:
         try:
-            yield load(place)
+            runs.append(load(result.folder / f"{name}{SUFFIX}"))
         except GpuLedgerError as error:
-            say(f"gpuledger: {name}: left no run: {error.message}")
+            problems.append(f"{name}: left no run: {error.message}")
+    return runs, problems
 
 
-def _draw(runs: Sequence[Run], plots: Path, say: Callable[[str], None]) -> None:
-    """Draw memory and power, where there are readings and matplotlib; say where there are not."""
+def _draw(runs: Sequence[Run], plots: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Draw memory and power, where there are readings and matplotlib; return the files, and why there are none."""
     from gpuledger.analyze.samples.series import build_series
     from gpuledger.errors import EmptyRunError
     from gpuledger.report.plots.line_plot import Framing, draw_lines
     from gpuledger.report.plots.plot_style import own_settings, picture_bytes
 
-    drawn: list[Any] = []
+    drawn: list[Path] = []
     for metric in ("memory", "power"):
         place = plots / f"{metric}.png"
         try:
@@ -330,8 +333,6 @@ def _draw(runs: Sequence[Run], plots: Path, say: Callable[[str], None]) -> None:
         except EmptyRunError:
             continue
         except UsageError as error:
-            say(f"gpuledger: {error.message}" + (f"; {error.hint}" if error.hint else ""))
-            break
+            return tuple(drawn), (error.message + (f"; {error.hint}" if error.hint else ""),)
         drawn.append(place)
-    for place in drawn:
-        click.echo(place, err=True)
+    return tuple(drawn), ()

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from gpuledger.analyze.compare.compare import compare
 from gpuledger.analyze.samples.series import build_series
-from gpuledger.cli.record.variants import (
+from gpuledger.cli.record.watch import tell_variants
+from gpuledger.errors import UsageError
+from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
+from gpuledger.model.run import read_run
+from gpuledger.model.run_writer import find_run_id
+from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
+from gpuledger.services.variants import (
     Idle,
     Reading,
     Tools,
@@ -23,13 +29,7 @@ from gpuledger.cli.record.variants import (
     parse_variants,
     parse_vary,
     run_variants,
-    watch_variants,
 )
-from gpuledger.errors import UsageError
-from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table, write_imported
-from gpuledger.model.run import read_run
-from gpuledger.model.run_writer import find_run_id
-from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
 
 MIB = 1 << 20
 S = 10**9
@@ -67,6 +67,13 @@ class World:
         write_imported(ImportedRun(place.stem, "watch", (), (rank,), facts=facts), place, replace=True)
         self._busy_until_s = self.now_s + self._busy_s
         return status
+
+
+def run_and_tell(variants: Sequence[Variant], folder: Path, tools: Tools) -> int:
+    """Do what `watch --variants` does."""
+    result = run_variants(variants, folder, tools)
+    tell_variants(result, tools.say)
+    return result.exit_code
 
 
 def plain(*names: str) -> list[Variant]:
@@ -120,17 +127,18 @@ def test_what_is_varied_must_be_in_the_command() -> None:
 def test_options_become_runs(tmp_path: Path) -> None:
     world, out = World(), tmp_path / "out"
     options = (["prog", "{n}", "{variant}"], "a=A,b", ["n=1,2"], 1)
-    assert watch_variants(*options, out=str(out), force=False, tools=world.tools()) == 0
+    variants = make_variants(options[0], parse_variants(options[1]), parse_vary(options[2]), options[3])
+    assert run_and_tell(variants, choose_folder(str(out), variants, force=False), world.tools()) == 0
     assert {path.name for path in out.glob("*.ledger")} == {f"{name}-n{n}.ledger" for name in "ab" for n in (1, 2)}
     assert world.ran[0][1] == ("prog", "1", "A")
     with pytest.raises(UsageError, match="will not overwrite"):
-        watch_variants(*options, out=str(out), force=False, tools=world.tools())
+        choose_folder(str(out), variants, force=False)
     assert len(world.ran) == 4
 
 
 def test_runs_table_and_pictures_are_left(tmp_path: Path) -> None:
     world = World()
-    assert run_variants(plain("direct", "fft"), tmp_path / "out", world.tools()) == 0
+    assert run_and_tell(plain("direct", "fft"), tmp_path / "out", world.tools()) == 0
     assert [command for _, command in world.ran] == [("prog", "DIRECT"), ("prog", "FFT")]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"direct.ledger", "fft.ledger", "plots"}
     plots = tmp_path / "out" / "plots"
@@ -142,7 +150,7 @@ def test_runs_table_and_pictures_are_left(tmp_path: Path) -> None:
 
 def test_a_variant_that_fails_is_kept_and_marked_and_the_others_go_on(tmp_path: Path) -> None:
     world = World({"FFT": 3, "GONE": 127})
-    assert run_variants(plain("direct", "fft", "gone", "cudnn"), tmp_path, world.tools()) == 1
+    assert run_and_tell(plain("direct", "fft", "gone", "cudnn"), tmp_path, world.tools()) == 1
     assert len(world.ran) == 4
     assert read_run(tmp_path / "fft.ledger").manifest.exit_status == 3
     text = (tmp_path / "plots" / "compared.md").read_text()
@@ -154,13 +162,13 @@ def test_a_variant_that_fails_is_kept_and_marked_and_the_others_go_on(tmp_path: 
 
 def test_a_signal_is_told_as_one(tmp_path: Path) -> None:
     world = World({"FFT": -9})
-    assert run_variants(plain("fft", "cudnn"), tmp_path, world.tools()) == 1
+    assert run_and_tell(plain("fft", "cudnn"), tmp_path, world.tools()) == 1
     assert any("fft: ended by signal 9" in line for line in world.said)
 
 
 def test_ctrl_c_ends_the_series_and_compares_what_there_is(tmp_path: Path) -> None:
     world = World({"FFT": -2})
-    assert run_variants(plain("direct", "fft", "cudnn"), tmp_path, world.tools()) == 130
+    assert run_and_tell(plain("direct", "fft", "cudnn"), tmp_path, world.tools()) == 130
     assert len(world.ran) == 2
     assert any("1 of 3 variants were not run" in line for line in world.said)
     assert (tmp_path / "plots" / "compared.md").is_file()
@@ -168,13 +176,13 @@ def test_ctrl_c_ends_the_series_and_compares_what_there_is(tmp_path: Path) -> No
 
 def test_nothing_that_ran_leaves_nothing_to_compare(tmp_path: Path) -> None:
     world = World({"A": 127})
-    assert run_variants(plain("a"), tmp_path, world.tools()) == 1
+    assert run_and_tell(plain("a"), tmp_path, world.tools()) == 1
     assert any("nothing to compare" in line for line in world.said)
 
 
 def test_each_variant_waits_for_the_idle_card(tmp_path: Path) -> None:
     world = World(busy_s=7.0)
-    run_variants(plain("a", "b", "c"), tmp_path, world.tools())
+    run_and_tell(plain("a", "b", "c"), tmp_path, world.tools())
     starts = [start for start, _ in world.ran]
     assert [later - earlier for earlier, later in pairwise(starts)] == pytest.approx([7, 7], abs=0.3)
     assert not any("not idle" in line for line in world.said)
@@ -182,7 +190,7 @@ def test_each_variant_waits_for_the_idle_card(tmp_path: Path) -> None:
 
 def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: Path) -> None:
     world = World(busy_s=1e9)
-    assert run_variants(plain("a", "b"), tmp_path, world.tools()) == 0
+    assert run_and_tell(plain("a", "b"), tmp_path, world.tools()) == 0
     assert world.ran[1][0] - world.ran[0][0] == pytest.approx(Idle.LONGEST_S, abs=0.3)
     (told,) = [line for line in world.said if "not idle" in line]
     assert "b: begun from a card that was not idle after 60 s: GPU 0 has 700.0 MiB more in use" in told
@@ -214,22 +222,22 @@ def test_idle_is_the_baseline_within_a_little(now: Reading, idle: bool) -> None:
 
 def test_existing_runs_are_refused_before_anything_runs_and_force_keeps_them_until_then(tmp_path: Path) -> None:
     variants = plain("a", "b")
-    run_variants(variants, tmp_path / "out", World().tools())
+    run_and_tell(variants, tmp_path / "out", World().tools())
     for taken in ([variants[0]], [Variant("c", ("prog",))]):
         with pytest.raises(UsageError, match="will not overwrite"):
             choose_folder(str(tmp_path / "out"), taken, force=False)
     assert choose_folder(str(tmp_path / "out"), variants, force=True) == tmp_path / "out"
     assert (tmp_path / "out" / "a.ledger").exists()
     before = find_run_id(tmp_path / "out" / "a.ledger")
-    assert run_variants(variants, tmp_path / "out", World().tools()) == 0
+    assert run_and_tell(variants, tmp_path / "out", World().tools()) == 0
     assert find_run_id(tmp_path / "out" / "a.ledger") != before
 
 
 def test_an_old_run_is_kept_and_not_compared_where_its_command_does_not_start(tmp_path: Path) -> None:
     variants = [Variant("a", ("prog", "A")), Variant("b", ("prog", "B"))]
-    run_variants(variants, tmp_path / "out", World().tools())
+    run_and_tell(variants, tmp_path / "out", World().tools())
     before = (tmp_path / "out" / "b.ledger" / "manifest.json").read_bytes()
-    assert run_variants(variants, tmp_path / "out", World({"B": 127}).tools()) == 1
+    assert run_and_tell(variants, tmp_path / "out", World({"B": 127}).tools()) == 1
     assert (tmp_path / "out" / "b.ledger" / "manifest.json").read_bytes() == before
     compared = (tmp_path / "out" / "plots" / "compared.csv").read_text().splitlines()
     assert not [row for row in csv.reader(compared) if row[0] == "b"]
@@ -246,7 +254,7 @@ def test_repeats_are_one_row_and_one_line_with_what_lies_between_them(tmp_path: 
     """The n-th run takes n MiB, so that the repeats of a take 1, 3 and 5, of b 2, 4 and 6."""
     variants = make_variants(["prog", "{variant}"], [("a", "A"), ("b", "B")], {}, 3)
     world = World()
-    assert run_variants(variants, tmp_path / "out", world.tools()) == 0
+    assert run_and_tell(variants, tmp_path / "out", world.tools()) == 0
     runs = [read_run(tmp_path / "out" / f"{variant.name}.ledger") for variant in variants]
     comparison = compare(runs)
     assert [(row.figures.name, row.repeats, row.figures.peak_bytes) for row in comparison.rows] == [
@@ -273,6 +281,6 @@ def test_a_repeat_that_failed_is_not_in_the_mean(tmp_path: Path) -> None:
     world.watch = lambda command, place, watch=world.watch: (  # type: ignore[method-assign]
         world._statuses.update({"x": 7 * (len(world.ran) == 1)}) or watch(command, place)
     )
-    assert run_variants(variants, tmp_path / "out", world.tools()) == 1
+    assert run_and_tell(variants, tmp_path / "out", world.tools()) == 1
     (row,) = compare([read_run(tmp_path / "out" / f"r{turn}.ledger") for turn in (1, 2, 3)]).rows
     assert (row.figures.name, row.repeats, row.figures.peak_bytes, row.figures.exit_status) == ("run", 2, 2 * MIB, 7)
