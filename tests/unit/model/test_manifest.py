@@ -151,7 +151,7 @@ def test_nothing_compares_the_name_of_a_recorder() -> None:
 
 def test_no_manifest_is_read_as_a_dictionary() -> None:
     """What writes the first manifest of a run, inside the recorded program, makes it as a dictionary."""
-    writers = ("collect/launch/", "model/new_run.py")
+    writers = ("collect/launch/", "model/run_writer.py")
     found = subprocess.run(
         ["grep", "-rnE", r"manifest(\[\"|\.get\()", "--include=*.py", str(SOURCES)],
         capture_output=True,
