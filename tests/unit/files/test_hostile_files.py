@@ -192,6 +192,17 @@ def test_a_damaged_book_is_bad_input(name: str, book: Path) -> None:
         contents_of(str(book))
 
 
+def test_a_book_with_a_text_that_is_not_utf8_is_refused_and_not_tried_again(
+    book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sqlite3.connect(book) as connection:
+        connection.execute("UPDATE records SET blocks = CAST(x'5bff5d' AS TEXT)")
+    connection.close()
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("tried again"))
+    with open_book(book) as found, pytest.raises(InputError, match=r"x\.book: .*UTF-8"):
+        list(found.records())
+
+
 def test_an_exchanged_book_names_the_row_that_is_damaged(book: Path, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

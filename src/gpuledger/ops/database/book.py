@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,9 +322,9 @@ def _parts(digests: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _passes_by(error: exc.DBAPIError) -> bool:
     """Return whether a store that is busy, or gone for a while, is the reason."""
-    code = getattr(error.orig, "sqlite_errorcode", None)
-    if code is not None:
-        return code & 0xFF in _SQLITE_BUSY
+    if isinstance(error.orig, sqlite3.Error):  # Python's own, such as of a text that is not UTF-8, have no code
+        code = getattr(error.orig, "sqlite_errorcode", None)
+        return code is not None and code & 0xFF in _SQLITE_BUSY
     if not isinstance(error, exc.OperationalError | exc.InterfaceError):
         return False
     state = getattr(error.orig, "sqlstate", None)
