@@ -49,7 +49,7 @@ checked:
 test: checked
 	@$(TESTED)/python -m pytest -n 2 --dist worksteal
 
-# Not part of the tests, which plant an error in every third function only: ten minutes on two cores.
+# Not part of the tests, which plant an error in every eighth function only: ten minutes on two cores.
 entrances: wheel
 	@$(TESTED)/python bench/harm/entrances.py
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 
 import pytest
@@ -35,3 +36,18 @@ def test_tests_read_no_results_of_benchmarks_and_extend_no_path_by_hand(words: s
 def test_helpers_are_in_one_folder() -> None:
     elsewhere = [place for place in MODULES if not re.match(r"test_", place.name) and place.parent.name != "support"]
     assert {place.parent.name for place in elsewhere} == {"corpus"}
+
+
+UNCHECKED = 74
+"""Test modules whose annotations mypy does not check yet; lower it with the list in pyproject.toml."""
+
+
+def test_the_list_of_unchecked_tests_only_becomes_shorter() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    (unchecked,) = (one["module"] for one in settings["overrides"] if one.get("ignore_errors"))
+    assert settings["strict"]
+    assert settings["files"] == ["src", "tests"]
+    assert len(unchecked) == len(set(unchecked)) <= UNCHECKED
+    names = {".".join(("tests", *place.relative_to(TESTS).with_suffix("").parts)) for place in MODULES}
+    names |= {place.stem for place in MODULES if place.parent.name in ("support", "corpus")}
+    assert [name for name in unchecked if name not in names] == []

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from test_replay import Allocator
+    from tests.property.test_replay import Allocator
 
 ACTIONS = (
     "alloc",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ALL_STEPS, RECORDED_STEPS, load_run, make_run
+from synthetic import ALL_STEPS, load_run, make_run
+from synthetic_lives import RECORDED_STEPS
 
 from gpuledger.analyze.compare.metrics import measure
 from gpuledger.errors import EmptyRunError, UsageError

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from synthetic import STEP_NS, load_run
+from synthetic import load_run
+from synthetic_lives import STEP_NS
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant, step_range

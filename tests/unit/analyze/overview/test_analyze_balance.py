@@ -7,6 +7,7 @@ import pytest
 import synthetic
 from random_runs import to_table
 from synthetic import load_run, make_run
+from synthetic_lives import STEP_NS
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.overview.balance import Balance, build_balance
@@ -133,15 +134,15 @@ def test_step_time_prefers_unrecorded_steps_and_takes_pauses_off(tmp_path: Path)
     times = step_times(load_run(tmp_path / "one.ledger").rank())
     assert (times.count, times.median_ns, times.p95_ns) == (
         5,
-        synthetic.STEP_NS + 1_000_000,
-        synthetic.STEP_NS + 2_000_000,
+        STEP_NS + 1_000_000,
+        STEP_NS + 2_000_000,
     )
     assert "5 unrecorded steps" in times.source
     recorded = step_times(changed(tmp_path / "two.ledger", "steps", lambda rows: rows[:3]))
-    assert (recorded.count, recorded.median_ns) == (2, synthetic.STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
+    assert (recorded.count, recorded.median_ns) == (2, STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
     assert "2 recorded steps" in recorded.source
     first = step_times(changed(tmp_path / "three.ledger", "steps", lambda rows: rows[:1]))
-    assert (first.count, first.median_ns) == (1, synthetic.STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
+    assert (first.count, first.median_ns) == (1, STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
     none = step_times(changed(tmp_path / "four.ledger", "steps", lambda rows: []))
     assert (none.count, none.median_ns, none.p95_ns) == (0, None, None)
 

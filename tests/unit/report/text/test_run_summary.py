@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from synthetic import GIB, MIB, make_run
+from synthetic import make_run
+from synthetic_lives import GIB, MIB
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
