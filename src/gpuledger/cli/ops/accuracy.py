@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
-from gpuledger.cli.ops.common import book_option, open_workload
+from gpuledger.cli.ops.common import book_option
+from gpuledger.services.sums import open_workload
 from gpuledger.units import format_frac
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,6 @@ from gpuledger.cli.common import print_lines, print_notes
 from gpuledger.config import DEFAULT_BOOK
 
 if TYPE_CHECKING:
-    from gpuledger.ops.workloads.workload import Workload
     from gpuledger.report.base.terminal import Column
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -72,39 +70,6 @@ def trust_files_option() -> Decorator:
 def workload_argument() -> Decorator:
     """Return the argument WORKLOAD."""
     return click.argument("workload_path", metavar="WORKLOAD")
-
-
-def open_workload(text: str) -> Workload:
-    """Return the workload in the file ``text`` names; its suffix may be left out.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
-    from gpuledger.ops.workloads.workload import SUFFIX, read_workload
-
-    return read_workload(Path(text + SUFFIX) if not Path(text).exists() and is_workload(text) else Path(text))
-
-
-def is_workload(text: str) -> bool:
-    """Return whether ``text`` names a file; the suffix of a workload may be left out."""
-    from gpuledger.ops.workloads.workload import SUFFIX
-
-    return Path(text).exists() or Path(text + SUFFIX).exists()
-
-
-def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train: bool) -> Workload:
-    """Return a model captured now: on the first of ``cards`` that the catalogue has, as a virtual one, else on the CPU.
-
-    Raises:
-        UsageError: no such model.
-        InputError: the model cannot be made, or does not take the inputs of its own configuration.
-    """
-    from gpuledger.ops.predict.choose import is_catalogued
-    from gpuledger.ops.workloads.captures import asked_for, capture_model
-    from gpuledger.ops.workloads.workload_spec import Wanted
-
-    place = next((name for name in cards if name and is_catalogued(name)), "cpu")
-    return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)
 
 
 def say_note(text: str) -> None:

@@ -10,8 +10,9 @@ import click
 
 from gpuledger.cli.common import force_option, json_option, output_option, print_json, print_lines, print_notes
 from gpuledger.cli.inspect.report import choose_file, write_bytes
-from gpuledger.cli.ops.common import book_option, open_workload, table_lines, trust_files_option
+from gpuledger.cli.ops.common import book_option, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
+from gpuledger.services.sums import open_workload
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import json_option, print_json, print_lines, print_notes, rows_option
-from gpuledger.cli.ops.common import open_workload, workload_argument
+from gpuledger.cli.ops.common import workload_argument
+from gpuledger.services.sums import open_workload
 
 if TYPE_CHECKING:
     from gpuledger.ops.workloads.workload import Layer, Use, Workload

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import device_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import Decorator, book_option, open_workload, seed_option, time_limit_option
+from gpuledger.cli.ops.common import Decorator, book_option, seed_option, time_limit_option
 from gpuledger.errors import UsageError
+from gpuledger.services.sums import open_workload
 from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, parse_frac
 
 if TYPE_CHECKING:

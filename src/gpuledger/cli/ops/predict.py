@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import (
-    book_option,
-    capture_named,
-    is_workload,
-    open_workload,
-    say_note,
-    table_lines,
-    train_option,
-)
+from gpuledger.cli.ops.common import book_option, say_note, table_lines, train_option
 from gpuledger.errors import UsageError
+from gpuledger.services.sums import capture_named, is_workload, open_workload
 from gpuledger.units import format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +10,6 @@ import click
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option
 from gpuledger.cli.ops.common import (
     book_option,
-    capture_named,
-    is_workload,
-    open_workload,
     print_safe,
     say_note,
     table_lines,
@@ -24,47 +20,12 @@ from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import counted, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.ops.predict.choose import Shelf
-    from gpuledger.ops.totals.coverage import Coverage
     from gpuledger.ops.totals.sum import Sum
     from gpuledger.ops.totals.type_totals import TypeTotal
-    from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.services.sums import Summed
 
 NEXT_SHOWN = 10
 ROWS = 20
-BATCH = 32
-
-
-class _Asked:
-    """A workload's file, or a model by name with its batch and mode: a bare name is torchvision's, as elsewhere.
-
-    Raises:
-        UsageError: a batch or a mode for a workload, which has its own.
-    """
-
-    def __init__(self, text: str, batch: int | None, train: bool) -> None:
-        self._text, self._batch, self._train = text, batch, train
-        is_model = ":" in text or text.partition("?")[0].isidentifier()
-        self._file = open_workload(text) if is_workload(text) or not is_model else None
-        if self._file is not None and (batch is not None or train):
-            option = "--train" if batch is None else f"--batch {batch}"
-            raise UsageError(f"{option}: {text} is a workload of its own batch and mode", hint="give a model's name")
-
-    def workload(self, card: str) -> Workload:
-        """Return it, for one kind of card."""
-        if self._file is not None:
-            return self._file
-        return capture_named(self._text, self._batch or BATCH, (card,), train=self._train)
-
-
-@dataclass(frozen=True)
-class Summed:
-    """One workload: its sum over what was asked for, and how much of all of it that is."""
-
-    workload: Workload
-    total: Sum
-    coverage: Coverage
-    chosen: frozenset[str] | None
 
 
 @click.command(
@@ -107,80 +68,29 @@ def sum_command(
     target_frac = None if target is None else parse_share("--target", target)
     if until_target and target_frac is None:
         raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
-    asked = [_Asked(text, batch, train) for text in models]
+    from gpuledger.services.sums import asked_of
+
+    asked = [asked_of(text, batch, train=train) for text in models]
     types = None if only is None else [name for name in only.split(",") if name.strip()]
     from gpuledger.ops.database.book import open_book, open_existing
+    from gpuledger.ops.measure.place import find_place
     from gpuledger.ops.predict.choose import open_shelf
+    from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
     if until_target and target_frac is not None:
-        summed = _until_target(asked, open_book(book_url), types, target_frac, how)
+        place, method = find_place(how["device"], force=how["allow_busy"]), method_of(how)
+        measuring = Measuring(open_book(book_url), place, method, energy_share_of(how))
+        summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, say=say_note)
     else:
-        shelf = open_shelf(open_existing(book_url), gpu)
-        workloads = [one.workload(shelf.environment.card) for one in asked]
-        summed = _summed(workloads, shelf, [_chosen(one, types) for one in workloads])
+        summed = sum_workloads(asked, open_shelf(open_existing(book_url), gpu), types, say=say_note)
     if as_json:
         print_json([_document(one) for one in summed])
     else:
-        for place, one in enumerate(summed):
-            print_safe([""] if place else [])
+        for number, one in enumerate(summed):
+            print_safe([""] if number else [])
             _print(one, rows)
     if target_frac is not None:
         _hold(summed, target_frac)
-
-
-def _chosen(workload: Workload, types: Sequence[str] | None) -> frozenset[str] | None:
-    from gpuledger.ops.totals.coverage import digests_of_types
-
-    return None if types is None else frozenset(digests_of_types(workload, types))
-
-
-def _summed(workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozenset[str] | None]) -> list[Summed]:
-    from gpuledger.ops.predict.choose import cache_folder, stand_in
-    from gpuledger.ops.totals.coverage import cover
-    from gpuledger.ops.totals.sum import sum_up
-
-    predictor, _ = stand_in(shelf, cache_folder(), say_note)
-    found = []
-    for workload, wanted in zip(workloads, chosen, strict=True):
-        total = sum_up(workload, shelf.records, shelf.environment, energy_predictor=predictor, only=wanted)
-        everything = sum_up(workload, shelf.records, shelf.environment, predictor=predictor)
-        found.append(Summed(workload, total, cover(everything, wanted), wanted))
-    return found
-
-
-def _until_target(
-    asked: Sequence[_Asked], book: Any, types: Sequence[str] | None, target_frac: float, how: dict[str, Any]
-) -> list[Summed]:
-    """Measure the operators that are expected to add most, until every workload meets the target or none is left.
-
-    Without types all that the book holds counts.
-    """
-    from gpuledger.ops.measure.fill import fill
-    from gpuledger.ops.measure.place import find_place
-    from gpuledger.ops.predict.choose import shelf_of
-
-    place, method = find_place(how["device"], force=how["allow_busy"]), method_of(how)
-    workloads = [one.workload(place.environment.card) for one in asked]
-    chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
-    while True:
-        with progress_bar() as tell:
-            for workload, digests in zip(workloads, chosen, strict=True):
-                fill([workload], book, place, method, only=digests, tell=tell,
-                     energy_share_frac=energy_share_of(how))  # fmt: skip
-        wanted = _summed(
-            workloads, shelf_of(book, place.environment), [None] * len(chosen) if types is None else chosen
-        )
-        more = [
-            frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac)) - held
-            for one, held in zip(wanted, chosen, strict=True)
-        ]
-        if not any(more):
-            return wanted
-        chosen = [held | added for held, added in zip(chosen, more, strict=True)]
-
-
-def _most_called(workload: Workload) -> str:
-    return max(workload.uses, key=lambda use: use.count).key.digest
 
 
 def _hold(summed: Sequence[Summed], target_frac: float) -> None:

@@ -1,0 +1,174 @@
+"""Sums of operators: what a workload's operators take by the book, and measuring until enough of it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuledger.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuledger.ops.database.book import Book
+    from gpuledger.ops.database.method import Method
+    from gpuledger.ops.measure.measure import Tell
+    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.predict.choose import Shelf
+    from gpuledger.ops.totals.coverage import Coverage
+    from gpuledger.ops.totals.sum import Sum
+    from gpuledger.ops.workloads.workload import Workload
+
+BATCH = 32
+WorkloadFor = Callable[[str], "Workload"]
+"""Returns a workload for one kind of GPU: one that was captured, or a model captured now."""
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Where and how operators that the book lacks are measured."""
+
+    book: Book
+    place: Place
+    method: Method
+    energy_share_frac: float
+
+
+@dataclass(frozen=True)
+class Summed:
+    """One workload: its sum over what was asked for, and how much of all of it that is."""
+
+    workload: Workload
+    total: Sum
+    coverage: Coverage
+    chosen: frozenset[str] | None
+
+
+def asked_of(text: str, batch: int | None = None, *, train: bool = False) -> WorkloadFor:
+    """Return a workload in a file, or a model by name with its batch and mode: a bare name is torchvision's.
+
+    Raises:
+        InputError: the file is damaged, or there is none.
+        UsageError: a batch or a mode for a workload, which has its own.
+    """
+    is_model = ":" in text or text.partition("?")[0].isidentifier()
+    if not is_workload(text) and is_model:
+        return lambda card: capture_named(text, batch or BATCH, (card,), train=train)
+    workload = open_workload(text)
+    if batch is not None or train:
+        option = "--train" if batch is None else f"--batch {batch}"
+        raise UsageError(f"{option}: {text} is a workload of its own batch and mode", hint="give a model's name")
+    return lambda _: workload
+
+
+def open_workload(text: str) -> Workload:
+    """Return the workload in the file ``text`` names; its suffix may be left out.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    from gpuledger.ops.workloads.workload import SUFFIX, read_workload
+
+    return read_workload(Path(text + SUFFIX) if not Path(text).exists() and is_workload(text) else Path(text))
+
+
+def is_workload(text: str) -> bool:
+    """Return whether ``text`` names a file; the suffix of a workload may be left out."""
+    from gpuledger.ops.workloads.workload import SUFFIX
+
+    return Path(text).exists() or Path(text + SUFFIX).exists()
+
+
+def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train: bool) -> Workload:
+    """Return a model captured now: on the first of ``cards`` that the catalogue has, as a virtual one, else on the CPU.
+
+    Raises:
+        UsageError: no such model.
+        InputError: the model cannot be made, or does not take the inputs of its own configuration.
+    """
+    from gpuledger.ops.predict.choose import is_catalogued
+    from gpuledger.ops.workloads.captures import asked_for, capture_model
+    from gpuledger.ops.workloads.workload_spec import Wanted
+
+    place = next((name for name in cards if name and is_catalogued(name)), "cpu")
+    return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)
+
+
+def sum_workloads(
+    asked: Sequence[WorkloadFor], shelf: Shelf, types: Sequence[str] | None = None, *, say: Callable[[str], None]
+) -> list[Summed]:
+    """Return each workload's sum by the records of one kind of GPU.
+
+    Args:
+        asked: The workloads, from :func:`asked_of`.
+        shelf: The records, from :func:`gpuledger.ops.predict.choose.open_shelf`.
+        types: Count operators in layers of these types, or of these names, alone; None counts all.
+        say: Takes a sentence where something takes a while.
+    """
+    workloads = [one(shelf.environment.card) for one in asked]
+    return _sum(workloads, shelf, [_chosen(one, types) for one in workloads], say)
+
+
+def measure_until(
+    asked: Sequence[WorkloadFor],
+    measuring: Measuring,
+    target_frac: float,
+    types: Sequence[str] | None = None,
+    *,
+    progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext,
+    say: Callable[[str], None],
+) -> list[Summed]:
+    """Return the sums after measuring the operators that are expected to add most.
+
+    Measures until every workload has ``target_frac`` of its time and energy attributed, or no operator is left.
+    Without ``types`` all that the book holds counts. ``progress`` is open while operators are measured.
+    """
+    from gpuledger.ops.measure.fill import fill
+    from gpuledger.ops.predict.choose import shelf_of
+
+    book, place = measuring.book, measuring.place
+    workloads = [one(place.environment.card) for one in asked]
+    chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
+    while True:
+        with progress() as tell:
+            for workload, digests in zip(workloads, chosen, strict=True):
+                fill(
+                    [workload], book, place, measuring.method, only=digests, tell=tell,
+                    energy_share_frac=measuring.energy_share_frac,
+                )  # fmt: skip
+        counted = [None] * len(chosen) if types is None else chosen
+        found = _sum(workloads, shelf_of(book, place.environment), counted, say)
+        more = [
+            frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac)) - held
+            for one, held in zip(found, chosen, strict=True)
+        ]
+        if not any(more):
+            return found
+        chosen = [held | added for held, added in zip(chosen, more, strict=True)]
+
+
+def _chosen(workload: Workload, types: Sequence[str] | None) -> frozenset[str] | None:
+    from gpuledger.ops.totals.coverage import digests_of_types
+
+    return None if types is None else frozenset(digests_of_types(workload, types))
+
+
+def _most_called(workload: Workload) -> str:
+    return max(workload.uses, key=lambda use: use.count).key.digest
+
+
+def _sum(
+    workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozenset[str] | None], say: Callable[[str], None]
+) -> list[Summed]:
+    from gpuledger.ops.predict.choose import cache_folder, stand_in
+    from gpuledger.ops.totals.coverage import cover
+    from gpuledger.ops.totals.sum import sum_up
+
+    predictor, _ = stand_in(shelf, cache_folder(), say)
+    found = []
+    for workload, wanted in zip(workloads, chosen, strict=True):
+        total = sum_up(workload, shelf.records, shelf.environment, energy_predictor=predictor, only=wanted)
+        everything = sum_up(workload, shelf.records, shelf.environment, predictor=predictor)
+        found.append(Summed(workload, total, cover(everything, wanted), wanted))
+    return found
