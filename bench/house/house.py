@@ -5,8 +5,8 @@ ranks) are written once, by the first checkout's own ``tests/**/synthetic.py``, 
 would start it, in the two checkouts in turn, so that a slow minute of the machine falls on both. One round that is not
 counted warms the file cache.
 
-Usage: python bench/house.py BEFORE AFTER [--blocks 1000000] [--ranks 64] [--repeats 7]
-                             [--out bench/results/cpu/house.json]
+Usage: python bench/house/house.py BEFORE AFTER [--blocks 1000000] [--ranks 64] [--repeats 7]
+                             [--out bench/house/results/cpu/house.json]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from measure_house import describe, measure_checkout
@@ -83,7 +83,7 @@ def time_in_turn(checkouts: list[Path], arguments: list[str], repeats: int) -> l
 
 def describe_machine() -> dict[str, Any]:
     """Return versions, processor and date, and how many cores are here and how busy they were."""
-    code = f"import json,sys;sys.path.insert(0,{str(ROOT / 'bench')!r});from environment import *;"
+    code = f"import json,sys;sys.path.insert(0,{str(ROOT / 'bench' / 'lib')!r});from environment import *;"
     code += "print(json.dumps(describe_environment('cpu')))"
     told = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment_of(ROOT)
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=1_000_000)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cpu" / "house.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "house" / "results" / "cpu" / "house.json")
     asked = parser.parse_args()
     checkouts = [asked.before, asked.after]
     results: dict[str, Any] = {"environment": describe_machine(), "repeats": asked.repeats}
