@@ -73,7 +73,7 @@ def test_the_state_says_which_currency(open_report: Callable[..., Opened], run: 
     second = open_report(state=first.state, ledger=run.path)
     assert amounts(second) == amounts(first)
     assert second.page.locator("#metric-time").get_attribute("aria-pressed") == "true"
-    second.page.click('[data-card="peak_allocated_bytes"]')
+    second.page.click('[data-card="recorded_peak_allocated_bytes"]')
     assert second.text("#instant-name") == "At the peak"
 
 

@@ -40,7 +40,7 @@ _VIEWS = (
         SELECT rank, device_idx, index, sum(sum(bytes)) OVER (PARTITION BY rank, device_idx ORDER BY index) AS bytes
         FROM changes GROUP BY rank, device_idx, index
     )
-    SELECT rank, device_idx, max_by(index, (bytes, -index)) AS index, max(bytes) AS peak_allocated_bytes
+    SELECT rank, device_idx, max_by(index, (bytes, -index)) AS index, max(bytes) AS recorded_peak_allocated_bytes
     FROM sums GROUP BY rank, device_idx""",
     """CREATE VIEW at_peak AS
     SELECT accounts.* FROM accounts JOIN peaks ON peaks.rank = accounts.rank AND peaks.device_idx = accounts.device_idx

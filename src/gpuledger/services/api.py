@@ -356,7 +356,7 @@ class Recording:
 
     @property
     def peak_allocated_bytes(self) -> int | None:
-        """Return the most bytes that were allocated; None where nothing was recorded."""
+        """Return the most bytes that the whole program had allocated; None where nothing was recorded."""
         found = self.metrics.get("peak_allocated_bytes")
         return None if found is None else round(found)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import InputError
@@ -66,6 +66,7 @@ def values_of(shape: Any) -> st.SearchStrategy[Any]:
     return plain[shape]
 
 
+@settings(deadline=None)
 @given(value=values_of(shape_of(RankManifest)))
 def test_a_ranks_manifest_that_is_read_is_written_back_as_it_was(value: dict[str, Any]) -> None:
     manifest = RankManifest.from_json(value)
@@ -75,6 +76,7 @@ def test_a_ranks_manifest_that_is_read_is_written_back_as_it_was(value: dict[str
     assert noted.to_json() == {**value, "notes": [*(value.get("notes") or []), "more"]}
 
 
+@settings(deadline=None)
 @given(value=values_of(shape_of(RunManifest)))
 def test_a_runs_manifest_that_is_read_is_written_back_as_it_was(value: dict[str, Any]) -> None:
     assert RunManifest.from_json(value).to_json() == value

@@ -100,7 +100,7 @@ def _proposals(runs: Sequence[Run], headroom_frac: float) -> list[str]:
     summaries = [(rank, summarize(rank)) for rank in runs[0].ranks if device_indices(rank)]
     if not summaries:
         return []
-    rank, _ = max(summaries, key=lambda pair: pair[1].peak_allocated_bytes)
+    rank, _ = max(summaries, key=lambda pair: pair[1].recorded_peak_allocated_bytes)
     peak = find_peak(rank)
     accounts = [one for one in break_down(rank, peak, by=("category",)).accounts if one.category != ROUNDING]
     keys = [f"{CATEGORY}{account.category}" for account in accounts[:_TOP]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.memory.live import device_indices, read_numbers
+from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.steps import step_times
@@ -42,7 +43,7 @@ KINDS: dict[str, Kind] = {
     "sample_energy_j": Kind("energy per sample", "J", exact=False),
     "energy_j": Kind("energy", "J", exact=False),
 }
-"""Every metric by its name, in the order in which they are shown."""
+"""Every metric by its name, in the order in which they are shown. Peaks are those of the whole program."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,19 @@ def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
 
 
 def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the highest allocated and reserved bytes, inside the recorded window or outside it.
+    """Return the highest allocated and reserved bytes of the whole program, inside the recorded steps or outside them.
 
     Source: caching allocator's history, exact, and its peak counters outside the window, which a program can reset.
     """
     if device_idx not in device_indices(rank):
         return []
-    recorded = {
-        "peak_allocated_bytes": int(allocated_curve(read_lives(rank, device_idx)).bytes.max()),
-        "peak_reserved_bytes": int(reserved_curve(rank, device_idx).bytes.max()),
+    peaks = allocator_peaks(rank, device_idx)
+    both = {
+        "peak_allocated_bytes": (peaks.peak_allocated_bytes, peaks.recorded_peak_allocated_bytes),
+        "peak_reserved_bytes": (peaks.peak_reserved_bytes, peaks.recorded_peak_reserved_bytes),
     }
-    metrics = []
-    for name, inside in recorded.items():
-        counted = read_numbers(rank, "counters", name, device_idx)
-        highest = int(counted.max()) if counted.size else 0
-        source = "allocator's peak counter, outside the recorded steps" if highest > inside else "allocator's history"
-        metrics.append(Metric(name, max(highest, inside), source))
-    return metrics
+    counter, history = "allocator's peak counter, outside the recorded steps", "allocator's history"
+    return [Metric(name, most, counter if most > inside else history) for name, (most, inside) in both.items()]
 
 
 def _watched(rank: Rank, device_idx: int) -> list[Metric]:

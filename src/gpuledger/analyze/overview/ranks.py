@@ -30,7 +30,7 @@ def find_imbalance(summaries: Sequence[Summary]) -> Imbalance | None:
     compared = cards or summaries
     if len(compared) < 2:
         return None
-    highest = max(compared, key=lambda summary: summary.peak_allocated_bytes)
-    mean_bytes = sum(summary.peak_allocated_bytes for summary in compared) / len(compared)
-    ratio = highest.peak_allocated_bytes / mean_bytes if mean_bytes else 1.0
-    return Imbalance(highest.rank, highest.device_idx, highest.peak_allocated_bytes, mean_bytes, ratio)
+    highest = max(compared, key=lambda summary: summary.recorded_peak_allocated_bytes)
+    mean_bytes = sum(summary.recorded_peak_allocated_bytes for summary in compared) / len(compared)
+    ratio = highest.recorded_peak_allocated_bytes / mean_bytes if mean_bytes else 1.0
+    return Imbalance(highest.rank, highest.device_idx, highest.recorded_peak_allocated_bytes, mean_bytes, ratio)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.instant import Instant, find_peak
-from gpuledger.analyze.memory.live import allocated_curve, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.memory.live import read_numbers
+from gpuledger.analyze.memory.peaks import AllocatorPeaks, allocator_peaks
 from gpuledger.analyze.step.steps import StepTimes, step_times
 from gpuledger.units import format_bytes
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class Summary:
     """One device of one rank in a few figures.
 
-    ``later_peak_bytes`` is set when the allocator's own counters saw more allocated outside the recorded window than
-    inside it. ``capacity_bytes`` is None where the device does not tell.
+    ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are the whole program's, ``recorded_peak_allocated_bytes`` and
+    ``recorded_peak_reserved_bytes`` those of the recorded steps, in which ``instant`` lies. ``capacity_bytes`` is None
+    where the device does not tell.
     """
 
     rank: int
@@ -28,10 +30,11 @@ class Summary:
     recorder: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    recorded_peak_allocated_bytes: int
+    recorded_peak_reserved_bytes: int
     capacity_bytes: int | None
     instant: Instant
     step_time: StepTimes
-    later_peak_bytes: int | None
     notes: tuple[str, ...]
 
 
@@ -44,20 +47,17 @@ def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
     """
     instant = find_peak(rank, device_idx)
     device = instant.device_idx
-    peak = allocated_curve(read_lives(rank, device)).at(instant.index)
-    later = _later_peak(rank, device, peak)
+    peaks = allocator_peaks(rank, device)
     return Summary(
         rank=rank.number,
         device_idx=device,
         device_name=device_name(rank, device),
         recorder=rank.manifest.recorder_name,
-        peak_allocated_bytes=peak,
-        peak_reserved_bytes=int(reserved_curve(rank, device).bytes.max()),
+        **asdict(peaks),
         capacity_bytes=capacity_bytes(rank, device),
         instant=instant,
         step_time=step_times(rank),
-        later_peak_bytes=later,
-        notes=_notes(rank, later, peak),
+        notes=_notes(rank, peaks),
     )
 
 
@@ -77,22 +77,12 @@ def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
     return rank.manifest.device(device_idx).total_bytes
 
 
-def _later_peak(rank: Rank, device_idx: int, peak_bytes: int) -> int | None:
-    """Return the counters' highest peak where the recorded one is lower.
-
-    Source: the allocator's peak counter, exact; a reset of peak statistics by the program hides what came before.
-    """
-    counted = read_numbers(rank, "counters", "peak_allocated_bytes", device_idx)
-    highest = int(counted.max()) if counted.size else 0
-    return highest if highest > peak_bytes else None
-
-
-def _notes(rank: Rank, later_bytes: int | None, peak_bytes: int) -> tuple[str, ...]:
+def _notes(rank: Rank, peaks: AllocatorPeaks) -> tuple[str, ...]:
     damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
     notes = [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
-    if later_bytes is not None:
+    if peaks.peak_allocated_bytes > peaks.recorded_peak_allocated_bytes:
         notes.append(
-            f"The allocator's counters saw {format_bytes(later_bytes)} allocated outside the recorded window, "
-            f"more than the {format_bytes(peak_bytes)} inside it."
+            f"The allocator's counters saw {format_bytes(peaks.peak_allocated_bytes)} allocated outside the recorded "
+            f"window, more than the {format_bytes(peaks.recorded_peak_allocated_bytes)} inside it."
         )
     return tuple(dict.fromkeys(notes))

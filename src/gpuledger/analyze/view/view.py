@@ -238,7 +238,7 @@ class RunView:
     @property
     def highest(self) -> DeviceView:
         """Return the device whose allocated bytes peak highest; there is at least one."""
-        return max(self.devices, key=lambda device: device.summary.peak_allocated_bytes)
+        return max(self.devices, key=lambda device: device.summary.recorded_peak_allocated_bytes)
 
     @cached_property
     def imbalance(self) -> Imbalance | None:

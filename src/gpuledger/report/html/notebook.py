@@ -45,7 +45,7 @@ def _run_parts(run: Run) -> list[str]:
     view = build_view(run, ViewOptions(timeline_points=POINTS))
     if not view.devices:
         return [*parts, _watched_part(run)]
-    titles = ("rank", "device", "peak allocated", "peak reserved", "step time", "peak at")
+    titles = ("rank", "device", "recorded peak allocated", "recorded peak reserved", "step time", "peak at")
     parts.append(_table(titles, (_row(device.summary) for device in view.devices)))
     parts += [timeline_svg(view.highest.timeline), *_category_parts(view.highest.breakdown)]
     return [*parts, *_notes(view.notes)]
@@ -63,8 +63,8 @@ def _row(summary: Summary) -> list[str]:
     return [
         str(summary.rank),
         f"{device_label(summary.device_idx)} · {summary.device_name}",
-        of_capacity(summary.peak_allocated_bytes, summary.capacity_bytes),
-        quantity(summary.peak_reserved_bytes, "B"),
+        of_capacity(summary.recorded_peak_allocated_bytes, summary.capacity_bytes),
+        quantity(summary.recorded_peak_reserved_bytes, "B"),
         quantity(summary.step_time.median_ns, "ns"),
         place_of(summary.instant),
     ]

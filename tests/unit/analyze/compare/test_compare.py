@@ -128,7 +128,7 @@ def test_a_run_without_a_card_is_compared_by_its_books(tmp_path: Path) -> None:
     run = load_run(tmp_path / "cpu.ledger", cuda=False, blocks=300)
     (row,) = compare([run]).rows
     document = json.loads(ask("show", run.path, "--json").stdout)
-    assert row.figures.peak_bytes == document["peak_allocated_bytes"]
+    assert row.figures.peak_bytes == document["recorded_peak_allocated_bytes"]
     assert row.figures.baseline_bytes == 0
 
 

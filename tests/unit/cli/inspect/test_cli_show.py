@@ -75,9 +75,9 @@ def test_head_names_peak_capacity_place_and_reserved_bytes(runs: Path) -> None:
 
 def test_json_accounts_sum_to_the_peak_and_are_never_cut(runs: Path) -> None:
     found = document("show", runs / "one", "-n", 1)
-    assert sum(account["bytes"] for account in found["accounts"]) == found["peak_allocated_bytes"]
-    assert found["peak_allocated_bytes"] == found["allocated_bytes"]
-    assert found["peak_allocated_bytes"] <= found["peak_reserved_bytes"]
+    assert sum(account["bytes"] for account in found["accounts"]) == found["recorded_peak_allocated_bytes"]
+    assert found["recorded_peak_allocated_bytes"] == found["allocated_bytes"]
+    assert found["recorded_peak_allocated_bytes"] <= found["recorded_peak_reserved_bytes"]
     assert ROUNDING in {account["category"] for account in found["accounts"]}
     assert len(found["accounts"]) > 20
 
@@ -105,7 +105,7 @@ def test_depth_folds_modules_and_keeps_the_sum(runs: Path) -> None:
 def test_step_asks_for_the_peak_of_that_step(runs: Path) -> None:
     peaks = [document("show", runs / "one", "--step", step) for step in (1, 2, 3)]
     assert [found["instant"]["step"] for found in peaks] == [1, 2, 3]
-    assert max(found["allocated_bytes"] for found in peaks) == peaks[0]["peak_allocated_bytes"]
+    assert max(found["allocated_bytes"] for found in peaks) == peaks[0]["recorded_peak_allocated_bytes"]
 
 
 def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path) -> None:
@@ -126,7 +126,7 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     found = document("show", runs / "four")
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
     assert found["rank"] == found["imbalance"]["rank"] == highest
-    assert found["peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["accounts"])
+    assert found["recorded_peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["accounts"])
 
 
 def test_one_rank_of_several(runs: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_curve_and_the_figures_are_the_cards(tmp_path: Path) -> None:
     (used,) = view["timeline"]["bytes"]
     assert list(accumulate(used)) == [2 << 30, 7 << 30, 3 << 30]
     assert [payload["categories"][number]["key"] for number in view["timeline"]["categories"]] == ["used"]
-    assert view["summary"]["peak_allocated_bytes"] == 7 << 30
+    assert view["summary"]["peak_used_bytes"] == 7 << 30
     assert view["instants"]["allocated"][view["peak"]] == 7 << 30
     assert view["figures"]["peak_bytes"] == 5 << 30
     assert [row["energy_j"] for row in view["windows"]] == [900.0]

@@ -71,7 +71,7 @@ def test_the_peaks_accounts_are_those_of_the_breakdown(run: Run) -> None:
         names.get((a.category, a.module), (a.category, a.module or OUTSIDE_PATH)): a.bytes for a in books.accounts
     }
     assert unpack_accounts(payload, view, view["peak"]) == expected
-    assert view["instants"]["allocated"][view["peak"]] == view["summary"]["peak_allocated_bytes"]
+    assert view["instants"]["allocated"][view["peak"]] == view["summary"]["recorded_peak_allocated_bytes"]
 
 
 def test_every_instant_sums_to_allocated(run: Run) -> None:
@@ -84,7 +84,7 @@ def test_every_instant_sums_to_allocated(run: Run) -> None:
 def test_the_timelines_highest_sum_is_the_peak(run: Run) -> None:
     view = payload_of(run)["views"][0]
     columns = [list(accumulate(column)) for column in view["timeline"]["bytes"]]
-    assert max(map(sum, zip(*columns, strict=True))) == view["summary"]["peak_allocated_bytes"]
+    assert max(map(sum, zip(*columns, strict=True))) == view["summary"]["recorded_peak_allocated_bytes"]
     assert max(accumulate(view["timeline"]["reserved"])) == view["summary"]["peak_reserved_bytes"]
 
 
@@ -114,8 +114,8 @@ def test_every_rank_is_a_view(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run.ledger", blocks=200, modules=4, ranks=3)
     views = payload_of(run)["views"]
     assert [(view["rank"], view["device_idx"]) for view in views] == [(0, 0), (1, 0), (2, 0)]
-    assert [view["summary"]["peak_allocated_bytes"] for view in views] == [
-        summarize(rank).peak_allocated_bytes for rank in run.ranks
+    assert [view["summary"]["recorded_peak_allocated_bytes"] for view in views] == [
+        summarize(rank).recorded_peak_allocated_bytes for rank in run.ranks
     ]
 
 

@@ -23,19 +23,19 @@ function card({ key, title, value, exact, lines, href, jump, definition }) {
 
 function peakCard(view, base) {
   const { summary } = view;
-  const share = formatShare(summary.peak_allocated_bytes, summary.capacity_bytes);
+  const share = formatShare(summary.recorded_peak_allocated_bytes, summary.capacity_bytes);
   return card({
-    key: "peak_allocated_bytes",
-    title: "Peak allocated",
-    value: formatBytes(summary.peak_allocated_bytes),
-    exact: formatExact(summary.peak_allocated_bytes),
+    key: "recorded_peak_allocated_bytes",
+    title: "Recorded peak allocated",
+    value: formatBytes(summary.recorded_peak_allocated_bytes),
+    exact: formatExact(summary.recorded_peak_allocated_bytes),
     lines: [
       share ? `${share} of ${formatBytes(summary.capacity_bytes)}` : null,
       placeOf(view.instants[view.peak]),
       view.instants[view.peak].module ? printable(view.instants[view.peak].module) : "outside modules",
     ],
     href: formatState({ ...base, metric: "bytes", at: "peak", scale: "data" }),
-    definition: "peak_allocated_bytes",
+    definition: "recorded_peak_allocated_bytes",
   });
 }
 
@@ -47,18 +47,18 @@ function placeOf(instant) {
 
 function reservedCard(view, base) {
   const { summary } = view;
-  const idle = summary.peak_reserved_bytes - summary.peak_allocated_bytes;
+  const idle = summary.recorded_peak_reserved_bytes - summary.recorded_peak_allocated_bytes;
   return card({
-    key: "peak_reserved_bytes",
-    title: "Peak reserved",
-    value: formatBytes(summary.peak_reserved_bytes),
-    exact: formatExact(summary.peak_reserved_bytes),
+    key: "recorded_peak_reserved_bytes",
+    title: "Recorded peak reserved",
+    value: formatBytes(summary.recorded_peak_reserved_bytes),
+    exact: formatExact(summary.recorded_peak_reserved_bytes),
     lines: [
-      summary.capacity_bytes ? `${formatShare(summary.peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
+      summary.capacity_bytes ? `${formatShare(summary.recorded_peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
       view.device_idx < 0 ? "CPU tensors: nothing is held in reserve" : `${formatBytes(idle)} above allocated`,
     ],
     href: formatState({ ...base, at: "peak", scale: "capacity" }),
-    definition: "peak_reserved_bytes",
+    definition: "recorded_peak_reserved_bytes",
   });
 }
 
@@ -71,7 +71,7 @@ function holderCard(view, base) {
     title: "Largest at the peak",
     value: formatName(category.key),
     exact: formatExact(sums[largest]),
-    lines: [formatBytes(sums[largest]), `${formatShare(sums[largest], view.summary.peak_allocated_bytes)} of the peak`],
+    lines: [formatBytes(sums[largest]), `${formatShare(sums[largest], view.summary.recorded_peak_allocated_bytes)} of the peak`],
     href: formatState({ ...base, metric: "bytes", at: "peak", q: category.key, group: "folded" }),
     definition: `category.${category.key}`,
   });

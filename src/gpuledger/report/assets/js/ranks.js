@@ -14,9 +14,14 @@ function drawRanks(store) {
   if (!several) return;
   byId("view").replaceChildren(...REPORT.views.map((view, number) => element("option", { value: String(number) }, viewLabel(view))));
   byId("view").value = store.state.view;
-  const most = Math.max(...REPORT.views.map((view) => view.summary.peak_allocated_bytes));
+  const most = Math.max(...REPORT.views.map(peakBytes));
   byId("ranks-body").replaceChildren(...REPORT.views.map((view, number) => rankRow(store, view, number, most)));
   byId("ranks-caption").textContent = imbalance(REPORT.views);
+}
+
+/** Return the highest bytes that a view shows: allocated in the recorded steps, or in use on a watched card. */
+function peakBytes({ kind, summary }) {
+  return kind === "card" ? summary.peak_used_bytes : summary.recorded_peak_allocated_bytes;
 }
 
 function rankRow(store, view, number, most) {
@@ -25,9 +30,9 @@ function rankRow(store, view, number, most) {
     "tr",
     { "aria-current": String(number) === store.state.view ? "true" : null },
     element("th", { scope: "row" }, element("button", { type: "button", className: "link", onclick: () => store.set({ view: String(number) }) }, viewLabel(view))),
-    element("td", { className: "column-bytes" }, bytesElement(summary.peak_allocated_bytes)),
-    element("td", { className: "column-bar" }, splitBar([{ amount: summary.peak_allocated_bytes, color: "var(--accent)" }], most)),
-    element("td", { className: "column-bytes" }, bytesElement(summary.peak_reserved_bytes)),
+    element("td", { className: "column-bytes" }, bytesElement(peakBytes(view))),
+    element("td", { className: "column-bar" }, splitBar([{ amount: peakBytes(view), color: "var(--accent)" }], most)),
+    element("td", { className: "column-bytes" }, bytesElement(summary.recorded_peak_reserved_bytes ?? peakBytes(view))),
     element("td", { className: "column-bytes" }, element("span", { className: "number" }, formatNs(summary.step_time.median_ns))),
     element("td", {}, `${placeOf(view.instants[view.peak])}`),
   );
@@ -36,7 +41,7 @@ function rankRow(store, view, number, most) {
 
 /** Return the sentence that names how far apart the views' peaks are. */
 function imbalance(views) {
-  const peaks = views.map((view) => view.summary.peak_allocated_bytes);
+  const peaks = views.map(peakBytes);
   const most = peaks.indexOf(Math.max(...peaks));
   const least = peaks.indexOf(Math.min(...peaks));
   const mean = peaks.reduce((sum, peak) => sum + peak, 0) / peaks.length;

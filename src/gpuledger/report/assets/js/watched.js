@@ -8,7 +8,7 @@ function drawWatchedCards(view, state) {
   const cards = [
     {
       key: "peak_bytes", title: "Peak", value: formatBytes(one.peak_bytes), exact: formatExact(one.peak_bytes), definition: "peak_bytes", href: formatState({ ...state, zoom: "", at: "peak" }),
-      lines: [start, summary.capacity_bytes ? `${formatShare(summary.peak_allocated_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)} in use` : ""],
+      lines: [start, summary.capacity_bytes ? `${formatShare(summary.peak_used_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)} in use` : ""],
     },
     { key: "mean_active_bytes", title: "Mean while active", value: one.mean_active_bytes === null ? MISSING : formatBytes(Math.round(one.mean_active_bytes)), exact: formatExact(Math.round(one.mean_active_bytes || 0)), definition: "mean_active_bytes", href: here, lines: [one.active_s === null ? "" : `${formatNs(one.active_s * 1e9)} above the first reading`] },
     { key: "duration_s", title: "Duration", value: one.duration_s === null ? MISSING : formatNs(one.duration_s * 1e9), exact: `${one.duration_s} s`, definition: "duration_s", href: here, lines: [`${groupDigits(one.samples)} readings`, one.exit_status ? `ended with status ${one.exit_status}` : ""] },

@@ -33,8 +33,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
     peak_bytes = int(card.used_bytes[card.peak_at])
     summary = {
-        "peak_allocated_bytes": peak_bytes,
-        "peak_reserved_bytes": peak_bytes,
+        "peak_used_bytes": peak_bytes,
         "capacity_bytes": None if card.line.capacity is None else int(card.line.capacity),
         "step_time": {"count": 0, "median_ns": None, "p95_ns": None, "source": ""},
         "instant": {"step": 0},
@@ -55,14 +54,17 @@ SECTION = Section(
     data=_data,
     card_data=_card_data,
     help={
-        "peak_allocated_bytes": Definition(
-            "Peak allocated",
-            "most bytes allocated at one instant of the recording; context, libraries and other processes are not in "
+        "recorded_peak_allocated_bytes": Definition(
+            "Recorded peak allocated",
+            "most bytes allocated at one instant of the recorded steps; context, libraries and other processes are not in "
             "it",
             "caching allocator's history, exact",
         ),
-        "peak_reserved_bytes": of_column(
-            "Peak reserved", "segments", "bytes", "highest sum of all segments the allocator held"
+        "recorded_peak_reserved_bytes": of_column(
+            "Recorded peak reserved",
+            "segments",
+            "bytes",
+            "highest sum of all segments that the allocator held in the recorded steps",
         ),
         "step_time_ns": Definition(
             "Step time",

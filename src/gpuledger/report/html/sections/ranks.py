@@ -13,9 +13,9 @@ SECTION = Section(
         "ranks-body",
         [
             column("Rank"),
-            column("Peak allocated", "bytes", "peak_allocated_bytes"),
+            column("Recorded peak allocated", "bytes", "recorded_peak_allocated_bytes"),
             column(""),
-            column("Peak reserved", "bytes", "peak_reserved_bytes"),
+            column("Recorded peak reserved", "bytes", "recorded_peak_reserved_bytes"),
             column("Step time", "bytes", "step_time_ns"),
             column("Peak at"),
         ],

@@ -1,0 +1,47 @@
+"""The highest bytes of a device: of the recorded steps, and of the whole program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.live import allocated_curve, read_lives, read_numbers, reserved_curve
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+
+@dataclass(frozen=True)
+class AllocatorPeaks:
+    """The highest allocated and reserved bytes of one device.
+
+    ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are the whole program's, what ``torch.cuda`` calls
+    ``max_memory_allocated`` and ``max_memory_reserved``. ``recorded_peak_allocated_bytes`` and
+    ``recorded_peak_reserved_bytes`` are those of the recorded steps alone, which accounts can be told of.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    recorded_peak_allocated_bytes: int
+    recorded_peak_reserved_bytes: int
+
+
+def allocator_peaks(rank: Rank, device_idx: int) -> AllocatorPeaks:
+    """Return the highest bytes of a device that has blocks.
+
+    Source: caching allocator's history, exact; outside the recorded steps its peak counters, exact, where a program
+    that resets peak statistics hides what came before.
+    """
+    allocated = int(allocated_curve(read_lives(rank, device_idx)).bytes.max())
+    reserved = int(reserved_curve(rank, device_idx).bytes.max())
+    return AllocatorPeaks(
+        peak_allocated_bytes=max(allocated, _counted(rank, device_idx, "peak_allocated_bytes")),
+        peak_reserved_bytes=max(reserved, _counted(rank, device_idx, "peak_reserved_bytes")),
+        recorded_peak_allocated_bytes=allocated,
+        recorded_peak_reserved_bytes=reserved,
+    )
+
+
+def _counted(rank: Rank, device_idx: int, column: str) -> int:
+    counted = read_numbers(rank, "counters", column, device_idx)
+    return int(counted.max()) if counted.size else 0
