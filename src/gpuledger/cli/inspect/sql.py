@@ -69,7 +69,8 @@ def sql_command(
 
     Every table holds all ranks, with the rank as first column. Beside the tables: `accounts` is blocks with the
     module's path and the tensor's name, `peaks` the event of each device's highest allocated bytes in the recorded
-    steps, `at_peak` the accounts alive at it. One SELECT (or DESCRIBE, SHOW TABLES); no other file can be read or written.
+    steps, `at_peak` the accounts alive at it. One SELECT (or DESCRIBE, SHOW TABLES); no other file can be read or
+    written.
     """
     from gpuledger.export.sql import open_database
 
