@@ -176,6 +176,13 @@ def test_no_import_goes_round_the_contracts() -> None:
     }
 
 
+def test_nothing_below_the_command_line_needs_a_command() -> None:
+    """What bench and services do is in services: a command parses and prints. The whole command line may be run."""
+    inner = re.compile(r"gpuledger\.cli(?!\.main import main\b)")
+    places = [*(ROOT / "bench").rglob("*.py"), *(SOURCE / "services").rglob("*.py")]
+    assert [path.name for path in places if inner.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_the_version_is_one() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+([a-z.]+\d+)?", gpuledger.__version__)
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from gpuledger.cli.common import split_line
 from gpuledger.cli.ops.capture import capture_command
 from gpuledger.cli.predict.estimate import estimate_command
-from gpuledger.cli.record.run import command_of, run_command
+from gpuledger.cli.record.run import run_command
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.errors import UsageError
 from gpuledger.redact import HIDDEN, hide_credentials, redact
+from gpuledger.services.running import command_of
 
 OURS = st.sampled_from([["-q"], ["--force"], ["--steps", "1:2"], ["--out", "x"], ["--no-stacks"], ["--out=-m"]])
 VALUES = {word for one in run_command.params for word in one.opts if not getattr(one, "is_flag", False)}

@@ -56,8 +56,8 @@ SECTION = Section(
     help={
         "recorded_peak_allocated_bytes": Definition(
             "Recorded peak allocated",
-            "most bytes allocated at one instant of the recorded steps; context, libraries and other processes are not in "
-            "it",
+            "most bytes allocated at one instant of the recorded steps; context, libraries and other processes are "
+            "not in it",
             "caching allocator's history, exact",
         ),
         "recorded_peak_reserved_bytes": of_column(

@@ -1,0 +1,281 @@
+"""Recording a program that does not know of it: what ``gpuledger run`` does.
+
+Nothing that the program does not need is imported before it has begun.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuledger.errors import UsageError, words_of
+
+if TYPE_CHECKING:
+    from gpuledger.cards.card import Card
+    from gpuledger.collect.launch.launch import Order
+    from gpuledger.collect.sampling.energy_meter import EnergyMeter
+    from gpuledger.collect.sampling.sampler import CardSampler
+    from gpuledger.config import Setting
+    from gpuledger.model.run import Run
+    from gpuledger.model.run_writer import RunWriter
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told what: ``say`` takes errors, ``note`` what else happens, ``show`` the run when it is finished."""
+
+    say: Callable[[str], None]
+    note: Callable[[str], None] | None = None
+    show: Callable[[Run], None] | None = None
+
+
+def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
+    """Return the command to start, and what the run is called when nobody names it.
+
+    Raises:
+        UsageError: nothing to run.
+    """
+    if program[:1] == ["--"] and len(program) > 1:
+        return tuple(program[1:]), _stem(program[1])
+    if program[:1] == ["-m"] and len(program) > 1:
+        return (sys.executable, *program), program[1].rpartition(".")[2] or "run"
+    if program and program[0] not in ("--", "-m"):
+        return (sys.executable, *program), _stem(program[0])
+    raise UsageError("run: nothing to run", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
+
+
+def _stem(program: str) -> str:
+    """Return a name for a run of ``program``: a script, a directory, a command, or ``-`` for standard input."""
+    return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
+
+
+def record_program(
+    command: tuple[str, ...],
+    settings: Mapping[str, Setting],
+    listeners: Listeners,
+    *,
+    out: str | None = None,
+    stem: str = "run",
+    force: bool = False,
+    live: bool = False,
+) -> int:
+    """Return a program's exit status, negative for the signal that ended it, after recording it into a run.
+
+    Once the program has begun nothing of ours is raised: what could not be recorded is told and noted in the run.
+
+    Args:
+        command: The program and its arguments.
+        settings: What to record, from :func:`gpuledger.config.resolve`.
+        listeners: Who is told what.
+        out: Name of the run; without it ``stem.ledger``, numbered.
+        stem: What the run is called where nobody names it.
+        force: Replace a run of that name, once the program has begun.
+        live: Say on stderr every ten seconds how it goes, and let the program be asked for a memory pass.
+
+    Raises:
+        UsageError: ``out`` exists; the program was not started.
+    """
+    begun = _begin(command, settings, listeners.say, out=out, force=force, stem=stem)
+    if begun is None:
+        return _run_unrecorded(command, listeners.say)
+    return _run(*begun, settings, listeners, live=live)
+
+
+def _begin(
+    command: tuple[str, ...],
+    settings: Mapping[str, Setting],
+    say: Callable[[str], None],
+    *,
+    out: str | None,
+    force: bool,
+    stem: str,
+) -> tuple[Order, RunWriter] | None:
+    """Return the order and the run that was made for it; None where it cannot be written, which is said.
+
+    Raises:
+        UsageError: ``out`` exists.
+    """
+    from gpuledger.collect.launch.launch import Order
+    from gpuledger.model.run_writer import RunWriter
+
+    environment = {
+        "GPULEDGER_STEPS": settings["steps"].value,
+        "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
+        "GPULEDGER_DEVICES": settings["devices"].value,
+    }
+    if settings["passes"].origin != "default":
+        environment["GPULEDGER_PASSES"] = settings["passes"].value
+    kept = {name: (setting.value, setting.origin) for name, setting in settings.items()}
+    try:
+        run = RunWriter.choose(out, force=force, stem=stem, command=command, settings=kept)
+    except OSError as error:
+        say(f"gpuledger: error: {error.filename}: {error.strerror or error}; the program runs unrecorded")
+        return None
+    return Order(command, environment), run
+
+
+def _run_unrecorded(command: tuple[str, ...], say: Callable[[str], None]) -> int:
+    """Return the program's status after running it with nothing of ours."""
+    from gpuledger.collect.launch.launch import run_child
+
+    try:
+        return run_child(command, os.environ)
+    except OSError as error:
+        return _refuse(command, error, say)
+
+
+def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listeners: Listeners, *, live: bool) -> int:
+    """Return the program's status after it has ended and its run is closed."""
+    from gpuledger.cards.opening import find_cards
+    from gpuledger.collect.launch.launch import child_environment, run_child
+
+    devices = settings["devices"].value
+    cards = [] if devices == "cpu" else find_cards()
+    if listeners.note is not None:
+        listeners.note(f"gpuledger: recording to {run.path}, {_what(devices, len(cards))}")
+    if live:
+        order.environment["GPULEDGER_LISTEN"] = "1"
+    pids: list[int] = []
+    notes: list[str] = []
+    sampler = _sampler(cards, run) if cards else None
+    meter = _meter(run, settings, pids) if cards else None
+    try:
+        with ExitStack() as beside:
+            starts: list[Callable[[], object]] = []
+            if sampler is not None:
+                starts.append(beside.enter_context(sampler).start)
+            if meter is not None:
+                starts.append(beside.enter_context(meter).start)
+            if live:
+                starts.append(lambda: beside.callback(_view_lines(run.path)))
+
+            def started(pid: int) -> None:
+                pids.append(pid)
+                notes.extend(_start_beside(run, starts))
+
+            status = run_child(order.command, child_environment(order, run), started)
+    except OSError as error:
+        run.discard()
+        return _refuse(order.command, error, listeners.say)
+    if run.directory == run.path:
+        _close(run, status, [*notes, *_failures(sampler, meter)], listeners)
+    else:
+        run.discard()
+        listeners.say(f"gpuledger: error: {run.path}: could not be replaced, the program ran unrecorded: {notes[0]}")
+    return status
+
+
+def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> list[str]:
+    """The program runs: let its run take its place and begin what reads beside it; return what could not begin.
+
+    Nothing is raised: the program would end with this process.
+    """
+    notes = []
+    for begin in (run.take_place, *starts):
+        try:
+            begin()
+        except Exception as error:
+            notes.append(f"Not all could be recorded: {type(error).__name__}: {error}")
+    return notes
+
+
+def _view_lines(run_directory: Path) -> Callable[[], None]:
+    """Have a process of its own say on stderr how the run goes; return what ends it."""
+    import subprocess
+
+    from gpuledger.collect.launch.launch import PASSED_ON
+    from gpuledger.processes.parent_death import dying_with
+
+    die_with_parent = dying_with(os.getpid())
+
+    def begin() -> None:
+        die_with_parent()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # which the launcher holds back while it waits
+
+    command = [sys.executable, "-m", "gpuledger", "live", str(run_directory)]
+    view = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), stderr=subprocess.DEVNULL, preexec_fn=begin
+    )
+
+    def end() -> None:
+        view.terminate()
+        view.wait()
+
+    return end
+
+
+def _meter(run: RunWriter, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
+    """Return what reads the energy counters; None where no energy pass is wanted, or no card can be read."""
+    from gpuledger.collect.launch.settings import parse_passes
+    from gpuledger.collect.sampling.energy_meter import open_meter
+
+    if "energy" not in parse_passes(settings["passes"].value):
+        return None
+    pid = lambda: pids[0] if pids else None  # noqa: E731
+    return open_meter(run.path, until_end=settings["until_end"].value, pid=pid, check=run.check)
+
+
+def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[str]:
+    notes = [] if meter is None else meter.failures
+    return [*notes, sampler.failure] if sampler is not None and sampler.failure else notes
+
+
+def _sampler(cards: list[Card], run: RunWriter) -> CardSampler:
+    from gpuledger.collect.sampling.sampler import CardSampler
+    from gpuledger.model.run import SAMPLE_JOURNALS
+
+    return CardSampler(cards, run.path / SAMPLE_JOURNALS, check=run.check)
+
+
+def _refuse(command: tuple[str, ...], error: OSError, say: Callable[[str], None]) -> int:
+    """Return a shell's status for a command that does not start."""
+    say(f"gpuledger: error: {command[0]}: {error.strerror or error}")
+    return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+
+
+def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners) -> None:
+    """Close and post the run and show it; the program has ended, so nothing may fail any more."""
+    try:
+        run.close(notes, status=status, post=partial(_settle, listeners=listeners))
+    except KeyboardInterrupt:
+        listeners.say(f"gpuledger: interrupted: {run.path} is finished by the next command that reads it")
+    except Exception as error:
+        listeners.say(f"gpuledger: error: {run.path}: {words_of(error)}")
+
+
+def _what(devices: str, count: int) -> str:
+    """Return in words what will be recorded on this machine."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        count = min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
+    if devices == "cuda" or count:
+        cards = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+        return f"CUDA allocator history on {cards}"
+    why = "as asked" if devices == "cpu" else "no GPU found"
+    return f"CPU tensors by the dispatch-mode recorder ({why})"
+
+
+def _settle(run_directory: Path, *, listeners: Listeners) -> None:
+    """Post what was recorded, and show it."""
+    from gpuledger.model.manifest import read_run_manifest
+    from gpuledger.model.run import rank_directories
+
+    if not rank_directories(run_directory):
+        if listeners.note is not None:
+            for note in read_run_manifest(run_directory).notes:
+                listeners.note(f"gpuledger: nothing was recorded: {note}")
+        return
+    from gpuledger.services.api import settle
+
+    run = settle(run_directory)
+    if listeners.show is not None:
+        listeners.show(run)
