@@ -87,7 +87,7 @@ def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
     def refuse(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpuledger.services.watching.post_rank", refuse)
+    monkeypatch.setattr("gpuledger.services.watching.post_ranks", refuse)
     with pytest.raises(ValueError, match="mine") as raised, gpuledger.watch("full"):
         raise ValueError("mine")
     assert raised.value.__notes__ == ["gpuledger: full.ledger could not be written: No space left on device"]
