@@ -10,6 +10,7 @@ import click
 import pytest
 
 from gpuledger.cli.main import main
+from gpuledger.errors import UsageError
 
 Place = tuple[str, click.Option]
 OWN_TEXT = {
@@ -121,3 +122,18 @@ def test_the_exceptions_are_needed() -> None:
 
 def test_every_option_has_a_help_text() -> None:
     assert all(one.help for _, command in commands() for one in command.params if isinstance(one, click.Option))
+
+
+@pytest.mark.parametrize(
+    ("text", "index"), [("cpu", -1), ("-1", -1), ("cuda", 0), ("cuda:1", 1), ("2", 2), (None, None)]
+)
+def test_a_torch_device_or_its_index_is_taken(text: str | None, index: int | None) -> None:
+    words = [] if text is None else ["--device", text]
+    show = dict(commands())["show"]
+    assert show.make_context("show", ["a.ledger", *words]).params["device_idx"] == index
+
+
+@pytest.mark.parametrize("text", ["h200", "cuda:", "cuda:-1", "mps", "-2", ""])
+def test_what_is_no_torch_device_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a torch device"):
+        dict(commands())["diff"].make_context("diff", ["a", "b", "--device", text])

@@ -110,6 +110,9 @@ def test_what_python_callers_get_wrong() -> None:
         gpuledger.estimate(step, torch.randn(1, 8), gpu="h2000")
     with pytest.raises(UsageError, match="at least one step"):
         gpuledger.estimate(step, torch.randn(1, 8), steps=0)
+    for confidence in (0.4, 1.0, float("nan")):
+        with pytest.raises(UsageError, match=r"outside 0\.5 to 0\.999"):
+            gpuledger.estimate(step, torch.randn(1, 8), confidence=confidence)
     with pytest.raises(UsageError, match="at least one sample"):
         gpuledger.find_batch(step, start=0)
     library = torch.library.Library("gpuledger_other", "DEF")
