@@ -31,7 +31,7 @@ def main() -> None:
 def picture_recording(desk: Path) -> None:
     """Make the picture of the report of a recording of a real card."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    from recordings.load import post_recording
+    from card_recordings import post_recording
 
     from gpuledger.model.run import write_json
 

@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 1240, 1400
 def write_report(directory: Path) -> Path:
     """Return the page of the recording, written below ``directory``."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    from recordings.load import post_recording
+    from card_recordings import post_recording
 
     run_directory = post_recording("gpt2", directory).directory.parent
     write_json(run_directory / "manifest.json", {"schema_version": 1, "name": "gpt2"})

@@ -142,10 +142,9 @@ def record_small(directory: Path) -> Path:
 def recordings_of_a_card(directory: Path) -> Iterator[tuple[str, Path]]:
     """Yield the recordings of the tests, each as a run."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    from recordings.load import RECORDINGS as NAMES
-    from recordings.load import post_recording
+    from card_recordings import RECORDED, post_recording
 
-    for name in NAMES:
+    for name in RECORDED:
         rank = post_recording(name, directory)
         run = rank.directory.parent
         started = {"schema_version": rank.manifest.schema_version, "name": name, "command": [], "status": "complete"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from gpuledger.report.html.data import gather
 from synthetic_work import load_timed
 
 from gpuledger.analyze.compare.compare import FIGURES, compare
 from gpuledger.analyze.compare.metrics import KINDS, headline, measure
 from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.integrations.scalars import PREFIX, run_scalars
 from gpuledger.model.imported import rows_to_table
@@ -74,7 +74,7 @@ def answers(run: Run, tmp_path: Path) -> dict[str, Any]:
         "check": json.loads(ask("check", run.path, "--budget", tmp_path / "budget.toml", "--json").stdout),
         "diff": json.loads(ask("diff", base.path, run.path, "--json").stdout)["after"],
         "compare": json.loads(ask("compare", run.path, "--json").stdout),
-        "report": build_payload(gather(run, run.ranks))["views"],
+        "report": build_payload(build_view(run))["views"],
         "Recording.metrics": headline(run.rank()),
         "loggers": {name.removeprefix(PREFIX): value for name, value in run_scalars(run).items()},
         "sql": json.loads(ask("sql", run.path, "SELECT * FROM peaks", "--json").stdout),

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toy_vendor
+from folders import RECORDINGS
 from programs import GPULEDGER, Ended, environment, execute
-from recordings.load import HERE
 from toy_vendor import COUNTER, GIB, HELD_BYTES, MIB, WATTS
 
 from gpuledger.cards import opening
@@ -55,7 +55,7 @@ def test_watch_reads_it_from_a_process_of_its_own(tmp_path: Path) -> None:
     ended = gpuledger(tmp_path, *words, TOY_BUSY=str(tmp_path / "busy"))
     assert (ended.status, ended.stdout) == (0, b""), ended.stderr
     run = read_run(tmp_path / "w.ledger")
-    assert run.rank().manifest["devices"] == [
+    assert [one.to_json() for one in run.rank().manifest.devices] == [
         {
             "device_idx": 0,
             "name": "Toy",
@@ -119,7 +119,7 @@ def _record_on_the_toy(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _recording(place: Path) -> Journal:
     place.mkdir(parents=True)
-    (place / "00000.npz").write_bytes((HERE / "gan.npz").read_bytes())
+    (place / "00000.npz").write_bytes((RECORDINGS / "gan.npz").read_bytes())
     return read_journal(place)
 
 

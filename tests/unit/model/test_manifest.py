@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folders import RECORDINGS, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +32,8 @@ from gpuledger.model.manifest import (
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run import write_json
 
-RECORDED = Path(__file__).parents[1] / "recordings" / "passes"
-SOURCES = Path(__file__).parents[2] / "src" / "gpuledger"
+RECORDED = RECORDINGS / "passes"
+SOURCES = ROOT / "src" / "gpuledger"
 
 
 def values_of(shape: Any) -> st.SearchStrategy[Any]:

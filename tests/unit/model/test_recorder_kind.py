@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from recordings.load import post_recording
+from card_recordings import post_recording
+from folders import DATA
 
 from gpuledger.formats.readers import FORMATS, read_files
 from gpuledger.model.imported import write_imported
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run import Rank
 
-DATA = Path(__file__).parents[1] / "data"
 FILES = {
     "memory-csv": DATA / "memory_csv" / "20200405120000.csv",
     "mxnet": DATA / "mxnet" / "mxnet_gpu_memory_profiler.csv",
