@@ -33,7 +33,7 @@ def picture_recording(desk: Path) -> None:
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from card_recordings import post_recording
 
-    from gpuledger.model.run import write_json
+    from gpuledger.model.run_directory import write_json
 
     post_recording("gpt2", desk)
     write_json(desk / "gpt2.ledger" / "manifest.json", {"schema_version": 1, "status": "complete", "name": "gpt2"})

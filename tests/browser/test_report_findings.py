@@ -9,7 +9,7 @@ from card_recordings import post_recording
 from opened import Opened
 
 from gpuledger.analyze.overview.findings import Finding, find_findings
-from gpuledger.model.run import write_json
+from gpuledger.model.run_directory import write_json
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def test_tests_read_no_results_of_benchmarks_and_extend_no_path_by_hand(words: s
 
 def test_helpers_are_in_one_folder() -> None:
     elsewhere = [place for place in MODULES if not re.match(r"test_", place.name) and place.parent.name != "support"]
-    assert {place.parent.name for place in elsewhere} == {"corpus"}
+    assert {place.parent.name for place in elsewhere} == {"corpus", "typing"}
 
 
 UNCHECKED = 74
@@ -58,3 +58,12 @@ def test_no_test_bounds_the_wall_clock() -> None:
     clock = r"time\.(?:perf_counter|monotonic|time)(?:_ns)?\(\) - \w+(?: / 1e9)? <"
     bounding = [place.name for place in MODULES if re.search(clock, place.read_text(encoding="utf-8"))]
     assert bounding == []
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    there = [place.as_posix() for folder in ("src", "tests", "bench") for place in (ROOT / folder).rglob("*.py")]
+    named = set(re.findall(r"`([a-z_/]+\.py)`", text))
+    assert len(named) > 25
+    assert [name for name in sorted(named) if not any(place.endswith(f"/{name}") for place in there)] == []
+    assert len(text.splitlines()) <= 120

@@ -227,7 +227,7 @@ def _begin_run(
     """Return the environment that starts a recording, and what ends it, as the launcher has them."""
     from gpuledger.collect.launch.launch import Order, child_environment
     from gpuledger.config import resolve
-    from gpuledger.model.run import rank_directories
+    from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_writer import RunWriter, new_manifest
     from gpuledger.services.api import settle
 

@@ -17,7 +17,8 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.on_demand import STEPS, Listener
 from gpuledger.live.view import View
 from gpuledger.live.watched_run import WatchedRun
-from gpuledger.model.run import ASKED, read_json, write_json
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run_directory import ASKED, write_json
 
 pytestmark = pytest.mark.torch
 

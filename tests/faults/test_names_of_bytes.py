@@ -9,7 +9,7 @@ import pytest
 from programs import GPULEDGER, TRAIN, execute, manifest, recorded, write_script
 
 from gpuledger.errors import UsageError
-from gpuledger.model.run import choose_directory
+from gpuledger.model.run_directory import choose_directory
 from gpuledger.model.run_writer import readable
 
 

@@ -14,7 +14,7 @@ import gpuledger.model.run_writer as writers
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.errors import UsageError
-from gpuledger.model.run import choose_directory
+from gpuledger.model.run_directory import choose_directory
 from gpuledger.model.run_writer import RunReplacedError, RunWriter, find_run_id, new_manifest
 from gpuledger.services.api import load
 

@@ -17,7 +17,7 @@ from gpuledger import load  # noqa: E402
 from gpuledger.collect.launch.settings import RecordSettings  # noqa: E402
 from gpuledger.collect.session.on_demand import STEPS, Listener  # noqa: E402
 from gpuledger.live.watched_run import WatchedRun  # noqa: E402
-from gpuledger.model.run import write_json  # noqa: E402
+from gpuledger.model.run_directory import write_json  # noqa: E402
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from gpuledger.model.accounts import CATEGORIES, PHASES
-from gpuledger.model.run import Rank, read_run, write_json, write_table
+from gpuledger.model.run import Rank, read_run, write_table
+from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:

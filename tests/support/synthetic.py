@@ -14,7 +14,8 @@ from synthetic_lives import GIB, MIB, RECORDED_STEPS, START_NS, STEP_NS, Blocks,
 
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal.journal import REASONS, STEP_KINDS
-from gpuledger.model.run import Run, read_run, write_json, write_table
+from gpuledger.model.run import Run, read_run, write_table
+from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from synthetic import load_run
 from synthetic_lives import START_NS, STEP_NS
 
 from gpuledger.model.accounts import PHASES
-from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run import Run, read_run, write_table
+from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import TABLES
 
 if TYPE_CHECKING:

@@ -204,7 +204,7 @@ def _is_foreign(run: Run, text: str) -> bool:
 def _inside(text: str) -> list[str]:
     """Return what a folder stands for: the runs in it, or files that are a run each; else ``text`` itself."""
     from gpuledger.formats.readers import find_format, single_paths
-    from gpuledger.model.run import SUFFIX
+    from gpuledger.model.run_directory import SUFFIX
 
     path = Path(text)
     if not path.is_dir() or (path / "manifest.json").is_file():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.files.writing import replaced
-from gpuledger.model.run import write_json
+from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from gpuledger.errors import GpuLedgerError
 from gpuledger.files.writing import refuse_links, write_whole
 from gpuledger.model.journal.log import journal_files
 from gpuledger.model.manifest import read_rank_manifest, read_run_manifest
-from gpuledger.model.run import ASKED, LISTENING, SUFFIX, Rank, rank_directories
+from gpuledger.model.run import Rank
+from gpuledger.model.run_directory import ASKED, LISTENING, SUFFIX, rank_directories
 
 
 @dataclass(frozen=True)

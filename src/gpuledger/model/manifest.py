@@ -5,23 +5,18 @@ an absent key is its field's default.
 """
 
 # No postponed annotations: see :mod:`gpuledger.model.json_object`.
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from gpuledger.errors import InputError
-from gpuledger.files.reading import read_json_file, reading
+from gpuledger.files.reading import reading
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
-from gpuledger.files.writing import write_whole
 from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.recorder_kind import RecorderKind
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, read_versioned, write_json
 
-MANIFEST = "manifest.json"
-RANK_PREFIX = "rank-"
 DeviceIdx = Annotated[int, Whole(*DEVICE)]
 """It becomes a column of 32 bits."""
 _MAX_CALLS = 4_000
@@ -303,12 +298,6 @@ _RANK_SHAPE, _RUN_SHAPE = shape_of(RankManifest), shape_of(RunManifest)
 _Manifest = TypeVar("_Manifest", RankManifest, RunManifest)
 
 
-def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None) -> None:
-    """Write ``value`` as :func:`gpuledger.files.writing.replaced` does."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
-    write_whole(path, text.encode("ascii"), inside=inside)
-
-
 def write_rank_manifest(rank_directory: Path, manifest: RankManifest) -> None:
     """Write a rank's manifest into the run's own directory, through no link.
 
@@ -339,21 +328,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: missing, not JSON, not an object, or of a newer schema.
     """
-    with reading(path, "not a manifest"):
-        try:
-            value = read_json_file(path)
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: not a manifest: expected an object")
-    version = value.get("schema_version")
-    if not isinstance(version, int):
-        raise InputError(f"{path}: not a manifest: no schema_version")
-    if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
-            hint="pip install --upgrade gpuledger",
-        )
+    value = read_versioned(path)
     with reading(path, "damaged manifest"):
         if path.parent.name.startswith(RANK_PREFIX):
             check_rank_manifest(value)

@@ -44,7 +44,7 @@ def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> No
     file_bytes = unpacked_bytes = 0
     for part in parts:
         with reading(place_of(part), "damaged part"):
-            with open_regular(part) as stream, pq.ParquetFile(stream) as file:
+            with open_regular(part) as stream, pq.ParquetFile(stream, pre_buffer=False) as file:
                 file_bytes += part.stat().st_size
                 unpacked_bytes += _unpacked_bytes(file.metadata)
             if unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
@@ -72,9 +72,10 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table
 
     with reading(place, "damaged part"):
         texts = [field.name for field in schema if str(field.type) == "string"]
-        with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
+        with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts, pre_buffer=False) as file:
             have = set(file.schema_arrow.names)
-            # In this thread alone: one of pyarrow's that still holds the stream as Python ends aborts the process.
+            # In this thread alone (no pre_buffer either): one of pyarrow's own that still holds the stream as Python
+            # ends aborts the process.
             raw = file.read(columns=[name for name in schema.names if name in have], use_threads=False)
         return _checked(raw, table, schema, part.stat().st_size)
 

@@ -6,8 +6,6 @@ process wrote while it ran, ``rank-N/<table>/part-*.parquet`` are the posted tab
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,16 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import storable
 from gpuledger.files.writing import refuse_links, replaced
-from gpuledger.model.manifest import (
-    MANIFEST,
-    RANK_PREFIX,
-    RankManifest,
-    RunManifest,
-    read_rank_manifest,
-    read_run_manifest,
-)
-from gpuledger.model.manifest import read_json as read_json
-from gpuledger.model.manifest import write_json as write_json
+from gpuledger.model.manifest import RankManifest, RunManifest, read_rank_manifest, read_run_manifest
+from gpuledger.model.run_directory import MANIFEST, SUFFIX, rank_directories
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import TABLES
 from gpuledger.units import counted
@@ -33,49 +23,9 @@ from gpuledger.units import counted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIX = ".ledger"
-SAMPLE_JOURNALS = "samples/journal"
-"""Where the launcher writes its readings of the cards, below the run's directory."""
-_NOT_UNICODE = re.compile("[\ud800-\udfff]")
 PARTS = "part-*.parquet"
 _UNPACKED = ("", "unpacked")
 """Where a rank keeps that what its tables unpack to was checked."""
-LISTENING, ASKED = "listening", "asked"
-"""Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
-
-
-def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
-    """Return the directory a new recording goes to; nothing is created or removed.
-
-    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken, with ``_`` for what is not
-    Unicode in it. Where ``out`` is a symbolic link
-    it is followed: the run that it leads to is the one to replace, and the link stays.
-
-    Raises:
-        UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed, or it is not
-            valid Unicode.
-    """
-    if out is None:
-        stem = _NOT_UNICODE.sub("_", stem)
-        number = 1
-        while True:
-            path = Path(f"{stem}{SUFFIX}" if number == 1 else f"{stem}-{number}{SUFFIX}")
-            if not os.path.lexists(path):
-                return path
-            number += 1
-    if _NOT_UNICODE.search(out):
-        raise UsageError(f"{out!r}: the name of a run has to be valid UTF-8", hint="give another --out")
-    path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)
-    if path.is_symlink():
-        path = Path(os.path.realpath(path))
-        if path.is_symlink():
-            raise UsageError(f"{out}: a symbolic link that leads to itself", hint="give another --out")
-    if path.exists():
-        if not force:
-            raise UsageError(f"{path}: exists, will not overwrite", hint="give another --out, or --force")
-        if not (path / MANIFEST).is_file():
-            raise UsageError(f"{path}: exists and is not a run, will not remove it")
-    return path
 
 
 def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0) -> None:
@@ -216,16 +166,6 @@ def _facts(manifest: RankManifest) -> list[str]:
     named = [name if number == 1 else f"{number} × {name}" for name, number in cards.items()]
     steps = manifest.steps_seen
     return [manifest.status or "no status", *named, *([counted(steps, "step")] if steps else [])]
-
-
-def rank_directories(path: Path) -> list[tuple[int, Path]]:
-    """Return ``(number, directory)`` of every rank below a run's directory, in order."""
-    found = []
-    for directory in path.glob(f"{RANK_PREFIX}*"):
-        number = directory.name.removeprefix(RANK_PREFIX)
-        if directory.is_dir() and number.isdecimal():
-            found.append((int(number), directory))
-    return sorted(found)
 
 
 def _hint_for(path: Path) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 
 from gpuledger._version import __version__
 from gpuledger.errors import GpuLedgerError, InputError, words_of
-from gpuledger.model.run import SUFFIX, choose_directory, rank_directories, read_json, write_json
+from gpuledger.model.run_directory import SUFFIX, choose_directory, rank_directories, read_versioned, write_json
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.redact import redact
 
@@ -101,7 +101,7 @@ class RunWriter:
         settings: Mapping[str, tuple[Any, str]] | None = None,
         of_this_process: bool = False,
     ) -> RunWriter:
-        """Return the writer of a run whose directory is chosen as :func:`gpuledger.model.run.choose_directory` does.
+        """Return the writer of a run whose directory :func:`.run_directory.choose_directory` chooses.
 
         Args:
             out: The name that the user gave, if any.
@@ -224,11 +224,11 @@ class RunWriter:
             InputError: the manifest cannot be read any more.
         """
         check_run(self.directory, self.run_id)
-        manifest = read_json(self.directory / "manifest.json")
+        manifest = read_versioned(self.directory / "manifest.json")
         notes = [*_left_notes(self.directory), *notes]
         if not notes and not rank_directories(self.directory):
             notes = [NOTHING_SEEN]
-        manifest.update(ended_ns=time.time_ns(), status="complete", notes=[*manifest["notes"], *notes])
+        manifest.update(ended_ns=time.time_ns(), status="complete", notes=[*(manifest.get("notes") or []), *notes])
         if times_ns is not None:
             manifest.update(started_ns=times_ns[0], ended_ns=times_ns[1])
         if status is not None:

@@ -29,15 +29,9 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.files.writing import refuse_links
 from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
-from gpuledger.model.manifest import read_rank_manifest, with_notes, write_rank_manifest
-from gpuledger.model.run import (
-    SUFFIX,
-    Rank,
-    Run,
-    choose_directory,
-    read_json,
-    read_run,
-)
+from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
+from gpuledger.model.run import Rank, Run, read_run
+from gpuledger.model.run_directory import SUFFIX, choose_directory
 from gpuledger.model.run_writer import RunWriter
 from gpuledger.units import counted, format_bytes
 

@@ -231,7 +231,7 @@ def _failures(sampler: CardSampler | None, meter: EnergyMeter | None) -> list[st
 
 def _sampler(cards: list[Card], run: RunWriter) -> CardSampler:
     from gpuledger.collect.sampling.sampler import CardSampler
-    from gpuledger.model.run import SAMPLE_JOURNALS
+    from gpuledger.model.run_directory import SAMPLE_JOURNALS
 
     return CardSampler(cards, run.path / SAMPLE_JOURNALS, check=run.check)
 
@@ -267,7 +267,7 @@ def _what(devices: str, count: int) -> str:
 def _settle(run_directory: Path, *, listeners: Listeners) -> None:
     """Post what was recorded, and show it."""
     from gpuledger.model.manifest import read_run_manifest
-    from gpuledger.model.run import rank_directories
+    from gpuledger.model.run_directory import rank_directories
 
     if not rank_directories(run_directory):
         if listeners.note is not None:

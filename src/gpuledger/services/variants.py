@@ -138,7 +138,7 @@ def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) 
     Raises:
         UsageError: a run or the plots are there and ``force`` is not given.
     """
-    from gpuledger.model.run import SUFFIX, choose_directory
+    from gpuledger.model.run_directory import SUFFIX, choose_directory
 
     number = 1
     folder = Path(out or "variants")
@@ -183,7 +183,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> Var
     Each begins when memory and power are back where they were before the first; a card that does not come back in time
     is named, and noted in the run. One that fails is kept, and the others go on.
     """
-    from gpuledger.model.run import SUFFIX
+    from gpuledger.model.run_directory import SUFFIX
     from gpuledger.model.run_writer import find_run_id
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -268,7 +268,8 @@ def _lowest(*values: Number | None) -> Number | None:
 
 def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
     """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
-    from gpuledger.model.manifest import MANIFEST, read_run_manifest, with_notes, write_run_manifest
+    from gpuledger.model.manifest import read_run_manifest, with_notes, write_run_manifest
+    from gpuledger.model.run_directory import MANIFEST
 
     if (place / MANIFEST).is_file():
         manifest = with_notes(read_run_manifest(place), *([f"{late[:1].upper()}{late[1:]}."] if late else []))
@@ -304,7 +305,7 @@ def compare_variants(result: VariantsResult) -> Compared:
 
 def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:
     """Return the runs that can be read, and why others cannot."""
-    from gpuledger.model.run import SUFFIX
+    from gpuledger.model.run_directory import SUFFIX
     from gpuledger.services.api import load
 
     runs, problems = [], []

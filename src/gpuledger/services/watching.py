@@ -17,7 +17,8 @@ from gpuledger.analyze.samples.watched import Watched, watched
 from gpuledger.collect.launch.launch import run_child
 from gpuledger.collect.sampling.watcher import Watcher
 from gpuledger.errors import UsageError, words_of
-from gpuledger.model.run import Run, choose_directory, read_run
+from gpuledger.model.run import Run, read_run
+from gpuledger.model.run_directory import choose_directory
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.units import parse_duration_ns
 

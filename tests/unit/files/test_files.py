@@ -16,8 +16,9 @@ from gpuledger.errors import InputError
 from gpuledger.files.writing import is_special, is_taken, output, refuse_links, replaced, write_whole
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.journal.journal import JournalWriter, Part
-from gpuledger.model.manifest import RankManifest, write_rank_manifest
-from gpuledger.model.run import LISTENING, read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import RankManifest, read_json, write_rank_manifest
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.run_directory import LISTENING, write_json
 from gpuledger.model.tables import TABLES
 from gpuledger.services import api
 

@@ -18,7 +18,8 @@ from gpuledger.integrations.log_prometheus import PrometheusSink
 from gpuledger.integrations.log_tensorboard import TensorBoardSink
 from gpuledger.integrations.log_wandb import WandbSink
 from gpuledger.integrations.scalars import PREFIX, Sink, log_run, run_scalars, step_scalars
-from gpuledger.model.run import Run, read_run, write_json
+from gpuledger.model.run import Run, read_run
+from gpuledger.model.run_directory import write_json
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other people's packages warn of is not ours
 Values = dict[str, float]

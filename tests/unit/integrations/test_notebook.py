@@ -14,7 +14,8 @@ from gpuledger.analyze.compare.diff import diff_runs
 from gpuledger.analyze.memory.timeline import build_timeline
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.summary import summarize
-from gpuledger.model.run import Run, read_run, write_json
+from gpuledger.model.run import Run, read_run
+from gpuledger.model.run_directory import write_json
 from gpuledger.report.html.svg import HEIGHT, timeline_svg
 from gpuledger.units import format_bytes
 

@@ -31,7 +31,8 @@ from gpuledger.live.gauges import Gauge, Gauges
 from gpuledger.live.screen import Choice, History, frame, one_line
 from gpuledger.live.view import View, changes, write_lines
 from gpuledger.live.watched_run import WatchedRun
-from gpuledger.model.run import read_json, write_json
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.terminal import Terminal
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ import pytest
 from gpuledger.analyze.posting.posting import is_posted
 from gpuledger.model.journal import log
 from gpuledger.model.journal.journal import COLUMNS, JournalWriter, Part, journal_of, read_journal
-from gpuledger.model.run import write_json
+from gpuledger.model.run_directory import write_json
 
 STEPS = 5
 

@@ -18,7 +18,6 @@ from gpuledger.errors import InputError
 from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf, Whole
 from gpuledger.model.json_object import shape_of
 from gpuledger.model.manifest import (
-    MANIFEST,
     PassEnergy,
     RankManifest,
     RunManifest,
@@ -30,7 +29,7 @@ from gpuledger.model.manifest import (
     write_run_manifest,
 )
 from gpuledger.model.recorder_kind import RecorderKind
-from gpuledger.model.run import write_json
+from gpuledger.model.run_directory import MANIFEST, write_json
 
 RECORDED = RECORDINGS / "passes"
 SOURCES = ROOT / "src" / "gpuledger"

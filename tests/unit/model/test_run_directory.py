@@ -11,7 +11,9 @@ import pytest
 from synthetic import load_run
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.run import choose_directory, rank_directories, read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.run_directory import choose_directory, rank_directories, write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 

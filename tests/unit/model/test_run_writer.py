@@ -16,7 +16,8 @@ import pytest
 import gpuledger
 from gpuledger.errors import UsageError
 from gpuledger.model import run_writer
-from gpuledger.model.run import choose_directory, read_json
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run_directory import choose_directory
 from gpuledger.model.run_writer import NOTHING_SEEN, RunReplacedError, RunWriter, new_manifest
 
 
@@ -174,7 +175,7 @@ def test_recordings_of_this_process_go_through_the_writer(
     make(out)
     assert steps == ["open", "close"]
     run = gpuledger.load(out)
-    assert (run.manifest["status"], run.manifest["ended_ns"] is None) == ("complete", False)
+    assert (run.manifest.status, run.manifest.ended_ns is None) == ("complete", False)
     assert all((rank.directory / "manifest.json").is_file() for rank in run.ranks)
 
 
@@ -197,7 +198,7 @@ def test_nothing_else_writes_the_manifest_of_a_run() -> None:
     package = Path(gpuledger.__file__).parent
     writes = re.compile(r"write_json\([^\n]*manifest\.json|rename\([^\n]*manifest\.json")
     found = {place.name for place in package.rglob("*.py") if writes.search(place.read_text(encoding="utf-8"))}
-    assert found == {"run_writer.py", "run.py", "imported.py", "tables.py"}  # of ranks, of imports, of an export
+    assert found == {"run_writer.py", "tables.py"}  # of runs, and of an export
 
 
 def test_the_writer_loads_what_a_recorded_program_may_load() -> None:

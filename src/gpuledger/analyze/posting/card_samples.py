@@ -14,7 +14,8 @@ from gpuledger.analyze.posting.rows import process_sample_table, sample_table
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import Journal
 from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, write_table
+from gpuledger.model.run import write_table
+from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
 
 _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""

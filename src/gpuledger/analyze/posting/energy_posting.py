@@ -11,7 +11,8 @@ from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import Journal
 from gpuledger.model.manifest import PassEnergy, read_rank_manifest, with_notes, write_rank_manifest
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories, write_table
+from gpuledger.model.run import write_table
+from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
 from gpuledger.model.tables import TABLES
 
 _PART = 1

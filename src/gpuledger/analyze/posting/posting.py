@@ -32,8 +32,9 @@ from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import OWN_ERROR, REASONS, Journal
 from gpuledger.model.journal.log import journal_files
-from gpuledger.model.manifest import MANIFEST, RankManifest, read_rank_manifest, write_rank_manifest
-from gpuledger.model.run import KeptRank, Rank, rank_directories, write_table
+from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
+from gpuledger.model.run import KeptRank, Rank, write_table
+from gpuledger.model.run_directory import MANIFEST, rank_directories
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"

@@ -84,7 +84,7 @@ def _choose_places(
     Raises:
         UsageError: no such format, two runs would have one name, or a run exists and ``force`` is not given.
     """
-    from gpuledger.model.run import SUFFIX, choose_directory
+    from gpuledger.model.run_directory import SUFFIX, choose_directory
 
     groups = [tuple(paths)]
     if format_of(format_name).one_run_each:

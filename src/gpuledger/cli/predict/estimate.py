@@ -71,7 +71,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
         return
     if not program or program == ("-m",):
         raise UsageError("estimate: nothing to follow", hint="gpuledger estimate train.py")
-    from gpuledger.model.run import choose_directory
+    from gpuledger.model.run_directory import choose_directory
     from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.simulate.catalogue import find_card
     from gpuledger.simulate.estimate.run import Order, estimate_program

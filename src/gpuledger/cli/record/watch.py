@@ -87,7 +87,7 @@ def _watch_command(
 ) -> None:
     """Watch one command and end as it ended."""
     from gpuledger.collect.launch.launch import end_like
-    from gpuledger.model.run import choose_directory
+    from gpuledger.model.run_directory import choose_directory
 
     directory = choose_directory(out, force=force, stem=_stem(command[0]))
     try:
@@ -115,7 +115,7 @@ def _watch_until(
 ) -> None:
     """Watch a process, or the cards, until it ends or somebody interrupts."""
     from gpuledger.collect.sampling.process_tree import is_alive
-    from gpuledger.model.run import choose_directory
+    from gpuledger.model.run_directory import choose_directory
     from gpuledger.services.watching import watch_until
 
     if pid is not None and not is_alive(pid):

@@ -22,7 +22,7 @@ from typing import Any
 from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.files.reading import read_json_file
 from gpuledger.model.manifest import Libraries, RankManifest
-from gpuledger.model.run import write_json
+from gpuledger.model.run_directory import write_json
 from gpuledger.processes.child_job import run_child_job, serve_job
 
 PROFILE_VERSION = 1

@@ -24,7 +24,7 @@ from gpuledger.collect.sampling.card_log import CardLog
 from gpuledger.collect.sampling.process_tree import children_of
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, METERED_CARDS, Edge, Tick
-from gpuledger.model.run import SAMPLE_JOURNALS, rank_directories
+from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
 
 if TYPE_CHECKING:
     from gpuledger.model.run_writer import RunWriter

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.collect.adapter.guard import Guard, describe, do_all
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, before_steps
 from gpuledger.collect.launch.ranks import check_launched_run, leave_note
-from gpuledger.model.run import ASKED, LISTENING, SUFFIX
+from gpuledger.model.run_directory import ASKED, LISTENING, SUFFIX
 from gpuledger.model.run_writer import RunWriter, new_manifest
 
 if TYPE_CHECKING:

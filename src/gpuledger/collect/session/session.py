@@ -35,7 +35,7 @@ from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
 from gpuledger.errors import UsageError
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
-from gpuledger.model.run import rank_directories
+from gpuledger.model.run_directory import rank_directories
 
 AT_THE_LIMIT = (
     "Some modules, tensors or steps were not seen: the program was at Python's recursion limit, without room for more."

@@ -27,7 +27,9 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.tree import module_tree
 from gpuledger.cli.main import main
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.model.run import Run, read_json, read_run, write_json
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run import Run, read_run
+from gpuledger.model.run_directory import write_json
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,9 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import rows_to_table
-from gpuledger.model.manifest import RankManifest
-from gpuledger.model.run import KeptRank, Run, read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import RankManifest, read_json
+from gpuledger.model.run import KeptRank, Run, read_run, write_table
+from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.diff_text import head_rows
 from gpuledger.units import format_bytes

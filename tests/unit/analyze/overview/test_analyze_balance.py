@@ -14,7 +14,8 @@ from gpuledger.analyze.overview.balance import Balance, build_balance
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.errors import EmptyRunError
-from gpuledger.model.run import read_run, write_json, write_table
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.run_directory import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

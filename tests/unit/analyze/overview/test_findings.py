@@ -18,8 +18,9 @@ from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
 from gpuledger.cli.main import main
-from gpuledger.model.manifest import read_rank_manifest
-from gpuledger.model.run import Rank, read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import read_json, read_rank_manifest
+from gpuledger.model.run import Rank, read_run, write_table
+from gpuledger.model.run_directory import write_json
 
 
 def named(rank: Rank, start: str) -> Finding | None:

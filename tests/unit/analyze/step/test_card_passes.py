@@ -30,7 +30,9 @@ from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.analyze.view.report_tree import IDLE_PATH
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
-from gpuledger.model.run import KeptRank, Rank, read_json, write_json
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run import KeptRank, Rank
+from gpuledger.model.run_directory import write_json
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.ops.predict.watts import shipped
 from gpuledger.report.html.payload import build_payload

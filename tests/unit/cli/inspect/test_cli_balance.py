@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from synthetic import REMAINDER_BYTES, make_run
 
 from gpuledger.cli.main import main
-from gpuledger.model.run import read_json, write_json
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run_directory import write_json
 
 
 def ask(*words: object, columns: int | None = None) -> str:

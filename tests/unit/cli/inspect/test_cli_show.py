@@ -14,7 +14,9 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant
 from gpuledger.cli.main import main
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
-from gpuledger.model.run import read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 AMOUNT = re.compile(r"(?:< )?([\d,]+\.\d)  +(?:< )?\d+\.\d %")

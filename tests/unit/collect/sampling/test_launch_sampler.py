@@ -14,7 +14,8 @@ from gpuledger.collect.sampling import sampler as samplers
 from gpuledger.collect.sampling.sampler import CardSampler
 from gpuledger.model.journal.journal import read_journal
 from gpuledger.model.manifest import read_rank_manifest
-from gpuledger.model.run import SAMPLE_JOURNALS, Rank, write_json
+from gpuledger.model.run import Rank
+from gpuledger.model.run_directory import SAMPLE_JOURNALS, write_json
 
 GIB = 1 << 30
 

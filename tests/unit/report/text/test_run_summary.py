@@ -12,7 +12,9 @@ from synthetic_lives import GIB, MIB
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.oom import explain_oom
-from gpuledger.model.run import Run, read_json, read_run, write_json, write_table
+from gpuledger.model.manifest import read_json
+from gpuledger.model.run import Run, read_run, write_table
+from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.text import print_run_summary, run_summary_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.model.run import SUFFIX
+from gpuledger.model.run_directory import SUFFIX
 from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:

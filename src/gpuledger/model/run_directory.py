@@ -1,0 +1,97 @@
+"""Where a run lies on disk: names, and what of it a recorded process needs. Makes no class, and loads no library."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.files.reading import read_json_file, reading
+from gpuledger.files.writing import write_whole
+from gpuledger.model.tables import SCHEMA_VERSION
+
+SUFFIX = ".ledger"
+MANIFEST = "manifest.json"
+RANK_PREFIX = "rank-"
+SAMPLE_JOURNALS = "samples/journal"
+"""Where the launcher writes its readings of the cards, below the run's directory."""
+LISTENING, ASKED = "listening", "asked"
+"""Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
+_NOT_UNICODE = re.compile("[\ud800-\udfff]")
+
+
+def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
+    """Return the directory a new recording goes to; nothing is created or removed.
+
+    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken, with ``_`` for what is not
+    Unicode in it. Where ``out`` is a symbolic link
+    it is followed: the run that it leads to is the one to replace, and the link stays.
+
+    Raises:
+        UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed, or it is not
+            valid Unicode.
+    """
+    if out is None:
+        stem = _NOT_UNICODE.sub("_", stem)
+        number = 1
+        while True:
+            path = Path(f"{stem}{SUFFIX}" if number == 1 else f"{stem}-{number}{SUFFIX}")
+            if not os.path.lexists(path):
+                return path
+            number += 1
+    if _NOT_UNICODE.search(out):
+        raise UsageError(f"{out!r}: the name of a run has to be valid UTF-8", hint="give another --out")
+    path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+        if path.is_symlink():
+            raise UsageError(f"{out}: a symbolic link that leads to itself", hint="give another --out")
+    if path.exists():
+        if not force:
+            raise UsageError(f"{path}: exists, will not overwrite", hint="give another --out, or --force")
+        if not (path / MANIFEST).is_file():
+            raise UsageError(f"{path}: exists and is not a run, will not remove it")
+    return path
+
+
+def rank_directories(path: Path) -> list[tuple[int, Path]]:
+    """Return ``(number, directory)`` of every rank below a run's directory, in order."""
+    found = []
+    for directory in path.glob(f"{RANK_PREFIX}*"):
+        number = directory.name.removeprefix(RANK_PREFIX)
+        if directory.is_dir() and number.isdecimal():
+            found.append((int(number), directory))
+    return sorted(found)
+
+
+def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None) -> None:
+    """Write ``value`` as :func:`gpuledger.files.writing.replaced` does."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    write_whole(path, text.encode("ascii"), inside=inside)
+
+
+def read_versioned(path: Path) -> dict[str, Any]:
+    """Return the object in a manifest, with nothing checked but its version.
+
+    Raises:
+        InputError: missing, not JSON, not an object, or of a newer schema.
+    """
+    with reading(path, "not a manifest"):
+        try:
+            value = read_json_file(path)
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a manifest: expected an object")
+    version = value.get("schema_version")
+    if not isinstance(version, int):
+        raise InputError(f"{path}: not a manifest: no schema_version")
+    if version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
+            hint="pip install --upgrade gpuledger",
+        )
+    return value
