@@ -117,7 +117,8 @@ def test_a_watched_card_has_one_peak_and_one_energy(tmp_path: Path) -> None:
         for t, used in enumerate((3, 5, 9, 4), 1)
     ]
     window = {"device_idx": 0, "start_ns": second, "end_ns": 4 * second, "energy_j": 70.0, "uncertainty_j": 1.0}
-    for name, rows in {"samples": samples, "windows": [{**window, "ticks": 30}], "process_samples": []}.items():
+    tables: dict[str, list[dict[str, Any]]] = {"windows": [{**window, "ticks": 30}], "process_samples": []}
+    for name, rows in {**tables, "samples": samples}.items():
         write_table(rank.directory, rows_to_table(name, rows), name)
     run = read_run(run.path)
     (row,) = compare([run]).rows

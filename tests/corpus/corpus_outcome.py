@@ -128,9 +128,8 @@ def _notes(run: Path) -> list[str]:
             rank.table("steps")
     except GpuLedgerError as error:
         return [f"the run cannot be read: {error}"]
-    manifests = [loaded.manifest, *(rank.manifest for rank in loaded.ranks)]
-    found = [note for one in manifests for note in one.notes if OWN_ERROR in note or "could not" in note]
-    return sorted(set(found))
+    notes = {*loaded.manifest.notes, *(note for rank in loaded.ranks for note in rank.manifest.notes)}
+    return sorted(note for note in notes if OWN_ERROR in note or "could not" in note)
 
 
 # -- two ways to run ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from metered import metered, metered_from_python
+from present import present
 
 from gpuledger.analyze.step.energy import break_down_energy, share_energy, step_energy
 from gpuledger.analyze.step.step_parts import step_parts
@@ -36,10 +37,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Rank:
 
 
 def test_the_passes_follow_each_other_and_none_is_in_another(whole: Rank) -> None:
-    (energy,) = whole.manifest.energy
-    assert whole.manifest.window.last_step == 3
+    (energy,) = present(whole.manifest.energy)
+    assert present(whole.manifest.window).last_step == 3
     assert 3 < energy.first_step <= energy.last_step - 9
-    assert energy.last_step < whole.manifest.time_steps[0]
+    assert energy.last_step < present(whole.manifest.time_steps)[0]
     inside = [p for p in whole.manifest.pauses if energy.start_ns <= p.start_ns < energy.end_ns - 10**6]
     assert inside == []
     assert whole.manifest.notes == ()
@@ -49,10 +50,10 @@ def test_the_passes_follow_each_other_and_none_is_in_another(whole: Rank) -> Non
 
 
 def test_the_joules_are_the_counters(whole: Rank) -> None:
-    (energy,) = whole.manifest.energy
+    (energy,) = present(whole.manifest.energy)
     seconds = (energy.end_ns - energy.start_ns) / 1e9
     assert seconds >= 0.6
-    assert energy.energy_j == pytest.approx(250 * seconds, abs=max(3 * energy.uncertainty_j, 5))
+    assert energy.energy_j == pytest.approx(250 * seconds, abs=max(3 * present(energy.uncertainty_j), 5))
     assert energy.ticks >= 3
     (window,) = whole.table("windows").to_pylist()
     assert (window["name"], window["energy_j"]) == ("energy", energy.energy_j)
@@ -73,7 +74,7 @@ def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) 
     ended = metered(tmp_path, count=24, length_s=60, passes=asked, no_energy=1, wobble=5, pid=1)
     assert (ended.status, ended.stderr) == (0, b"")
     rank = rank_of(tmp_path)
-    (energy,) = rank.manifest.energy
+    (energy,) = present(rank.manifest.energy)
     assert energy.source.startswith("power summed")
     notes = " ".join(rank.manifest.notes)
     for words in ("The energy pass ended early", "No time pass", "summed over the readings"):
@@ -84,7 +85,8 @@ def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) 
 def test_every_joule_has_an_account(whole: Rank) -> None:
     found = break_down_energy(whole)
     assert found is not None
-    assert found.step_energy_j == pytest.approx(whole.manifest.energy[0].energy_j / found.steps)
+    (energy,) = present(whole.manifest.energy)
+    assert found.step_energy_j == pytest.approx(present(energy.energy_j) / found.steps)
     assert math.fsum(one.energy_j for one in found.accounts) == pytest.approx(found.step_energy_j, rel=1e-12)
     placed = {(one.module, one.phase) for one in found.accounts}
     assert {("0", "forward"), ("2", "backward"), ("", "optimizer")} <= placed
@@ -130,9 +132,9 @@ def test_a_recording_from_python_has_its_joules_as_values(tmp_path: Path) -> Non
     ended = metered_from_python(tmp_path, watts=250, wobble=5)
     assert ended.status == 0, ended.stderr
     step_j, sample_j, step_ns = json.loads(ended.stdout)
-    (energy,) = load(tmp_path / "all.ledger").rank().manifest.energy
+    (energy,) = present(load(tmp_path / "all.ledger").rank().manifest.energy)
     steps = energy.last_step - energy.first_step + 1
-    assert step_j == pytest.approx(energy.energy_j / steps)
+    assert step_j == pytest.approx(present(energy.energy_j) / steps)
     assert step_j == pytest.approx(250 * (energy.end_ns - energy.start_ns) / 1e9 / steps, rel=0.3)
     assert sample_j == pytest.approx(step_j / 8)
     assert step_ns > 0

@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
+from present import present
 from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, manifest, recorded, write_script
 
 from gpuledger.analyze.memory.breakdown import break_down
@@ -27,7 +28,7 @@ def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
     assert lines[1].startswith("peak ")
     assert lines[-1].startswith("next ")
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
+    assert present(rank.manifest.window).to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
     breakdown = break_down(rank, find_peak(rank))
     assert sum(account.bytes for account in breakdown.accounts) == breakdown.allocated_bytes > 0
 
@@ -115,5 +116,6 @@ def test_settings_reach_the_program(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "for _ in range(6): step()")
     assert recorded(["train.py"], tmp_path, options=("-q", "--no-stacks", "--steps", "2:4")).status == 0
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert (rank.manifest.window.first_step, rank.manifest.window.last_step) == (2, 4)
+    window = present(rank.manifest.window)
+    assert (window.first_step, window.last_step) == (2, 4)
     assert rank.table("stacks").num_rows == 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from present import present
 from programs import COMPILER_ASIDE, Ended, recorded, write_script
 
 from gpuledger.analyze.memory.breakdown import break_down
@@ -119,7 +120,7 @@ def test_a_training_is_recorded_as_it_is(training: Training, tmp_path: Path) -> 
     assert recorded(["train.py"], tmp_path) == Ended(0, b"", b"")
     rank = load(tmp_path / "train.ledger").rank()
     assert_closed(rank)
-    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
+    assert present(rank.manifest.window).to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
     steps = rank.table("steps", ("step", "kind")).to_pylist()
     assert [row["step"] for row in steps] == list(range(1, training.steps + 1))
     assert {row["kind"] for row in steps} == training.kinds

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from present import present
 from programs import Ended, environment, execute
 from stubbed import GPULEDGER
 
@@ -86,7 +87,7 @@ def test_the_tool_is_read_and_the_run_says_so(tmp_path: Path) -> None:
     assert any("no energy counter" in note for note in figures.notes)
     row = run.table("samples").to_pylist()[0]
     assert row["driver_bytes"] == 615 << 20
-    assert run.rank().manifest.sampler.interval_ns == 10_000_000
+    assert present(run.rank().manifest.sampler).interval_ns == 10_000_000
     assert run.rank().manifest.devices[0].name == "NVIDIA H200"
 
 

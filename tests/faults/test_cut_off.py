@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from present import present
 from programs import GPULEDGER, TRAIN, Ended, execute, manifest, recorded, write_script
 
 from gpuledger.model.tables import SCHEMA_VERSION
@@ -73,14 +74,14 @@ def test_the_status_is_the_signals_and_the_end_is_told(killed: tuple[Ended, Path
 def test_all_that_was_written_is_there(killed: tuple[Ended, Path]) -> None:
     rank = load(killed[1]).rank()
     assert (rank.manifest.status, rank.manifest.steps_seen, rank.manifest.damaged) == ("cut off", 4, ())
-    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 4, "asked": [1, 9]}
+    assert present(rank.manifest.window).to_json() == {"first_step": 1, "last_step": 4, "asked": [1, 9]}
     assert [check for check in rank.manifest.checks if not check.ok] == []
     assert len(rank.manifest.checks) > 8
 
 
 def test_a_run_under_way_is_read_as_far_as_it_is_and_goes_on(killed: tuple[Ended, Path]) -> None:
     assert killed[0].stdout == b"1\n2\n"
-    assert load(killed[1]).rank().manifest.window.last_step == 4
+    assert present(load(killed[1]).rank().manifest.window).last_step == 4
 
 
 def test_show_works_on_what_was_written(run: Path) -> None:

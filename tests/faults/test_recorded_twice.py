@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from present import present
 from programs import TRAIN, bare, manifest, recorded, write_script
 
 from gpuledger.collect.session.outer_run import NOTE
@@ -46,7 +47,7 @@ def test_record_does_nothing_and_the_outer_run_notes_it_once(tmp_path: Path) -> 
     assert [place.name for place in below.glob("*.ledger")] == ["train.ledger"]
     rank = load(below / "train.ledger").rank()
     assert rank.manifest.notes == (NOTE,)
-    assert (rank.manifest.steps_seen, rank.manifest.window.last_step) == (3, 3)
+    assert (rank.manifest.steps_seen, present(rank.manifest.window).last_step) == (3, 3)
 
 
 ASKS = """
@@ -75,7 +76,7 @@ def test_its_results_are_those_of_the_outer_run_so_far(tmp_path: Path) -> None:
         "2",
     ]
     rank = load(tmp_path / "train.ledger").rank()
-    assert (rank.manifest.status, rank.manifest.window.last_step) == ("closed", 2)
+    assert (rank.manifest.status, present(rank.manifest.window).last_step) == ("closed", 2)
 
 
 PROFILED = """

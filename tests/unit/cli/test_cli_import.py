@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from folders import DATA
+from present import present
 
 from gpuledger.cli.main import main
 from gpuledger.formats.readers import FORMATS
@@ -32,7 +33,7 @@ def test_one_file_becomes_a_run_of_its_name(here: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "memory_cudnn.ledger\n")
     assert "10 ms were taken" in result.stderr
     run = read_run(here / "memory_cudnn.ledger")
-    assert run.manifest.imported.format == "nvidia-smi"
+    assert present(run.manifest.imported).format == "nvidia-smi"
     assert len(run.table("samples")) == 720
     assert ask("import", "nvidia-smi", LOGS / "memory_cudnn.txt").stdout == "memory_cudnn-2.ledger\n"
 

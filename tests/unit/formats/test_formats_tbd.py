@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from folders import DATA
 from imports import check_views, make, read, rows, show, words
+from present import present
 
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.errors import InputError
@@ -24,7 +25,7 @@ def test_logs_are_told_by_their_content_and_read_by_every_view(path: Path, tmp_p
 
 def test_every_allocation_of_a_log_is_read_however_it_stands(tmp_path: Path) -> None:
     run = make("tbd-log", tmp_path, SOCKEYE)
-    assert run.manifest.imported.unread == ()
+    assert present(run.manifest.imported).unread == ()
     assert [(name, category, size) for name, category, _, size in words(run)] == [
         ("forward_features:stage1_unit1_bn1", "activation", 4194304),
         ("in_arg:encoder_embed_weight", "weight", 2097152),

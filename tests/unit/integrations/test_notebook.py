@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from present import present
 from synthetic import make_run
 
 from gpuledger.analyze.compare.diff import diff_runs
@@ -59,7 +60,7 @@ def read(runs: Path, name: str) -> Run:
 
 def test_a_run_shows_every_rank_and_the_peak(runs: Path) -> None:
     run = read(runs, "one")
-    tags = Tags(run._repr_html_())
+    tags = Tags(present(run._repr_html_()))
     for rank in run.ranks:
         assert format_bytes(summarize(rank).recorded_peak_allocated_bytes) in tags.words
     assert "activation" in tags.words
@@ -70,17 +71,17 @@ def test_a_run_shows_every_rank_and_the_peak(runs: Path) -> None:
 def test_names_are_text_and_nothing_runs(runs: Path, name: str) -> None:
     run, other = read(runs, name), read(runs, "one")
     for value in (run, diff_runs(other, run), build_balance(run.rank())):
-        markup = value._repr_html_()
+        markup = present(value._repr_html_())
         tags = Tags(markup)
         assert tags.seen <= ALLOWED | DRAWN
         assert tags.open == []
         assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", markup)
-    assert ("</script>" in Tags(diff_runs(other, run)._repr_html_()).words) is (name == "hostile")
+    assert ("</script>" in Tags(present(diff_runs(other, run)._repr_html_())).words) is (name == "hostile")
 
 
 def test_a_run_that_holds_nothing_says_so(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"schema_version": 1})
-    assert "No allocation was recorded." in read_run(tmp_path)._repr_html_()
+    assert "No allocation was recorded." in present(read_run(tmp_path)._repr_html_())
 
 
 def test_the_picture_reaches_its_top_at_the_highest_line(runs: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -278,9 +279,11 @@ def test_repeats_are_one_row_and_one_line_with_what_lies_between_them(tmp_path: 
 def test_a_repeat_that_failed_is_not_in_the_mean(tmp_path: Path) -> None:
     variants = make_variants(["prog", "x"], [], {}, 3)
     world = World()
-    world.watch = lambda command, place, watch=world.watch: (  # type: ignore[method-assign]
-        world._statuses.update({"x": 7 * (len(world.ran) == 1)}) or watch(command, place)
-    )
-    assert run_and_tell(variants, tmp_path / "out", world.tools()) == 1
+
+    def watch(command: tuple[str, ...], place: Path) -> int:
+        world._statuses["x"] = 7 * (len(world.ran) == 1)
+        return world.watch(command, place)
+
+    assert run_and_tell(variants, tmp_path / "out", replace(world.tools(), watch=watch)) == 1
     (row,) = compare([read_run(tmp_path / "out" / f"r{turn}.ledger") for turn in (1, 2, 3)]).rows
     assert (row.figures.name, row.repeats, row.figures.peak_bytes, row.figures.exit_status) == ("run", 2, 2 * MIB, 7)

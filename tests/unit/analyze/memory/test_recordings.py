@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from card_recordings import RECORDED, about, post_recording
+from present import present
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
@@ -25,7 +26,7 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def test_every_check_against_the_allocator_holds(recording: tuple[str, Rank]) -> None:
     _, rank = recording
-    names = {check.name for check in rank.manifest.checks}
+    names = {present(check.name) for check in rank.manifest.checks}
     assert "peak allocated bytes" in names
     assert "live blocks of the closing snapshot found with the same sizes" in names
     assert "allocations recorded" in names

@@ -10,6 +10,7 @@ from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spa
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
 from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part, journal_of
+from gpuledger.model.manifest import HostWait
 
 
 def places(spans: OwnedSpans) -> list[tuple[str, int, str, int]]:
@@ -202,16 +203,16 @@ def test_a_gap_is_the_hosts_where_nothing_was_launched_before_it() -> None:
     trace.device("kernel", 110, 150, second)
     trace.device("kernel", 210, 260, third)
     trace.device("kernel", 120, 140, second, stream=8)
-    assert host_waits(trace.owned()) == [{"device_idx": 0, "gap_ns": 10 + 60, "host_ns": 60}]
+    assert host_waits(trace.owned()) == (HostWait(device_idx=0, gap_ns=10 + 60, host_ns=60),)
     both = alone(trace, ((7, ("kernel",) * 3), (8, ("kernel",))))
-    assert host_waits(both.owned()) == [{"device_idx": 0, "gap_ns": 10 + 60, "host_ns": 60}]
+    assert host_waits(both.owned()) == (HostWait(device_idx=0, gap_ns=10 + 60, host_ns=60),)
 
 
 def test_the_hosts_own_operators_wait_for_nobody() -> None:
     trace = Trace()
     for at in (10, 50):
         trace.host("aten::mm", at, at + 5)
-    assert host_waits(trace.owned()) == []
+    assert host_waits(trace.owned()) == ()
 
 
 def test_a_graphs_kernels_are_of_the_module_that_launched_it() -> None:

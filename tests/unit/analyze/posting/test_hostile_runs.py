@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from card_recordings import post_recording
 from folders import RECORDINGS
+from present import present
 from synthetic import make_run
 
 from gpuledger.analyze.overview.summary import summarize
@@ -220,7 +221,7 @@ def test_readings_that_cannot_be_are_left_out(damage: str, tmp_path: Path) -> No
     else:
         arrays["samples.device_idx"] = arrays["samples.device_idx"] + 100
     np.savez(place, **arrays)
-    (found,) = api.load(run).rank().manifest.energy
+    (found,) = present(api.load(run).rank().manifest.energy)
     assert (found.source == POWER) == (damage == "ticks at one time")
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 from folders import DATA, RECORDINGS
+from present import present
 
 from gpuledger.analyze.compare.metrics import headline
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
@@ -84,8 +85,8 @@ def test_phases_of_a_training_are_told_apart() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_steps_joules_are_the_counters_and_its_lines_come_to_them(name: str) -> None:
     rank, found = rank_of(name), joules_of(name)
-    (energy,) = rank.manifest.energy
-    assert found.step_energy_j == pytest.approx(energy.energy_j / found.steps)
+    (energy,) = present(rank.manifest.energy)
+    assert found.step_energy_j == pytest.approx(present(energy.energy_j) / found.steps)
     assert math.fsum(one.energy_j for one in found.accounts) == pytest.approx(found.step_energy_j)
     assert 0 < found.step_uncertainty_j < 0.005 * found.step_energy_j
     assert found.base_w is not None
@@ -102,7 +103,7 @@ def test_each_half_has_the_joules_that_it_had_alone(half: str) -> None:
 
 def test_what_the_book_holds_of_the_card_shares_the_joules_and_says_for_how_much() -> None:
     rank = rank_of("neumf-training")
-    table = shipped(rank.manifest.devices[0].name)
+    table = shipped(present(rank.manifest.devices[0].name))
     assert table is not None
     known = with_facts(rank, measured_watts=table.to_json())
     before, after = joules_of("neumf-training"), break_down_energy(known)

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from present import present
 from synthetic import load_run
 from synthetic_work import load_timed
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import resolve_instant
+from gpuledger.analyze.memory.timeline import build_timeline
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.analyze.overview.summary import summarize
@@ -91,12 +93,12 @@ def test_the_same_run_has_the_same_peak_in_every_rendering(timed: Run) -> None:
     assert json.loads(shown.stdout)["peak_allocated_bytes"] == peak
     assert build_payload(build_view(timed))["views"][0]["summary"]["peak_allocated_bytes"] == peak
     assert format_bytes(peak).split()[0] in run_summary_lines(timed, Terminal())[0]
-    assert format_bytes(peak).split()[0] in timed._repr_html_()
+    assert format_bytes(peak).split()[0] in present(timed._repr_html_())
 
 
 def test_a_report_forgets_what_it_read_rank_after_rank(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    build = view_module.build_timeline
+    build = build_timeline
 
     def counting(*arguments: Any) -> Any:
         held.append(sum(len(rank._kept) > 1 for rank in run.ranks))
