@@ -36,7 +36,7 @@ from gpuledger.ops.measure.place import Place, find_place
 from gpuledger.ops.measure.whole import measure_whole
 from gpuledger.ops.workloads.captures import asked_for, capture_model
 from gpuledger.ops.workloads.describe import key_of
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 WAYS = ("hot", "rotating", "by_reuse", "predecessor", "chain")
 HELD_CYCLES = 600_000
@@ -132,7 +132,9 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     place = find_place(options.device)
-    workload = capture_model(asked_for(Wanted(options.model, inputs=options.input)), None if place.on_card else "cpu")
+    workload = capture_model(
+        asked_for(WorkloadSpec(options.model, inputs=options.input)), None if place.on_card else "cpu"
+    )
     step = step_of(workload, place, trusted=True)
     step()
     with torch.no_grad(), InPlace(place) as inside:

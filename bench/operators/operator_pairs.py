@@ -41,12 +41,12 @@ from gpuledger.ops.measure.measure import measure
 from gpuledger.ops.measure.names import name_kernels
 from gpuledger.ops.measure.place import Place, find_place
 from gpuledger.ops.measure.whole import measure_whole
-from gpuledger.ops.predict.choose import open_shelf, stand_in
+from gpuledger.ops.predict.choose import open_environment_records, stand_in
 from gpuledger.ops.totals.compare import Pair, Whole, pairs_document
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.captures import asked_for, capture_model, name_of_capture
 from gpuledger.ops.workloads.workload import MODES, Workload, read_workload, to_json
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 ANCESTOR = (
     ("alexnet", 224), ("alexnet", 299), ("convnext_base", 224), ("convnext_base", 384), ("densenet121", 224),
@@ -82,18 +82,18 @@ CHUNK = 20
 """Energies between two looks at the clock; within, the order is random."""
 
 
-def all_pairs() -> dict[str, Wanted]:
+def all_pairs() -> dict[str, WorkloadSpec]:
     """Return every workload that can be asked for, by its name: ``training/resnet18@224``, ``…/gpt2@512/bfloat16``."""
     models = [(f"torchvision:{model}", f"32x3x{size}x{size}") for model, size in ANCESTOR]
     found = {}
     for mode in MODES:
         for model, size in [*models, *MORE]:
-            found[f"{mode}/{_short(model, size)}"] = Wanted(model, mode, size)
+            found[f"{mode}/{_short(model, size)}"] = WorkloadSpec(model, mode, size)
         for model, size in MORE:
-            wanted = Wanted(model, mode, size, autocast="bfloat16")
+            wanted = WorkloadSpec(model, mode, size, autocast="bfloat16")
             found[f"{mode}/{_short(model, size)}/bfloat16"] = wanted
         for model, size in SMALL:
-            found[f"small/{mode}/{_short(model, size)}"] = Wanted(model, mode, size)
+            found[f"small/{mode}/{_short(model, size)}"] = WorkloadSpec(model, mode, size)
     return found
 
 
@@ -102,7 +102,7 @@ def _short(model: str, size: str) -> str:
     return f"{model.partition(':')[2].partition('?')[0]}@{size.partition(':')[0].rpartition('x')[2]}"
 
 
-def wanted_pairs(patterns: str) -> list[Wanted]:
+def wanted_pairs(patterns: str) -> list[WorkloadSpec]:
     """Return the workloads that a list of patterns names, each once."""
     known = all_pairs()
     asked = patterns.split(",")
@@ -141,7 +141,7 @@ class Campaign:
         """Return the same for what takes a budget."""
         return None if math.isinf(self.left_s) else max(int(self.left_s * 1e9), 0)
 
-    def capture(self, pairs: Sequence[Wanted]) -> None:
+    def capture(self, pairs: Sequence[WorkloadSpec]) -> None:
         """Capture what is asked for; a model that cannot be captured does not stop the others."""
         for wanted in pairs:
             torch.manual_seed(0)
@@ -237,7 +237,7 @@ def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
     """Return the sums beside the wholes, of every pair in the folder."""
     if not any(options.folder.glob("*.whole.json")):
         raise SystemExit(f"{options.folder}: no whole model was measured, so there is nothing to hold sums against")
-    shelf = open_shelf(book)
+    shelf = open_environment_records(book)
     powers, _ = stand_in(shelf, options.folder / ".models")
     pairs, machines = [], []
     for place in sorted(options.folder.glob("*.whole.json")):

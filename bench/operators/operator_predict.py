@@ -18,7 +18,7 @@ from environment import describe_environment, write_results
 
 from gpuledger.ops.database.book import open_book
 from gpuledger.ops.predict.accuracy import hold_out, validate
-from gpuledger.ops.predict.choose import open_shelf, roof_of_shelf
+from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 from gpuledger.ops.predict.fit import fit
 from gpuledger.ops.predict.predict import FittedPredictor
 from gpuledger.ops.workloads.workload import read_workload
@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--workload", type=Path, action="append", default=[])
     parser.add_argument("--batch", type=int, default=1000, help="operators predicted at once")
     options = parser.parse_args()
-    shelf = open_shelf(open_book(options.book), options.card)
-    examples, roof = shelf.examples, roof_of_shelf(shelf)
+    shelf = open_environment_records(open_book(options.book), options.card)
+    examples, roof = shelf.examples, roof_of_records(shelf)
     started_s = time.perf_counter()
     predictor = FittedPredictor(fit(examples, roof))
     fitted_s = time.perf_counter() - started_s

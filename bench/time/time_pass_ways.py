@@ -18,7 +18,7 @@ from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, 
 
 from gpuledger.collect.adapter import kineto as our_kineto
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes.time_pass import TimePass
 
@@ -134,7 +134,7 @@ def time_pass(*, operators: bool = False, **replaced: Any) -> Iterator[Step | No
     """Record with our time pass, operators in the first step or in all, with functions of torch_private replaced."""
     from tempfile import gettempdir
 
-    recorded = TimePass(RankJournal(lambda: Path(gettempdir()), []), Roster(), lambda: None)
+    recorded = TimePass(RankJournal(lambda: Path(gettempdir()), []), ModuleRegistry(), lambda: None)
     with mock.patch.multiple(torch_private, **replaced) if replaced else contextlib.nullcontext():
         recorded.begin()
         profiler = recorded._profiler

@@ -15,7 +15,7 @@ from torch.optim import optimizer as optimizers
 from gpuledger import load
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.on_demand import STEPS, Listener
-from gpuledger.live.view import View
+from gpuledger.live.view import LiveView
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run_directory import ASKED, write_json
@@ -86,7 +86,7 @@ def test_while_the_first_recording_is_under_way_the_request_waits(place: Path) -
 
 
 def test_a_run_that_does_not_listen_or_has_ended_says_so(place: Path) -> None:
-    view = View(None, WatchedRun(place))
+    view = LiveView(None, WatchedRun(place))
     assert view.press("d")
     assert "gpuledger run --live" in view.said
     assert not (place / ASKED).exists()

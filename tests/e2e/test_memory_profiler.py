@@ -316,14 +316,14 @@ def test_another_recording_under_way_goes_first(tmp_path: Path, capsys: pytest.C
 def test_an_error_of_ours_is_said_and_the_program_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpuledger.collect.attribution.tensor_observations import Sightings
+    from gpuledger.collect.attribution.tensor_observations import TensorObservations
 
     monkeypatch.delenv("GPULEDGER_DEBUG", raising=False)
     bare, model = installed(), two_layers()
     step = make_step(model)
     profiler = memory_profiler(model)
     with monkeypatch.context() as broken:
-        broken.setattr(Sightings, "see_gradients", lambda _self: 1 / 0)
+        broken.setattr(TensorObservations, "see_gradients", lambda _self: 1 / 0)
         step()
         profiler.record_stats()
         assert "not recorded, an error of gpuledger's own: ZeroDivisionError" in capsys.readouterr().out

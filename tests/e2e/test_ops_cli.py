@@ -26,7 +26,7 @@ from gpuledger.ops.workloads.captures import asked_for
 from gpuledger.ops.workloads.child import follow
 from gpuledger.ops.workloads.programs import capture_program
 from gpuledger.ops.workloads.workload import read_workload
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 pytestmark = pytest.mark.torch
 CONV = ("--model", "op_models:conv_net", "--gpu", "cpu", "--input", "2x3x8x8")
@@ -243,10 +243,10 @@ def test_a_campaign_is_every_model_in_every_mode_and_size(tmp_path: Path) -> Non
     found = read_campaign(path)
     assert found.gpu == "h100"
     assert found.wanted == (
-        Wanted("torchvision:resnet18", "inference", None, 8),
-        Wanted("torchvision:resnet18", "training", None, 8),
-        Wanted("torchvision:resnet50", "inference", "32x3x224x224", 8, "DEFAULT"),
-        Wanted("torchvision:resnet50", "inference", "32x3x299x299", 8, "DEFAULT"),
+        WorkloadSpec("torchvision:resnet18", "inference", None, 8),
+        WorkloadSpec("torchvision:resnet18", "training", None, 8),
+        WorkloadSpec("torchvision:resnet50", "inference", "32x3x224x224", 8, "DEFAULT"),
+        WorkloadSpec("torchvision:resnet50", "inference", "32x3x299x299", 8, "DEFAULT"),
     )
     assert [asked_for(one).inputs for one in found.wanted[:2]] == [(), ()]
 
@@ -257,8 +257,8 @@ def test_folders_of_older_files_are_walked(tmp_path: Path) -> None:
     written(tmp_path, old.replace("224", "299"), "A30/alexnet_32,3,299,299/summary.yml")
     found = read_campaign(tmp_path / "A30")
     assert found.wanted == (
-        Wanted("torchvision:alexnet", inputs="32x3x224x224", weights="DEFAULT"),
-        Wanted("torchvision:alexnet", inputs="32x3x299x299", weights="DEFAULT"),
+        WorkloadSpec("torchvision:alexnet", inputs="32x3x224x224", weights="DEFAULT"),
+        WorkloadSpec("torchvision:alexnet", inputs="32x3x299x299", weights="DEFAULT"),
     )
     assert read_campaign(tmp_path / "A30" / "alexnet_32,3,224,224" / "summary.yml").wanted == found.wanted[:1]
 

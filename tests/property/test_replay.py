@@ -119,7 +119,7 @@ def test_every_live_block_has_its_true_size(seed: int, before: int, after: int) 
     allocator.malloc(1)
     action, address, size = (np.array(column, dtype=np.int64) for column in zip(*allocator.events, strict=True))
     lives = replay(action.astype(np.int8), address, size, np.zeros_like(size), opening, AllocatorSettings())
-    assert lives.surprises == 0
+    assert lives.unmatched_events == 0
     alive = lives.free_requested_index == NEVER
     found = {
         a: (n, q)
@@ -140,7 +140,7 @@ def test_every_live_block_has_its_true_size(seed: int, before: int, after: int) 
 def test_an_event_that_does_not_fit_is_counted_not_hidden() -> None:
     action = np.array([Action.ALLOC, Action.FREE_COMPLETED], dtype=np.int8)
     lives = replay(action, np.array([64, 128]), np.array([10, 10]), np.zeros(2, np.int64), None, AllocatorSettings())
-    assert lives.surprises == 2
+    assert lives.unmatched_events == 2
 
 
 @pytest.mark.parametrize(

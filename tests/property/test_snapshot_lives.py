@@ -38,7 +38,7 @@ def test_lives_are_those_of_the_allocator(seed: int, count: int, last: int, fram
     whole, cut = read(allocator, frames=frames).devices[0], read(allocator, last, frames=frames).devices[0]
     for device in (whole, cut):
         lives = device.lives
-        assert lives.surprises == 0
+        assert lives.unmatched_events == 0
         assert device.bytes_differ == 0
         alive = lives.free_requested_index == NEVER
         rows = zip(*(values[alive].tolist() for values in (lives.address, lives.allocated_bytes)), strict=True)
@@ -75,7 +75,7 @@ def test_frees_of_which_torch_recorded_one_event_only(skipped: str) -> None:
     shown = snapshot_of(allocator)
     shown["device_traces"][0] = [one for one in shown["device_traces"][0] if one["action"] != skipped]
     device = read_snapshot(dumped(shown), "file").devices[0]
-    assert device.lives.surprises == 0
+    assert device.lives.unmatched_events == 0
     assert device.bytes_differ == 0
     assert (device.lives.free_index != NEVER).sum() == sum(a == Action.FREE_COMPLETED for a, _, _ in allocator.events)
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.tags import TagBook
@@ -31,13 +31,13 @@ class Oracle(TorchDispatchMode):
         super().__init__()
         self.names = {id(module): name or type(root).__name__ for name, module in root.named_modules()}
         self.tags = TagBook()
-        self.roster = Roster()
+        self.registry = ModuleRegistry()
         self.phases = Phases(lambda _token: None, self.tags)
         self.errors: list[BaseException] = []
         nothing = lambda *_: None  # noqa: E731
         self.tracker = ModuleTracker(
             self.phases,
-            self.roster,
+            self.registry,
             on_outermost=nothing,
             on_outermost_end=nothing,
             on_backward_end=nothing,
@@ -84,7 +84,7 @@ class Oracle(TorchDispatchMode):
 
     def tagged_module(self) -> str:
         part = Part()
-        self.roster.drain(part)
+        self.registry.drain(part)
         self._modules = [*getattr(self, "_modules", []), *part.modules]
         row = self.tags._rows[self.tags.number(self.phases.threads.token)]
         return OUTSIDE if row[4] < 0 else (self._modules[row[4]]["path"] or self._modules[row[4]]["class_name"])

@@ -22,7 +22,7 @@ from gpuledger.cards.smi_cells import (
     separator_of,
 )
 from gpuledger.errors import InputError, UsageError
-from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
+from gpuledger.formats.text_lines import TextLine, decoded, read_lines, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun
 from gpuledger.model.tables import SAMPLES
 from gpuledger.units import parse_duration_ns
@@ -98,7 +98,7 @@ class _Log:
         self._cards: dict[str, _Card] = {}
         self._unread: list[str] = []
         self._unread_count = 0
-        self._last: Line | None = None
+        self._last: TextLine | None = None
         self._notes: dict[str, None] = {}
 
     def rank(self, number: int, interval_ns: int) -> ImportedRank:
@@ -139,7 +139,7 @@ class _Log:
             return "empty"
         return f"no reading in it ({'no line is one' if self._unread_count else 'header only'})"
 
-    def _take(self, line: Line) -> str:
+    def _take(self, line: TextLine) -> str:
         """Take one line; return why it could not be read, "" where it could."""
         if line.had_nul:
             self._notes["NUL bytes in the file were passed over."] = None
@@ -167,7 +167,7 @@ class _Log:
         if any(field.name == "power.draw" for field in fields):
             self._notes["power.draw is the mean of one second from Ampere on, and a moment's power before."] = None
 
-    def _take_cells(self, line: Line) -> str:
+    def _take_cells(self, line: TextLine) -> str:
         cells = cells_of(line.text, self._separator) if len(self._fields) > 1 else [line.text.strip()]
         cut = "cut off: " if not line.ended else ""
         if len(cells) != len(self._fields):

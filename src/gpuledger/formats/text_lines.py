@@ -13,7 +13,7 @@ _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 
 
 @dataclass(frozen=True)
-class Line:
+class TextLine:
     """One line without its end. ``ended`` is False where the file stops in it; ``had_nul``: NULs were taken out."""
 
     number: int
@@ -22,7 +22,7 @@ class Line:
     had_nul: bool
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path) -> Iterator[TextLine]:
     """Yield the lines of a file, in bounded memory; a longer line comes in pieces.
 
     Raises:
@@ -35,7 +35,7 @@ def read_lines(path: Path) -> Iterator[Line]:
         while piece := file.readline(MAX_LINE_CHARACTERS):
             number += 1
             text = piece.rstrip("\n").replace("\0", "")
-            yield Line(number, text, piece.endswith("\n"), "\0" in piece)
+            yield TextLine(number, text, piece.endswith("\n"), "\0" in piece)
 
 
 def decoded(head: bytes) -> str:

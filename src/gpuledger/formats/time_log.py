@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import InputError
-from gpuledger.formats.text_lines import Line, decoded, read_lines, shown
+from gpuledger.formats.text_lines import TextLine, decoded, read_lines, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
 
 MAX_UNREAD = 100
@@ -82,7 +82,7 @@ def _read_rows(path: Path, rows: list[_Row], unread: list[str]) -> None:
         unread.append(f"{path}: … and {count - MAX_UNREAD:,} more lines")
 
 
-def _parse(line: Line, layers: int) -> _Row:
+def _parse(line: TextLine, layers: int) -> _Row:
     """Return a line's row. ``layers`` is how many times the lines before have; 0 for the first.
 
     Raises:

@@ -301,9 +301,9 @@ def _notes(snapshot: Snapshot) -> tuple[str, ...]:
     if snapshot.columns.stacks_left_out:
         notes.append(f"{snapshot.columns.stacks_left_out:,} stacks are left out: more than there is room for.")
     for device in snapshot.devices:
-        if device.lives.surprises:
+        if device.lives.unmatched_events:
             notes.append(
-                f"cuda:{device.device_idx}: {device.lives.surprises:,} events do not fit what was there before."
+                f"cuda:{device.device_idx}: {device.lives.unmatched_events:,} events do not fit what was there before."
             )
         if device.bytes_differ:
             notes.append(

@@ -25,7 +25,7 @@ _ALTERNATE, _USUAL = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
 @dataclass
-class View:
+class LiveView:
     """One live view. ``gauges`` or ``run`` may be absent, not both."""
 
     gauges: Gauges | None
@@ -57,7 +57,7 @@ class View:
         return one_line(gauges, run, time.strftime("%H:%M:%S")), run
 
 
-def write_lines(view: View, stream: TextIO, sleep: Callable[[float], object] = time.sleep) -> None:
+def write_lines(view: LiveView, stream: TextIO, sleep: Callable[[float], object] = time.sleep) -> None:
     """Write a line every ten seconds until the run has ended; without a run until interrupted."""
     terminal = Terminal.of(stream)
     while True:
@@ -69,7 +69,7 @@ def write_lines(view: View, stream: TextIO, sleep: Callable[[float], object] = t
         sleep(LINE_PERIOD_S)
 
 
-def draw(view: View, stream: TextIO, keys: TextIO) -> None:
+def draw(view: LiveView, stream: TextIO, keys: TextIO) -> None:
     """Draw frames until ``q``; only the lines that changed are written."""
     with _raw(keys), _own_screen(stream):
         shown: list[str] = []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.totals.compare import Pair
     from gpuledger.ops.workloads.workload import Workload
-    from gpuledger.ops.workloads.workload_spec import Wanted
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
     from gpuledger.services.watching import Watch
 
 
@@ -53,7 +53,7 @@ class Campaign:
 
 
 def capture_all(
-    wanted: Sequence[Wanted], place: Place, folder: Path, failed: Callable[[Wanted, GpuLedgerError], None]
+    wanted: Sequence[WorkloadSpec], place: Place, folder: Path, failed: Callable[[WorkloadSpec, GpuLedgerError], None]
 ) -> list[Workload]:
     """Return the workloads, written into ``folder``; one that cannot be captured is left out and told to ``failed``.
 
@@ -183,10 +183,10 @@ def _measure_with_ray(
 def _compare(campaign: Campaign, workloads: Sequence[Workload], windows: _Windows, *, trusted: bool) -> list[Pair]:
     from gpuledger.ops.measure.captured_models import step_of
     from gpuledger.ops.measure.whole import measure_whole
-    from gpuledger.ops.predict.choose import cache_folder, shelf_of, sum_measured
+    from gpuledger.ops.predict.choose import cache_folder, records_of_environment, sum_measured
     from gpuledger.ops.totals.compare import Pair
 
-    shelf = shelf_of(campaign.book, campaign.place.environment)
+    shelf = records_of_environment(campaign.book, campaign.place.environment)
     pairs = []
     for workload in workloads:
         with windows.window(workload.name):

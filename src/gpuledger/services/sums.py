@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.database.method import Method
     from gpuledger.ops.measure.measure import Tell
     from gpuledger.ops.measure.place import Place
-    from gpuledger.ops.predict.choose import Shelf
+    from gpuledger.ops.predict.choose import EnvironmentRecords
     from gpuledger.ops.totals.coverage import Coverage
     from gpuledger.ops.totals.sum import Sum
     from gpuledger.ops.workloads.workload import Workload
@@ -89,20 +89,24 @@ def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train:
     """
     from gpuledger.ops.predict.choose import is_catalogued
     from gpuledger.ops.workloads.captures import asked_for, capture_model
-    from gpuledger.ops.workloads.workload_spec import Wanted
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
     place = next((name for name in cards if name and is_catalogued(name)), "cpu")
-    return capture_model(asked_for(Wanted(model, "training" if train else "inference", batch=batch)), place)
+    return capture_model(asked_for(WorkloadSpec(model, "training" if train else "inference", batch=batch)), place)
 
 
 def sum_workloads(
-    asked: Sequence[WorkloadFor], shelf: Shelf, types: Sequence[str] | None = None, *, say: Callable[[str], None]
+    asked: Sequence[WorkloadFor],
+    shelf: EnvironmentRecords,
+    types: Sequence[str] | None = None,
+    *,
+    say: Callable[[str], None],
 ) -> list[Summed]:
     """Return each workload's sum by the records of one kind of GPU.
 
     Args:
         asked: The workloads, from :func:`asked_of`.
-        shelf: The records, from :func:`gpuledger.ops.predict.choose.open_shelf`.
+        shelf: The records, from :func:`gpuledger.ops.predict.choose.open_environment_records`.
         types: Count operators in layers of these types, or of these names, alone; None counts all.
         say: Takes a sentence where something takes a while.
     """
@@ -125,7 +129,7 @@ def measure_until(
     Without ``types`` all that the book holds counts. ``progress`` is open while operators are measured.
     """
     from gpuledger.ops.measure.fill import fill
-    from gpuledger.ops.predict.choose import shelf_of
+    from gpuledger.ops.predict.choose import records_of_environment
 
     book, place = measuring.book, measuring.place
     workloads = [one(place.environment.card) for one in asked]
@@ -138,7 +142,7 @@ def measure_until(
                     energy_share_frac=measuring.energy_share_frac,
                 )  # fmt: skip
         counted = [None] * len(chosen) if types is None else chosen
-        found = _sum(workloads, shelf_of(book, place.environment), counted, say)
+        found = _sum(workloads, records_of_environment(book, place.environment), counted, say)
         more = [
             frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac)) - held
             for one, held in zip(found, chosen, strict=True)
@@ -159,7 +163,10 @@ def _most_called(workload: Workload) -> str:
 
 
 def _sum(
-    workloads: Sequence[Workload], shelf: Shelf, chosen: Sequence[frozenset[str] | None], say: Callable[[str], None]
+    workloads: Sequence[Workload],
+    shelf: EnvironmentRecords,
+    chosen: Sequence[frozenset[str] | None],
+    say: Callable[[str], None],
 ) -> list[Summed]:
     from gpuledger.ops.predict.choose import cache_folder, stand_in
     from gpuledger.ops.totals.coverage import cover

@@ -29,7 +29,7 @@ from gpuledger.cli.record import live as live_cli
 from gpuledger.live import gauges as gauges_module
 from gpuledger.live.gauges import Gauge, Gauges
 from gpuledger.live.screen import Choice, History, frame, one_line
-from gpuledger.live.view import View, changes, write_lines
+from gpuledger.live.view import LiveView, changes, write_lines
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run_directory import write_json
@@ -195,7 +195,7 @@ def test_without_a_terminal_it_ends_with_the_run(tmp_path: Path) -> None:
         write_json(place / "manifest.json", manifest | {"status": "complete"})
 
     stream = io.StringIO()
-    write_lines(View(None, WatchedRun(place)), stream, end)
+    write_lines(LiveView(None, WatchedRun(place)), stream, end)
     first, last = stream.getvalue().splitlines()
     assert "gan running" in first
     assert "gan complete" in last

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.posting.kernels_alone import find_likes
+from gpuledger.analyze.posting.kernels_alone import match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launched_work import SpanWork, span_work
 from gpuledger.model.accounts import Phase
@@ -125,7 +125,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     alone, steps_later = journal.facts.get("kernels_alone"), np.zeros(chosen.size, dtype=np.int64)
     like = chosen
     if alone is not None:
-        found = find_likes(table, chosen, launch >= 0, int(alone["from_ns"]))
+        found = match_kernels(table, chosen, launch >= 0, int(alone["from_ns"]))
         chosen, like, steps_later = found.rows, found.like, found.steps_later
         launch = _launchers(table, like)
     placed = launch >= 0

@@ -23,7 +23,9 @@ def check_device(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
         *_check_counters(book, journal),
         *_check_peak(book, journal),
         *_check_closing_snapshot(book, journal),
-        _check("events that fit the replayed state", book.events.count, book.events.count - book.lives.surprises),
+        _check(
+            "events that fit the replayed state", book.events.count, book.events.count - book.lives.unmatched_events
+        ),
     ]
     return [{"device_idx": book.device_idx, **check} for check in checks]
 

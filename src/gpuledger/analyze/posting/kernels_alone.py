@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Likes:
+class KernelMatches:
     """For each device event that counts its row in ``rows``, the row it is like, and how many steps after that it ran.
 
     An event of the first step is like itself.
@@ -27,7 +27,9 @@ class Likes:
     steps_later: I64
 
 
-def find_likes(table: dict[str, NDArray[Any]], device: I64, has_launch: NDArray[np.bool_], alone_ns: int) -> Likes:
+def match_kernels(
+    table: dict[str, NDArray[Any]], device: I64, has_launch: NDArray[np.bool_], alone_ns: int
+) -> KernelMatches:
     """Return the likes of all device events; those of the steps without operators are left out where any has none.
 
     Args:
@@ -44,10 +46,10 @@ def find_likes(table: dict[str, NDArray[Any]], device: I64, has_launch: NDArray[
         of_first, of_later = (_in_order(table, rows, lane) for rows in (first, later))
         names = table["name_id"][of_first]
         if not np.array_equal(table["name_id"][of_later], np.tile(names, repeats)):
-            return Likes(*found[0])
+            return KernelMatches(*found[0])
         found.append((of_later, np.tile(of_first, repeats), 1 + np.repeat(np.arange(repeats), of_first.size)))
     rows, like, steps_later = (np.concatenate(column) for column in zip(*found, strict=True))
-    return Likes(rows, like, steps_later)
+    return KernelMatches(rows, like, steps_later)
 
 
 def _lanes(table: dict[str, NDArray[Any]], rows: I64) -> list[tuple[int, int]]:

@@ -130,7 +130,7 @@ class Replay:
     """Every block and segment of one device.
 
     Block arrays have one entry per allocation, those alive at the opening first (``alloc_index`` -1). An index of
-    :data:`NEVER` means "did not happen". ``surprises`` counts events that did not fit the replayed state.
+    :data:`NEVER` means "did not happen". ``unmatched_events`` counts events that did not fit the replayed state.
     """
 
     address: NDArray[np.int64]
@@ -146,7 +146,7 @@ class Replay:
     segment_alloc_index: NDArray[np.int64]
     segment_free_index: NDArray[np.int64]
     segment_mapped: NDArray[np.bool_]
-    surprises: int
+    unmatched_events: int
 
 
 NEVER = np.iinfo(np.int64).max
@@ -169,7 +169,7 @@ class _Replayer:
         self.freeing: dict[int, list[int]] = {}
         self.segments: list[list[int]] = []
         self.live_segments: dict[int, list[int]] = {}
-        self.surprises = 0
+        self.unmatched_events = 0
         self.rounded: dict[int, int] = {}
 
     def open_segment(self, address: int, size_bytes: int, stream: int, index: int, mapped: int) -> None:
@@ -192,7 +192,7 @@ class _Replayer:
         row = len(self.rows)
         self.rows.extend((address, stream, size_bytes, given_bytes, index, NEVER, NEVER))
         if address in self.live:
-            self.surprises += 1
+            self.unmatched_events += 1
         self.live[address] = row
 
     def _given(self, address: int, size_bytes: int) -> int:
@@ -201,7 +201,7 @@ class _Replayer:
             rounded_bytes = self.rounded[size_bytes] = self.settings.round_up(size_bytes)
         free_bytes = self.free.take(address)
         if free_bytes is None or free_bytes < rounded_bytes:
-            self.surprises += 1
+            self.unmatched_events += 1
             return rounded_bytes
         rest_bytes = free_bytes - rounded_bytes
         if rest_bytes and self.settings.splits(rounded_bytes, rest_bytes):
@@ -213,7 +213,7 @@ class _Replayer:
     def free_requested(self, index: int, address: int, size_bytes: int, stream: int) -> None:
         row = self.live.pop(address, None)
         if row is None:
-            self.surprises += 1
+            self.unmatched_events += 1
             return
         self.rows[row + _FREE_REQUESTED] = index
         self.freeing.setdefault(address, []).append(row)
@@ -221,7 +221,7 @@ class _Replayer:
     def free_completed(self, index: int, address: int, size_bytes: int, stream: int) -> None:
         rows = self.freeing.get(address)
         if not rows:
-            self.surprises += 1
+            self.unmatched_events += 1
             return
         row = rows.pop()
         if not rows:
@@ -237,7 +237,7 @@ class _Replayer:
     def segment_free(self, index: int, address: int, size_bytes: int, stream: int) -> None:
         row = self.live_segments.pop(address, None)
         if row is None or self.free.take(address) != size_bytes:
-            self.surprises += 1
+            self.unmatched_events += 1
         if row is not None:
             row[4] = index
         self.free.segment_starts.discard(address)
@@ -250,7 +250,7 @@ class _Replayer:
         self.free.cut(address, size_bytes)
         inside = [s for s in self.live_segments.values() if s[0] < address + size_bytes and address < s[0] + s[1]]
         if not inside:
-            self.surprises += 1
+            self.unmatched_events += 1
         for row in inside:
             self._unmap(row, index, address, address + size_bytes)
 
@@ -339,7 +339,7 @@ def _replayed(state: _Replayer) -> Replay:
         segment_alloc_index=segments[3],
         segment_free_index=segments[4],
         segment_mapped=segments[5].astype(bool),
-        surprises=state.surprises,
+        unmatched_events=state.unmatched_events,
     )
 
 

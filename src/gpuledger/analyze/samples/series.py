@@ -57,7 +57,7 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Line:
+class SampleLine:
     """What was read: ``t_ns`` int64[n] (Unix time, never falling), ``values`` float64[n], ``n`` at least 1.
 
     ``first_use_ns`` is when the bytes first rose above the first reading's; None where they never did or were not read.
@@ -86,7 +86,7 @@ class Series:
     float64[n].
     """
 
-    line: Line
+    line: SampleLine
     t_s: F64
     values: F64
     baseline: float
@@ -146,15 +146,15 @@ def build_series(
     return [middle_of(ones) if len(ones) > 1 else ones[0] for ones in together], notes
 
 
-def _repeat_key(line: Line, number: int) -> tuple[object, ...]:
+def _repeat_key(line: SampleLine, number: int) -> tuple[object, ...]:
     """Return what the lines of a repeated command share: its variant, and which rank and card."""
     return (line.repeat_of, line.rank, line.device_idx) if line.repeat_of else (number,)
 
 
-def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -> tuple[list[Line], list[str]]:
+def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -> tuple[list[SampleLine], list[str]]:
     """Return the lines of the runs as they were read, and a note for each run that has none; see `build_series`."""
     column = _common_column(runs, QUANTITIES[metric].columns)
-    found: list[Line] = []
+    found: list[SampleLine] = []
     notes: list[str] = []
     for run in runs:
         lines = [line for rank in run.ranks for line in _lines_of(run, rank, metric, column, per)]
@@ -184,7 +184,7 @@ def _has_values(rank: Rank, column: str) -> bool:
     return bool(values.null_count < len(values))
 
 
-def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[Line]:
+def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[SampleLine]:
     if per == "process":
         lines = _process_lines(rank)
         if not lines and rank.manifest.processes_known is False:
@@ -203,17 +203,17 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
     return named
 
 
-def _device_lines(rank: Rank, column: str) -> list[Line]:
+def _device_lines(rank: Rank, column: str) -> list[SampleLine]:
     devices = np.unique(to_numbers(rank.table("samples", ("device_idx",)).column(0))).tolist()
     return [line for device in devices if (line := _sample_line(rank, device, column)) is not None]
 
 
-def _above_first(line: Line) -> Line:
+def _above_first(line: SampleLine) -> SampleLine:
     """Return a card's bytes above its first reading: they stand for a program's whose processes cannot be told."""
     return replace(line, values=np.maximum(line.values - line.values[0], 0.0), source=STAND_IN_SOURCE)
 
 
-def _sample_line(rank: Rank, device_idx: int, column: str) -> Line | None:
+def _sample_line(rank: Rank, device_idx: int, column: str) -> SampleLine | None:
     table = rank.table("samples", tuple(dict.fromkeys(("t_ns", "device_idx", "used_bytes", column))))
     mine = to_numbers(table["device_idx"]) == device_idx
     times, values = known_values(table, column, mine)
@@ -222,10 +222,10 @@ def _sample_line(rank: Rank, device_idx: int, column: str) -> Line | None:
     name, capacity = _card(rank, device_idx)
     first_use_ns = _first_use(*known_values(table, "used_bytes", mine))
     shown_capacity = capacity if column == "used_bytes" else None
-    return Line("", rank.number, device_idx, name, times, values, shown_capacity, first_use_ns, _SOURCES[column])
+    return SampleLine("", rank.number, device_idx, name, times, values, shown_capacity, first_use_ns, _SOURCES[column])
 
 
-def _process_lines(rank: Rank) -> list[Line]:
+def _process_lines(rank: Rank) -> list[SampleLine]:
     """Return the bytes of the program's own processes, summed at each reading, a line a card.
 
     Where the driver's process ids are not ours (in a container) nothing can be summed, and there is none.
@@ -243,7 +243,9 @@ def _process_lines(rank: Rank) -> list[Line]:
             np.add.at(summed, place, values)
             name, capacity = _card(rank, device_idx)
             lines.append(
-                Line("", rank.number, device_idx, name, moments, summed, capacity, int(moments[0]), PROCESS_SOURCE)
+                SampleLine(
+                    "", rank.number, device_idx, name, moments, summed, capacity, int(moments[0]), PROCESS_SOURCE
+                )
             )
     return lines
 
@@ -254,7 +256,7 @@ def own_pids(rank: Rank) -> list[int]:
     return [pid for pid in pids if isinstance(pid, int)]
 
 
-def _book_line(rank: Rank, device_idx: int) -> Line:
+def _book_line(rank: Rank, device_idx: int) -> SampleLine:
     """Return the allocated bytes of one device, a step at each event.
 
     Source: the books, exact.
@@ -265,10 +267,10 @@ def _book_line(rank: Rank, device_idx: int) -> Line:
     name, capacity = _card(rank, device_idx)
     first_use_ns = int(times[above[0]]) if above.size else None
     values = curve.bytes.astype(np.float64)
-    return Line("", rank.number, device_idx, name, times, values, capacity, first_use_ns, BOOK_SOURCE, steps=True)
+    return SampleLine("", rank.number, device_idx, name, times, values, capacity, first_use_ns, BOOK_SOURCE, steps=True)
 
 
-def _placed(line: Line, align: str, baseline: str | None, points: int) -> Series:
+def _placed(line: SampleLine, align: str, baseline: str | None, points: int) -> Series:
     """Return a line with its own time 0 and without its baseline, thinned."""
     chosen = baseline or ("first" if line.source == _SOURCES["used_bytes"] else "none")
     base = float(line.values[0]) if chosen == "first" else 0.0

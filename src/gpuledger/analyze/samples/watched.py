@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.live import to_numbers
-from gpuledger.analyze.samples.series import BOOK_SOURCE, Line, known_values, read_lines
+from gpuledger.analyze.samples.series import BOOK_SOURCE, SampleLine, known_values, read_lines
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -59,7 +59,7 @@ def watched(run: Run) -> tuple[Watched, ...]:
     return tuple(_figures(run, by_rank[line.rank], line) for line in lines)
 
 
-def _figures(run: Run, rank: Rank, line: Line) -> Watched:
+def _figures(run: Run, rank: Rank, line: SampleLine) -> Watched:
     held_ns = _held_ns(line)
     baseline = 0.0 if line.source == BOOK_SOURCE else float(line.values[0])
     above = np.maximum(line.values - baseline, 0.0)
@@ -90,7 +90,7 @@ def _figures(run: Run, rank: Rank, line: Line) -> Watched:
     )
 
 
-def _held_ns(line: Line) -> I64:
+def _held_ns(line: SampleLine) -> I64:
     """Return how long each value held: until the next one; the last reading as long as is usual, the last event not."""
     gaps = np.diff(line.t_ns)
     last = 0 if line.steps or not gaps.size else int(np.median(gaps))
@@ -103,7 +103,7 @@ def _command_s(run: Run) -> float | None:
     return (ended - started) / 1e9 if started and ended else None
 
 
-def _span_ns(run: Run, line: Line, above: F64) -> tuple[int, int]:
+def _span_ns(run: Run, line: SampleLine, above: F64) -> tuple[int, int]:
     """Return first and last moment that count: the command's, or of a log the active ones, or all of it."""
     started, ended = run.manifest.started_ns, run.manifest.ended_ns
     if started and ended:

@@ -30,7 +30,7 @@ NO_PHASE = "(no phase)"
 
 
 @dataclass(frozen=True)
-class Line:
+class GroupLine:
     """One row; a quantity that is not known by this word is None. ``folded`` is how many identical ones it stands for.
 
     Times and joules are of one step; ``forward_ns`` and ``backward_ns`` are parts of ``time_ns``.
@@ -48,7 +48,7 @@ class Line:
 
 def lines_by(
     rank: Rank, books: Breakdown, word: str, *, depth: int | None = None, sort: str | None = None, fold: bool = False
-) -> tuple[Line, ...]:
+) -> tuple[GroupLine, ...]:
     """Return one line per ``word``, largest first; bytes sum to allocated, times to the work, joules to the step's.
 
     Args:
@@ -64,7 +64,7 @@ def lines_by(
     times = _times(rank, device_idx, word, depth) if word in WITH_WORK else {}
     joules = _joules(rank, step_energy(rank, device_idx), word, depth) if word in WITH_WORK else {}
     lines = [
-        Line(
+        GroupLine(
             label,
             sizes.get(label, 0) if sizes else None,
             *(times.get(label, (0.0, 0.0, 0.0)) if times else (None, None, None)),
@@ -75,26 +75,26 @@ def lines_by(
     return sort_lines(fold_numbers(lines, _classes(rank)) if fold else lines, sort)
 
 
-def sort_lines(lines: Sequence[Line], sort: str | None) -> tuple[Line, ...]:
+def sort_lines(lines: Sequence[GroupLine], sort: str | None) -> tuple[GroupLine, ...]:
     """Return lines, the largest first: by ``sort``, else by the first of SORTS that any line has."""
     there = [name for name in SORTS if any(_amount(line, name) is not None for line in lines)]
     chosen = sort if sort in there else next(iter(there), "bytes")
     return tuple(sorted(lines, key=lambda line: (-(_amount(line, chosen) or 0.0), line.label)))
 
 
-def _amount(line: Line, sort: str) -> float | None:
+def _amount(line: GroupLine, sort: str) -> float | None:
     amounts = (line.bytes, line.time_ns, line.energy_j, line.forward_ns, line.backward_ns)
     return dict(zip(SORTS, amounts, strict=True))[sort]
 
 
-def fold_numbers(lines: Sequence[Line], classes: Mapping[str, str]) -> list[Line]:
+def fold_numbers(lines: Sequence[GroupLine], classes: Mapping[str, str]) -> list[GroupLine]:
     """Return lines with identical layers folded into one: those whose paths differ in a number alone, of one class.
 
     Args:
         lines: One for each module.
         classes: The class of every module, by its path.
     """
-    groups: dict[tuple[str, str], list[Line]] = {}
+    groups: dict[tuple[str, str], list[GroupLine]] = {}
     for line in lines:
         parts = line.label.split(".")
         numbered = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if part.isdecimal()]
@@ -109,11 +109,11 @@ def fold_numbers(lines: Sequence[Line], classes: Mapping[str, str]) -> list[Line
     ]
 
 
-def _folded(label: str, group: list[Line]) -> Line:
+def _folded(label: str, group: list[GroupLine]) -> GroupLine:
     def summed(amounts: list[float | None]) -> float | None:
         return None if amounts[0] is None else sum(amount or 0.0 for amount in amounts)
 
-    return Line(
+    return GroupLine(
         label=label,
         bytes=None if group[0].bytes is None else sum(line.bytes or 0 for line in group),
         time_ns=summed([line.time_ns for line in group]),

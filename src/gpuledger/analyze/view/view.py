@@ -41,8 +41,8 @@ from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.samples.series import Line as SeriesLine
-    from gpuledger.analyze.step.side_by_side import Line
+    from gpuledger.analyze.samples.series import SampleLine
+    from gpuledger.analyze.step.side_by_side import GroupLine
     from gpuledger.model.run import Rank, Run
 
 POINTS_OF_FILE, FEWEST_POINTS = 24_000, 400
@@ -139,11 +139,11 @@ class DeviceView:
         return own_cost(self.rank, self.device_idx)
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[GroupLine, ...]:
         """Return bytes, times and energy by what was asked for; none where nothing was."""
         return self.lines_by(self.options.group_by) if self.options.group_by else ()
 
-    def lines_by(self, group_by: str) -> tuple[Line, ...]:
+    def lines_by(self, group_by: str) -> tuple[GroupLine, ...]:
         """Return bytes, times and energy side by side; none for tensors.
 
         Raises:
@@ -273,7 +273,7 @@ class RunView:
         return () if self.devices else read_cards(self.run, self.ranks)
 
     @cached_property
-    def power(self) -> dict[tuple[int, int], SeriesLine]:
+    def power(self) -> dict[tuple[int, int], SampleLine]:
         """Return the readings of power, by rank and device."""
         return read_power(self.run)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.timeline import thin
-from gpuledger.analyze.samples.series import PROCESS_SOURCE, Line, read_lines
+from gpuledger.analyze.samples.series import PROCESS_SOURCE, SampleLine, read_lines
 from gpuledger.analyze.samples.watched import Watched, watched
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ class WatchedCard:
     """One card of a watched run. ``bytes`` int64[len(categories), n] sum to the card's used bytes at ``t_ns``."""
 
     rank: Rank
-    line: Line
+    line: SampleLine
     figures: Watched
     t_ns: I64
     categories: tuple[str, ...]
     bytes: I64
-    power: Line | None
+    power: SampleLine | None
 
     @property
     def origin_ns(self) -> int:
@@ -98,7 +98,7 @@ def read_cards(run: Run, ranks: tuple[Rank, ...]) -> tuple[WatchedCard, ...]:
     )
 
 
-def read_power(run: Run) -> dict[tuple[int, int], Line]:
+def read_power(run: Run) -> dict[tuple[int, int], SampleLine]:
     """Return the readings of power, thinned to :data:`POWER_POINTS`, by rank and device."""
     found = {}
     for line in read_lines([run], "power")[0]:
@@ -113,7 +113,9 @@ def read_windows(rank: Rank, device_idx: int) -> tuple[dict[str, Any], ...]:
     return tuple(sorted(rows, key=lambda row: (row["start_ns"], -row["end_ns"]))[:MAX_WINDOWS])
 
 
-def _card(rank: Rank, line: Line, figures: Watched, program: Line | None, power: Line | None) -> WatchedCard:
+def _card(
+    rank: Rank, line: SampleLine, figures: Watched, program: SampleLine | None, power: SampleLine | None
+) -> WatchedCard:
     kept = thin(line.values, line.t_ns, POINTS)
     times, used = line.t_ns[kept], np.rint(line.values[kept]).astype(np.int64)
     if program is None:
@@ -122,7 +124,7 @@ def _card(rank: Rank, line: Line, figures: Watched, program: Line | None, power:
     return WatchedCard(rank, line, figures, times, (PROGRAM, REST), np.stack([mine, used - mine]), power)
 
 
-def _held(program: Line, times: I64) -> I64:
+def _held(program: SampleLine, times: I64) -> I64:
     """Return the program's bytes at each moment: they are read less often than the card's, and hold until read anew.
 
     Where two readings in a row would have seen it and did not, the program holds nothing.

@@ -27,7 +27,7 @@ DEFAULT_FILE = "plot.png"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlotOptions:
     """What the options say of a picture."""
 
     metric: str
@@ -105,7 +105,7 @@ def plot_command(
     from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
 
     asked = read_asked(keywords_text, expected_text)
-    wanted = Wanted(metric, align, baseline, per, title, asked, parse_frac(min_share))
+    wanted = PlotOptions(metric, align, baseline, per, title, asked, parse_frac(min_share))
     if output is not None and (output.endswith("/") or Path(output).is_dir()):
         with own_settings():
             _write_folder(Path(output), open_runs(run_paths), kind, wanted, force=force)
@@ -120,7 +120,7 @@ def plot_command(
     print_notes([*(f"gpuledger: {note}" for note in notes), f"gpuledger: wrote {place} ({format_bytes(written)})"])
 
 
-def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: Wanted, *, force: bool) -> None:
+def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: PlotOptions, *, force: bool) -> None:
     """Write a picture for each run, drawn as it stands among all of them.
 
     Raises:
@@ -152,7 +152,7 @@ def _default_kind(runs: Sequence[Run]) -> str:
     return LAYERS if all(is_time_log(run) for run in runs) else LINES
 
 
-def _draw_lines(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
+def _draw_lines(runs: Sequence[Run], wanted: PlotOptions) -> tuple[Figure, list[str]]:
     from gpuledger.analyze.samples.series import build_series
     from gpuledger.report.plots.line_plot import Framing, draw_lines
 
@@ -160,8 +160,8 @@ def _draw_lines(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]
     return draw_lines(series, Framing(wanted.metric, wanted.align, wanted.title)), notes
 
 
-def _draw_bars(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, list[str]]]:
-    def draw(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
+def _draw_bars(kind: str) -> Callable[[Sequence[Run], PlotOptions], tuple[Figure, list[str]]]:
+    def draw(runs: Sequence[Run], wanted: PlotOptions) -> tuple[Figure, list[str]]:
         from gpuledger.report.plots.bar_plot import draw_bars
 
         panels = [panel for run in runs for panel in bar_panels(run, wanted.asked)]
@@ -170,8 +170,8 @@ def _draw_bars(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, lis
     return draw
 
 
-def _draw_times(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, list[str]]]:
-    def draw(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
+def _draw_times(kind: str) -> Callable[[Sequence[Run], PlotOptions], tuple[Figure, list[str]]]:
+    def draw(runs: Sequence[Run], wanted: PlotOptions) -> tuple[Figure, list[str]]:
         from gpuledger.analyze.step.time_logs import read_time_log
         from gpuledger.report.plots.time_plot import draw_batches, draw_layers
 
@@ -183,7 +183,7 @@ def _draw_times(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, li
     return draw
 
 
-_KINDS: dict[str, Callable[[Sequence[Run], Wanted], tuple[Any, list[str]]]] = {
+_KINDS: dict[str, Callable[[Sequence[Run], PlotOptions], tuple[Any, list[str]]]] = {
     LINES: _draw_lines,
     TWO_BAR: _draw_bars(TWO_BAR),
     CATEGORIES: _draw_bars(CATEGORIES),

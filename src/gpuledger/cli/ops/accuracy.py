@@ -39,10 +39,10 @@ def accuracy_command(book_url: str, gpu: str | None, held_out: tuple[str, ...], 
     workloads = [open_workload(text) for text in held_out]
     from gpuledger.ops.database.book import open_existing
     from gpuledger.ops.predict.accuracy import validate
-    from gpuledger.ops.predict.choose import open_shelf, roof_of_shelf
+    from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 
-    shelf = open_shelf(open_existing(book_url), gpu)
-    found = validate(shelf.examples, roof_of_shelf(shelf), workloads)
+    shelf = open_environment_records(open_existing(book_url), gpu)
+    found = validate(shelf.examples, roof_of_records(shelf), workloads)
     if as_json:
         print_json(asdict(found))
         return

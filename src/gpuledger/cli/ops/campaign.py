@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.totals.compare import Pair
-    from gpuledger.ops.workloads.workload_spec import Wanted
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 FOLDER = "campaign"
 
@@ -88,7 +88,7 @@ def campaign_command(
     book, folder = open_book(book_url or listed.book or DEFAULT_BOOK), Path(output)
     failures: list[str] = []
 
-    def say_failed(wanted: Wanted, error: GpuLedgerError) -> None:
+    def say_failed(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
         failures.append(error.message)
         print_notes(not_captured_lines(wanted, error))
 

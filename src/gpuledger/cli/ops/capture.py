@@ -27,7 +27,7 @@ from gpuledger.files.writing import is_taken, write_whole
 if TYPE_CHECKING:
     from gpuledger.ops.measure.campaign_file import Campaign
     from gpuledger.ops.workloads.workload import Workload
-    from gpuledger.ops.workloads.workload_spec import Wanted
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 
 class CaptureCommand(ProgramCommand):
@@ -128,16 +128,16 @@ def _captured(program: tuple[str, ...], flags: dict[str, Any]) -> Iterator[Workl
 
 def _campaign(flags: dict[str, Any]) -> Campaign:
     from gpuledger.ops.measure.campaign_file import Campaign, read_campaign
-    from gpuledger.ops.workloads.workload_spec import Wanted
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
     if flags["config"]:
         return read_campaign(Path(flags["config"]), trusted=flags["trust_files"])
     names = ("model", "batch", "weights", "optimizer", "autocast")
     shared = {name: flags[name] for name in names} | {"mode": "training" if flags["train"] else "inference"}
-    return Campaign(tuple(Wanted(**shared, inputs=size) for size in flags["inputs"] or (None,)))
+    return Campaign(tuple(WorkloadSpec(**shared, inputs=size) for size in flags["inputs"] or (None,)))
 
 
-def not_captured_lines(wanted: Wanted, error: GpuLedgerError) -> list[str]:
+def not_captured_lines(wanted: WorkloadSpec, error: GpuLedgerError) -> list[str]:
     """Return what is said of a model that is left out."""
     hint = [f"  hint: {error.hint}"] if error.hint else []
     return [f"gpuledger: not captured: {wanted.model}: {error.message}", *hint]

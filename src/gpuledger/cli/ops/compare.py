@@ -56,7 +56,7 @@ def compare_command(
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.measure.place import find_place
     from gpuledger.ops.measure.whole import measure_whole
-    from gpuledger.ops.predict.choose import cache_folder, shelf_of, sum_measured
+    from gpuledger.ops.predict.choose import cache_folder, records_of_environment, sum_measured
     from gpuledger.ops.totals.compare import Pair
 
     place = find_place(how["device"], force=how["allow_busy"])
@@ -64,7 +64,7 @@ def compare_command(
     book = open_book(book_url)
     with progress_bar() as tell:
         fill(workloads, book, place, method, energy_share_frac=energy_share_of(how), tell=tell)
-    shelf = shelf_of(book, place.environment)
+    shelf = records_of_environment(book, place.environment)
     pairs = [
         Pair(
             workload.name,

@@ -33,10 +33,10 @@ def fit_command(book_url: str, gpu: str | None, output: str | None, force: bool,
     if output is not None:
         choose_file(output, "operators.model", force=force)
     from gpuledger.ops.database.book import open_existing
-    from gpuledger.ops.predict.choose import cache_folder, model_of, open_shelf
+    from gpuledger.ops.predict.choose import cache_folder, model_of, open_environment_records
     from gpuledger.ops.predict.predict import save_model
 
-    shelf = open_shelf(open_existing(book_url), gpu)
+    shelf = open_environment_records(open_existing(book_url), gpu)
     model = model_of(shelf, cache_folder(), say_note)
     if output is not None:
         save_model(model, Path(output))

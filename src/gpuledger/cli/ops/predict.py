@@ -44,11 +44,11 @@ def predict_command(
     records and the datasheets of both, and is marked so.
     """
     from gpuledger.ops.database.book import open_existing
-    from gpuledger.ops.predict.choose import cache_folder, predictor_for, roof_of_shelf
+    from gpuledger.ops.predict.choose import cache_folder, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
 
     predictor, shelf, notes = predictor_for(open_existing(book_url), gpu, cache_folder(), say_note)
-    roof = predictor.roof if notes else roof_of_shelf(shelf)
+    roof = predictor.roof if notes else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))
         for batch, workload in _workloads(model, batches, gpu, shelf.environment.card, train=train)

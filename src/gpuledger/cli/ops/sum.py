@@ -74,7 +74,7 @@ def sum_command(
     types = None if only is None else [name for name in only.split(",") if name.strip()]
     from gpuledger.ops.database.book import open_book, open_existing
     from gpuledger.ops.measure.place import find_place
-    from gpuledger.ops.predict.choose import open_shelf
+    from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
     if until_target and target_frac is not None:
@@ -82,7 +82,7 @@ def sum_command(
         measuring = Measuring(open_book(book_url), place, method, energy_share_of(how))
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, say=say_note)
     else:
-        summed = sum_workloads(asked, open_shelf(open_existing(book_url), gpu), types, say=say_note)
+        summed = sum_workloads(asked, open_environment_records(open_existing(book_url), gpu), types, say=say_note)
     if as_json:
         print_json([_document(one) for one in summed])
     else:

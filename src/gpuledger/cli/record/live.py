@@ -31,7 +31,7 @@ def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
     terminal it prints a line every ten seconds until the run has ended.
     """
     from gpuledger.live.gauges import open_gauges
-    from gpuledger.live.view import View, draw, is_terminal, write_lines
+    from gpuledger.live.view import LiveView, draw, is_terminal, write_lines
     from gpuledger.live.watched_run import WatchedRun
     from gpuledger.report.base.terminal import Terminal
 
@@ -39,7 +39,7 @@ def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
     if gauges is None and run_path is None:
         raise NoDeviceError("no card can be read here, and no run was named", hint="gpuledger live RUN")
     run = None if run_path is None else WatchedRun(_directory(run_path))
-    view = View(gauges, run)
+    view = LiveView(gauges, run)
     try:
         if once:
             lines, _ = view.lines(Terminal.of(sys.stdout), 10_000)

@@ -14,7 +14,7 @@ from gpuledger.collect.adapter.other_threads import others_run_backward, undistu
 from gpuledger.collect.adapter.program_objects import grad_of, is_leaf, without_overrides
 
 
-class Living:
+class LiveObjects:
     """What is alive when it is first asked for: one walk through all objects, whoever asks for what of them.
 
     Asks types only: no code of the objects themselves runs. It keeps what it found alive, so let go of it.

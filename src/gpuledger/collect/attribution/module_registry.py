@@ -1,4 +1,4 @@
-"""The roster: a number for every module seen, and the names of its parameters and buffers."""
+"""The module registry: a number for every module seen, and the names of its parameters and buffers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuledger.collect.adapter.program_objects import (
     version_of,
     without_overrides,
 )
-from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.model.journal.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
@@ -78,7 +78,7 @@ class _Reference(weakref.ref[Any]):
     key: int
 
 
-class Roster:
+class ModuleRegistry:
     """Numbers modules by identity, holding none of them alive.
 
     ``module_ids`` maps ``id(module)`` to its number; an entry goes when its module does, so that a reused address is
@@ -137,7 +137,7 @@ class Roster:
         """Return a module's path below its outermost one."""
         return self._places[module_id][0]
 
-    def enroll(self, module: nn.Module, *, inside: int = -1) -> int:
+    def register(self, module: nn.Module, *, inside: int = -1) -> int:
         """Return a module's number, numbering everything below it that has none yet.
 
         Args:
@@ -232,7 +232,7 @@ class Roster:
         known = self._known_tensors.get(id(tensor))
         return known is not None and known() is tensor
 
-    def enroll_alive(self, living: Living) -> list[Optimizer]:
+    def register_alive(self, living: LiveObjects) -> list[Optimizer]:
         """Enroll every module with parameters or buffers that is alive and was not seen yet (an EMA copy, a teacher).
 
         Returns:
@@ -252,7 +252,7 @@ class Roster:
         inner = {id(child) for module in found for _, child in children_of(module)}
         for module in found:
             if id(module) not in inner and holds_tensors(module):
-                self.enroll(module)
+                self.register(module)
         return optimizers
 
     def weights_version(self) -> int:

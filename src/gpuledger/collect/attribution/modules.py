@@ -24,7 +24,7 @@ from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
 from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
 from gpuledger.collect.attribution.communication import CommunicationMarks
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.attribution.scope_tracker import ScopeTracker
 from gpuledger.collect.attribution.tags import suffix
@@ -50,7 +50,7 @@ class ModuleTracker:
 
     Args:
         phases: Where the program is.
-        roster: Numbers for modules.
+        registry: Numbers for modules.
         on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
         on_outermost_end: Called with ``module_id`` when it is left.
         on_backward_end: Called after each whole backward pass.
@@ -60,7 +60,7 @@ class ModuleTracker:
     def __init__(
         self,
         phases: Phases,
-        roster: Roster,
+        registry: ModuleRegistry,
         *,
         on_outermost: Callable[[int, Any, Any], None],
         on_outermost_end: Callable[[int], None],
@@ -68,7 +68,7 @@ class ModuleTracker:
         guard: Guard,
     ) -> None:
         self.phases = phases
-        self.roster = roster
+        self.registry = registry
         self.active = False
         self.intern_stack: Callable[[Any], int] | None = None
         self._on_outermost = on_outermost
@@ -77,12 +77,12 @@ class ModuleTracker:
         self._guard = guard
         self._sequence = torch_private.sequence_reader()
         self._set_token = phases.set_token
-        self._module_ids = roster.module_ids
-        self._gone = roster.gone
+        self._module_ids = registry.module_ids
+        self._gone = registry.gone
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
         self._suffixes: dict[int, str] = {}
         self._observations: list[Observation] = []
-        self._scopes = ScopeTracker(phases, roster, guard)
+        self._scopes = ScopeTracker(phases, registry, guard)
         self._communication = CommunicationMarks(phases, guard)
 
     # -- installing ---------------------------------------------------------------------------------------------
@@ -142,10 +142,10 @@ class ModuleTracker:
         state = phases.local.state
         stack = state.stack
         if self._gone:
-            self.roster.forget_gone()
+            self.registry.forget_gone()
         module_id = self._module_ids.get(id(module), -1)
         if module_id < 0:
-            module_id = self.roster.enroll(module, inside=stack[-1][0] if stack else -1)
+            module_id = self.registry.register(module, inside=stack[-1][0] if stack else -1)
         start = self._sequence()
         outermost = hidden = False
         if stack:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.tags import TagBook, module_id_of, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import TagFlag
@@ -67,12 +67,12 @@ class ModuleContext:
     """Knows the module at work: it takes the tokens that a recorder would put on allocations.
 
     Args:
-        roster: Paths of modules.
+        registry: Paths of modules.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, registry: ModuleRegistry) -> None:
         self.token = ""
-        self._roster = roster
+        self._registry = registry
 
     def set_token(self, token: str) -> None:
         """Take the token of what comes next."""
@@ -87,7 +87,7 @@ class ModuleContext:
     def current_module_path(self) -> str:
         """Return the path of the module at work; ``""`` outside of any."""
         module_id = self.current_module_id
-        return "" if module_id == OUTSIDE else self._roster.path_of(module_id)
+        return "" if module_id == OUTSIDE else self._registry.path_of(module_id)
 
 
 class Phases:

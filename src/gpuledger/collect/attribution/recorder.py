@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.tensor_observations import Place
 from gpuledger.model.journal.journal import Part
 
@@ -22,7 +22,7 @@ class Recorder(Protocol):
     kind: str
     set_token: Callable[[str], None]
 
-    def open(self, part: Part, living: Living) -> None:
+    def open(self, part: Part, living: LiveObjects) -> None:
         """Start recording; write the opening snapshot of what is already alive into ``part``."""
 
     def set_stacks(self, on: bool) -> None:

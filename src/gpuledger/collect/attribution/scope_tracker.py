@@ -14,7 +14,7 @@ from typing import Any
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution import scopes
-from gpuledger.collect.attribution.module_registry import SCOPES, Roster
+from gpuledger.collect.attribution.module_registry import SCOPES, ModuleRegistry
 from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.attribution.scope_crossings import (
     CHANGES_KEPT,
@@ -45,15 +45,15 @@ class ScopeTracker:
 
     Args:
         phases: Where the program is.
-        roster: Numbers for names.
+        registry: Numbers for names.
         guard: Takes what is raised in our code.
     """
 
-    def __init__(self, phases: Phases, roster: Roster, guard: Guard) -> None:
+    def __init__(self, phases: Phases, registry: ModuleRegistry, guard: Guard) -> None:
         self.used = False
         """Whether any scope was met."""
         self._phases = phases
-        self._roster = roster
+        self._registry = registry
         self._guard = guard
         self._active = False
         self._mine = object()
@@ -201,7 +201,7 @@ class ScopeTracker:
         if piece is None:
             self.used = self._tasks.is_wanted = True
             self._tasks.watch()
-            piece = self._pieces[path] = scope_piece(self._roster.name_id(path, SCOPES))
+            piece = self._pieces[path] = scope_piece(self._registry.name_id(path, SCOPES))
             self._paths[piece] = path
         return piece
 

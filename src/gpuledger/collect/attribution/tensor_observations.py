@@ -21,7 +21,7 @@ from gpuledger.collect.adapter.program_objects import (
     tensors_in,
     without_overrides,
 )
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import Part
 
@@ -44,22 +44,22 @@ def storage_place(tensor: Any) -> Place | None:
     return (-1 if device.index is None else device.index, address) if address else None
 
 
-class Sightings:
+class TensorObservations:
     """Collects sightings and stamps each with the allocator's counts, which place it among the events.
 
     Args:
-        roster: The modules whose tensors are looked for.
+        registry: The modules whose tensors are looked for.
         counts: Returns ``device_idx -> (allocations, frees)``.
         place_of: Returns where a tensor's storage is.
     """
 
     def __init__(
         self,
-        roster: Roster,
+        registry: ModuleRegistry,
         counts: Callable[[], dict[int, tuple[int, int]]],
         place_of: Callable[[Any], Place | None] = storage_place,
     ) -> None:
-        self.roster = roster
+        self.registry = registry
         self._place_of = place_of
         self._counts = counts
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
@@ -72,11 +72,11 @@ class Sightings:
         """Note where parameters and buffers are; one that has not moved is not noted again."""
         seen = [
             (Identity.WEIGHT, number, name_id, module_id, reference())
-            for number, (reference, name_id, module_id) in enumerate(self.roster.parameters)
+            for number, (reference, name_id, module_id) in enumerate(self.registry.parameters)
         ]
         seen += [
             (Identity.BUFFER, number, name_id, module_id, reference())
-            for number, (reference, name_id, module_id) in enumerate(self.roster.buffers)
+            for number, (reference, name_id, module_id) in enumerate(self.registry.buffers)
         ]
         self._note(
             (kind, name_id, module_id, tensor, (kind, number, 0)) for kind, number, name_id, module_id, tensor in seen
@@ -84,7 +84,7 @@ class Sightings:
 
     def see_new_weights(self) -> None:
         """Note where parameters and buffers are, when some have joined since the last time."""
-        count = len(self.roster.parameters) + len(self.roster.buffers)
+        count = len(self.registry.parameters) + len(self.registry.buffers)
         if count != self._weights_seen:
             self._weights_seen = count
             self.see_weights()
@@ -102,8 +102,8 @@ class Sightings:
             mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
             self._note(
                 (Identity.GRADIENT, name_id, module_id, grad_of(parameter), None)
-                for reference, name_id, module_id in self.roster.parameters
-                if (alone or self.roster.is_of_this_thread(module_id))
+                for reference, name_id, module_id in self.registry.parameters
+                if (alone or self.registry.is_of_this_thread(module_id))
                 and (parameter := reference()) is not None
                 and (mine is None or id(parameter) in mine)
                 and is_leaf(parameter)
@@ -115,7 +115,7 @@ class Sightings:
         if not again and self._state_sizes.get(id(optimizer)) == len(state):
             return
         self._state_sizes[id(optimizer)] = len(state)
-        owners = {id(p): (n, m) for r, n, m in self.roster.parameters if (p := r()) is not None}
+        owners = {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
         self._note(
             (Identity.OPTIMIZER_STATE, *owners.get(id(parameter), (-1, -1)), tensor, None)
             for parameter, values in state
@@ -128,11 +128,11 @@ class Sightings:
         if self._updated.get(id(optimizer)) == len(parameters):
             return True
         self._updated[id(optimizer)] = len(parameters)
-        return all(self.roster.is_known(parameter) for parameter in parameters)
+        return all(self.registry.is_known(parameter) for parameter in parameters)
 
     def see_loose_parameters(self, optimizer: Any) -> None:
         """Take in parameters that no module owns, and note where they and their gradients are."""
-        self.roster.add_loose_parameters(optimizer)
+        self.registry.add_loose_parameters(optimizer)
         self.see_new_weights()
         self.see_gradients(of=optimizer)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackBook
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.collect.attribution.tensor_observations import storage_place
@@ -59,7 +59,7 @@ class CudaRecorder:
         self._with_stacks = False
         self._blocks_kept = False
 
-    def open(self, part: Part, living: Living) -> None:
+    def open(self, part: Part, living: LiveObjects) -> None:
         """Start the history and note what is alive already."""
         torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
         self._open = True

@@ -32,7 +32,7 @@ from gpuledger.collect.adapter.program_objects import (
     storage_of,
     without_overrides,
 )
-from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackBook
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.collect.attribution.tensor_observations import storage_place
@@ -111,7 +111,7 @@ class DispatchRecorder:
         if threading.get_ident() != self._thread and not self._unseen:
             self._unseen = not torch_private.has_dispatch_mode()  # autograd gives its threads the caller's modes
 
-    def open(self, part: Part, living: Living) -> None:
+    def open(self, part: Part, living: LiveObjects) -> None:
         """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
         self._thread = threading.get_ident()
         self._write_opening(part, living)
@@ -207,7 +207,7 @@ class DispatchRecorder:
             if not self.guard.absorbs(error):
                 raise
 
-    def _write_opening(self, part: Part, living: Living) -> None:
+    def _write_opening(self, part: Part, living: LiveObjects) -> None:
         """Write the storages that are alive into ``part``, as the opening snapshot."""
         for tensor in living.tensors():
             self._begin(tensor)

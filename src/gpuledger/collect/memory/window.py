@@ -8,8 +8,8 @@ from typing import Any
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
-from gpuledger.collect.attribution.live_objects import Living
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackBook
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagBook
-from gpuledger.collect.attribution.tensor_observations import Sightings
+from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.model.accounts import Phase
@@ -56,22 +56,22 @@ class MemoryWindow:
         steps: StepCounter,
         settings: RecordSettings,
         *,
-        books: tuple[TagBook, Roster, StackBook],
+        books: tuple[TagBook, ModuleRegistry, StackBook],
         card: CardReader | None,
         begins_late: bool,
         guard: Guard,
     ) -> None:
-        tags, self._roster, self._stacks = books
+        tags, self._registry, self._stacks = books
         self.recorder = recorder
         self.is_open = False
         self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
-        self.sightings = Sightings(self._roster, recorder.counts, recorder.place_of)
+        self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of)
         self.inputs = InputShapes()
         journal.sources += [self.sightings, self.inputs]
         self._tracker = ModuleTracker(
             self.phases,
-            self._roster,
+            self._registry,
             on_outermost=self._on_outermost,
             on_outermost_end=self.on_outermost_end,
             on_backward_end=self.on_backward_end,
@@ -98,7 +98,7 @@ class MemoryWindow:
         if self.is_open:
             return
         started_ns = time.time_ns()
-        living = Living()
+        living = LiveObjects()
         self.recorder.open(self._journal.part, living)
         self._drained_events += self._waiting_events()
         self._allocations = self._all_allocations()
@@ -124,7 +124,7 @@ class MemoryWindow:
         if self._scanned:
             self.see_again()
         else:
-            self._look_for_alive(Living())
+            self._look_for_alive(LiveObjects())
             self.see_again()
         self.read_counters("close")
         self._note_recorder_bytes()
@@ -194,8 +194,8 @@ class MemoryWindow:
             self.sightings.see_loose_parameters(optimizer)
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
-        self._roster.note_called(module_id)
-        if self._roster.holds_tensors(module_id):
+        self._registry.note_called(module_id)
+        if self._registry.holds_tensors(module_id):
             self._steps.call_began(module_id, self.expects_training)
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.sightings.see_new_weights()
@@ -203,7 +203,7 @@ class MemoryWindow:
 
     def on_outermost_end(self, module_id: int) -> None:
         """An outermost module was left."""
-        if self._roster.holds_tensors(module_id):
+        if self._registry.holds_tensors(module_id):
             self._steps.call_ended(module_id, self.expects_training)
 
     def on_backward_end(self) -> None:
@@ -223,13 +223,13 @@ class MemoryWindow:
     def scan(self) -> None:
         """Look for modules and optimizers that are alive while the program waits."""
         started_ns = time.time_ns()
-        self._look_for_alive(Living())
+        self._look_for_alive(LiveObjects())
         self._journal.pause("scan", started_ns)
 
-    def _look_for_alive(self, living: Living) -> None:
+    def _look_for_alive(self, living: LiveObjects) -> None:
         """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
         self._scanned = True
-        self._steps.optimizers.update(self._roster.enroll_alive(living))
+        self._steps.optimizers.update(self._registry.register_alive(living))
         if self.is_open:
             self.see_again()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard, calling, do_all
 from gpuledger.collect.adapter.user_profiler import UserProfiler
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.launch.settings import RecordSettings
@@ -37,7 +37,7 @@ class LaterPasses:
         settings: Which passes are wanted, and where the window ends.
         journal: Where everything is written.
         steps: The counter of steps.
-        roster: Numbers for modules.
+        registry: Numbers for modules.
         guard: Wraps what is called from the program.
         give_up: Ends the recording.
         see_calls: Has a watch on outermost calls above all that is in (True), or takes it out (False); without it
@@ -49,7 +49,7 @@ class LaterPasses:
         settings: RecordSettings,
         journal: RankJournal,
         steps: StepCounter,
-        roster: Roster,
+        registry: ModuleRegistry,
         *,
         guard: Guard,
         give_up: Callable[[], None],
@@ -71,7 +71,7 @@ class LaterPasses:
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
-        self._time_pass = TimePass(journal, roster, guard, self._drop_times)
+        self._time_pass = TimePass(journal, registry, guard, self._drop_times)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)

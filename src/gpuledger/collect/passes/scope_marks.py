@@ -11,7 +11,7 @@ from __future__ import annotations
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution import scopes
-from gpuledger.collect.attribution.module_registry import SCOPES, Roster
+from gpuledger.collect.attribution.module_registry import SCOPES, ModuleRegistry
 from gpuledger.collect.attribution.task_switches import TaskSwitches
 from gpuledger.model.journal.journal import SCOPE_RANGE
 
@@ -20,12 +20,12 @@ class ScopeMarks:
     """Puts marks between :meth:`install` and :meth:`remove`.
 
     Args:
-        roster: Numbers for names.
+        registry: Numbers for names.
         guard: Takes what is raised in our code; there are no more marks after an error of ours.
     """
 
-    def __init__(self, roster: Roster, guard: Guard) -> None:
-        self._roster = roster
+    def __init__(self, registry: ModuleRegistry, guard: Guard) -> None:
+        self._registry = registry
         self._guard = guard
         self._open_range = torch_private.open_range
         self._texts: dict[tuple[str, ...], str] = {}
@@ -59,6 +59,6 @@ class ScopeMarks:
         """Return the name of a mark: the number of the path and, where one was entered, that of its name; -1: none."""
         self._tasks.is_wanted = True
         self._tasks.watch()
-        numbers = [self._roster.name_id(text, SCOPES) if text else -1 for text in key]
+        numbers = [self._registry.name_id(text, SCOPES) if text else -1 for text in key]
         text = self._texts[key] = SCOPE_RANGE + ".".join(map(str, numbers))
         return text

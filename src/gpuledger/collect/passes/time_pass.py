@@ -18,7 +18,7 @@ from torch import nn
 from gpuledger.collect.adapter import kineto, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.scope_marks import ScopeMarks
@@ -72,24 +72,26 @@ class TimePass:
 
     Args:
         journal: Where the events go.
-        roster: Numbers for modules.
+        registry: Numbers for modules.
         guard: Takes what is raised in our code.
         overflow: Called when a pass has more than CALLS module calls, and is to end; must not raise.
     """
 
-    def __init__(self, journal: RankJournal, roster: Roster, guard: Guard, overflow: Callable[[], None]) -> None:
+    def __init__(
+        self, journal: RankJournal, registry: ModuleRegistry, guard: Guard, overflow: Callable[[], None]
+    ) -> None:
         self.is_open = False
         self._overflow = overflow
         self._calls_left = CALLS
         self._journal = journal
-        self._roster = roster
+        self._registry = registry
         self._profiler: kineto.Profiler | None = None
         self._guard = guard
         self._observations: list[Observation] = []
         self._optimizer_ranges: list[Any] = []
         self._ranges: list[tuple[int, list[Any]]] = []
         """Thread and range of every call, in their order; the list with the range is empty when the call has ended."""
-        self._scopes = ScopeMarks(roster, guard)
+        self._scopes = ScopeMarks(registry, guard)
         self._texts: dict[int, str] = {}
         self._thread = 0
         self._alone: dict[str, int] | None = None
@@ -211,11 +213,11 @@ class TimePass:
             if self._calls_left < 0 and self.is_of_this_thread:
                 self._overflow()
                 return None
-            if self._roster.gone:
-                self._roster.forget_gone()
-            number = self._roster.module_ids.get(id(module), -1)
+            if self._registry.gone:
+                self._registry.forget_gone()
+            number = self._registry.module_ids.get(id(module), -1)
             if number not in self._texts:
-                number = self._roster.enroll(module)
+                number = self._registry.register(module)
                 self._texts[number] = f"{MODULE_RANGE}{number}"
             text = self._texts[number]
             return self._opened(text if torch.is_grad_enabled() else text + NO_GRAD)

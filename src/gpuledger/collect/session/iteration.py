@@ -28,8 +28,8 @@ from gpuledger.collect.adapter.program_objects import (
 )
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.adapter.user_history import UserHistory
-from gpuledger.collect.attribution.live_objects import Living
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackBook
@@ -62,7 +62,7 @@ class IterationRecorder:
         self.problem = ""
         self.gradient_bytes: dict[str, int] = {}
         self._model = weakref.ref(model)  # ours goes in a cycle: it must not keep the program's memory
-        self._roster = _ScannedOnce()
+        self._registry = _ScannedOnce()
         self._known = Part()
         self._card: CardReader | None = None
         self._watch: OutermostCalls | None = None
@@ -100,7 +100,7 @@ class IterationRecorder:
         try:
             self._note_gradients()
             under_way.window.close("end of iteration")
-            self._roster.optimizers.update(under_way.steps.optimizers)
+            self._registry.optimizers.update(under_way.steps.optimizers)
             return journal_of([self._known, *under_way.journal.parts])
         except Exception as error:  # the one guard
             self._fail(error)
@@ -121,7 +121,7 @@ class IterationRecorder:
         """Return the numbers of the model's modules."""
         model = self._model()
         modules = () if model is None else modules_below(model)
-        numbers = (self._roster.module_ids.get(id(module)) for _, _, module in modules)
+        numbers = (self._registry.module_ids.get(id(module)) for _, _, module in modules)
         return frozenset(number for number in numbers if number is not None)
 
     def _called(self, _module: nn.Module) -> None:
@@ -134,7 +134,7 @@ class IterationRecorder:
 
     def _start(self) -> _UnderWay:
         guard, tags, stacks = Guard(self._fail), TagBook(), StackBook()
-        journal = _KeptJournal([tags, self._roster, stacks], self._known)
+        journal = _KeptJournal([tags, self._registry, stacks], self._known)
         recorder, card, history = self._recorder(journal, tags, stacks, guard)
         steps = StepCounter(
             guard,
@@ -148,7 +148,7 @@ class IterationRecorder:
             journal,
             steps,
             _ALL_STEPS,
-            books=(tags, self._roster, stacks),
+            books=(tags, self._registry, stacks),
             card=card,
             begins_late=True,
             guard=guard,
@@ -157,7 +157,7 @@ class IterationRecorder:
         under_way = _UnderWay(window, journal, steps, guard, history)
         model = self._model()
         if model is not None:
-            self._roster.enroll(model)
+            self._registry.register(model)
         self._note_gradients()
         try:
             steps.install()
@@ -240,7 +240,7 @@ class _KeptJournal(RankJournal):
         self.parts.append(part)
 
 
-class _ScannedOnce(Roster):
+class _ScannedOnce(ModuleRegistry):
     """Looks through the whole process for modules and optimizers once; later ones are met when they are used."""
 
     def __init__(self) -> None:
@@ -248,11 +248,11 @@ class _ScannedOnce(Roster):
         self.optimizers = WeakIdentitySet()
         self._scanned = False
 
-    def enroll_alive(self, living: Living) -> list[Any]:
+    def register_alive(self, living: LiveObjects) -> list[Any]:
         """Return the optimizers known to be alive."""
         if not self._scanned:
             self._scanned = True
-            self.optimizers.update(super().enroll_alive(living))
+            self.optimizers.update(super().register_alive(living))
         return list(self.optimizers)
 
 

@@ -14,7 +14,7 @@ BATCH = 64
 
 
 @dataclass(frozen=True)
-class Specimen:
+class SelfTestWorkload:
     """Tensors by name, kept alive by this object."""
 
     tensors: dict[str, torch.Tensor]
@@ -25,7 +25,7 @@ class Specimen:
         return {name: (storage.data_ptr(), storage.nbytes()) for name, storage in storages.items()}
 
 
-def compute(device: str) -> Specimen:
+def compute(device: str) -> SelfTestWorkload:
     """Return input, parameters, their gradients and the loss of one forward and backward on ``device``."""
     net = torch.nn.Linear(*WIDTHS).to(device)
     inputs = torch.ones(BATCH, WIDTHS[0], device=device)
@@ -35,7 +35,7 @@ def compute(device: str) -> Specimen:
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None
         tensors |= {name: parameter.data, f"{name}.grad": parameter.grad}
-    return Specimen(tensors)
+    return SelfTestWorkload(tensors)
 
 
 def describe_torch() -> dict[str, Any]:

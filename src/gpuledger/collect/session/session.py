@@ -20,7 +20,7 @@ import torch
 from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls
 from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackBook
@@ -71,13 +71,13 @@ class Session:
         self.from_outside = rank_directory is None if from_outside is None else from_outside
         self.stacks = StackBook()
         self.tags = TagBook()
-        self.roster = Roster()
+        self.registry = ModuleRegistry()
         self._recorders = ProcessRecorders() if recorders is None else recorders
         self._begins_late = rank_directory is not None if begins_late is None else begins_late
         self._on_step = on_step
         self._on_card = False
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
-        self.journal = RankJournal(claim, [self.tags, self.roster, self.stacks])
+        self.journal = RankJournal(claim, [self.tags, self.registry, self.stacks])
         self.guard = Guard(self.fail)
         self._outside_backward = OutsideBackward(self.guard)
         self._calls: FirstCall | OutermostCalls | None = None
@@ -88,13 +88,13 @@ class Session:
             before_optimizer=self._before_optimizer,
             after_optimizer=self._after_optimizer,
             ended=self._step_ended,
-            weights_version=self.roster.weights_version,
+            weights_version=self.registry.weights_version,
         )
         self._later = LaterPasses(
             settings,
             self.journal,
             self.steps,
-            self.roster,
+            self.registry,
             guard=self.guard,
             give_up=self.end,
             see_calls=self._see_calls,
@@ -144,7 +144,7 @@ class Session:
             self.journal,
             self.steps,
             self.settings,
-            books=(self.tags, self.roster, self.stacks),
+            books=(self.tags, self.registry, self.stacks),
             card=card,
             begins_late=self._begins_late,
             guard=self.guard,
@@ -244,14 +244,14 @@ class Session:
 
     def _call_began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost module is entered while nothing is recorded."""
-        module_id = self.roster.enroll(module)
-        if self.window is not None and self.roster.holds_tensors(module_id):
+        module_id = self.registry.register(module)
+        if self.window is not None and self.registry.holds_tensors(module_id):
             self.steps.call_began(module_id, self.window.expects_training)
             self.window.inputs.see(module_id, self.steps.seen + 1, args, kwargs)
 
     def _call_ended(self, module: torch.nn.Module) -> None:
         if self.window is not None:
-            self.window.on_outermost_end(self.roster.enroll(module))
+            self.window.on_outermost_end(self.registry.register(module))
 
     def _before_optimizer(self, optimizer: Any) -> None:
         if isinstance(self._calls, OutermostCalls):

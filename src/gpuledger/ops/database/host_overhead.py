@@ -22,7 +22,7 @@ MODULE_CALLS, AUTOGRAD_NODES = "module_calls", "autograd_nodes"
 
 
 @dataclass(frozen=True)
-class Around:
+class HostOverhead:
     """The host's time in modules and autograd, of one step."""
 
     module_calls: int
@@ -35,7 +35,7 @@ def is_operator(key: OperatorKey) -> bool:
     return not key.operator.startswith(NAMESPACE)
 
 
-def around_of(settings: Mapping[str, Any], records: Sequence[Record]) -> Around | None:
+def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> HostOverhead | None:
     """Return what a workload spends around its operators; None where the workload or the book does not tell.
 
     Args:
@@ -49,4 +49,6 @@ def around_of(settings: Mapping[str, Any], records: Sequence[Record]) -> Around 
     call_ns, node_ns, made_ns = times_ns
     if calls is None or nodes is None or call_ns is None or node_ns is None:
         return None
-    return Around(calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0)))  # an older book lacks the last
+    return HostOverhead(
+        calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0))
+    )  # an older book lacks the last

@@ -12,7 +12,7 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import read_text, reading
 from gpuledger.ops.workloads.models import parse_model, refuse_code_of_file
 from gpuledger.ops.workloads.workload import MODES, Mode
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 try:
     import yaml
@@ -37,7 +37,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 class Campaign:
     """What a campaign asks for; ``done`` is nowhere in it: that is what the book holds."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WorkloadSpec, ...]
     gpu: str | None = None
     book: str | None = None
 
@@ -143,7 +143,7 @@ def _kind_text(kind: type) -> str:
     return "a whole number" if kind is int else "a text"
 
 
-def _wanted(path: Path, number: int, model: Any, shared: Mapping[str, Any]) -> Iterator[Wanted]:
+def _wanted(path: Path, number: int, model: Any, shared: Mapping[str, Any]) -> Iterator[WorkloadSpec]:
     """Yield the workloads of one entry: each mode with each size."""
     place = f"models[{number}]: "
     if isinstance(model, str):
@@ -160,7 +160,7 @@ def _wanted(path: Path, number: int, model: Any, shared: Mapping[str, Any]) -> I
         if mode not in MODES:
             raise InputError(f"{path}: {place}mode: {mode!r:.80}, expected {' or '.join(MODES)}")
         for size in sizes:
-            yield Wanted(**values, mode=cast(Mode, mode), inputs=_size(path, place, size))
+            yield WorkloadSpec(**values, mode=cast(Mode, mode), inputs=_size(path, place, size))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -176,7 +176,7 @@ def _size(path: Path, place: str, size: Any) -> str | None:
     raise InputError(f"{path}: {place}inputs: {size!r:.80} is no size", hint="inputs: [32x3x224x224]")
 
 
-def _read_old(path: Path) -> Wanted:
+def _read_old(path: Path) -> WorkloadSpec:
     """Return what an older file asks for; its ``done`` says nothing here."""
     value = _load(path)
     _check(path, "", value, OLD_KEYS)
@@ -188,4 +188,4 @@ def _read_old(path: Path) -> Wanted:
     weights = str(value.get("weights_name") or "random")
     # the older files name the class of the weights, of which the default was taken
     weights = "DEFAULT" if weights.endswith("_Weights") else weights
-    return Wanted(f"torchvision:{name}", inputs="x".join(map(str, size)), weights=weights)
+    return WorkloadSpec(f"torchvision:{name}", inputs="x".join(map(str, size)), weights=weights)

@@ -11,7 +11,7 @@ from gpuledger.ops.workloads.captures import asked_for, step_of_model
 from gpuledger.ops.workloads.models import build_model, refuse_code_of_file
 from gpuledger.ops.workloads.steps import default_inputs, draw_inputs
 from gpuledger.ops.workloads.workload import Workload
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 
 def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Callable[[], Any]:
@@ -32,7 +32,7 @@ def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Calla
         raise InputError(
             f"{workload.name}: captured from a program, so it cannot be run here", hint="capture it with --model"
         )
-    wanted = Wanted(
+    wanted = WorkloadSpec(
         settings["model"],
         workload.mode,
         ",".join(settings.get("inputs") or ()) or None,

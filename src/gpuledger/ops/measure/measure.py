@@ -13,7 +13,7 @@ from gpuledger.ops.database.method import REFERENCE_EVERY, Method, Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Drift, drifted_sections, find_drift
 from gpuledger.ops.measure.blocks import Clock
-from gpuledger.ops.measure.measurement_session import Station
+from gpuledger.ops.measure.measurement_session import MeasurementSession
 from gpuledger.ops.measure.one import CardLostError
 from gpuledger.ops.measure.place import Place
 
@@ -119,11 +119,11 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.started_ns = self.clock_ns()
-        self.station = Station(self.place, self.method, self.clock_ns)
+        self.session = MeasurementSession(self.place, self.method, self.clock_ns)
 
     def take(self, task: Task) -> None:
         """Measure one operator into the book."""
-        good = self._write(task, self.station.measure).status == "ok"
+        good = self._write(task, self.session.measure).status == "ok"
         self.failed += not good
         self.done.append((task, good))
 
@@ -154,14 +154,14 @@ class _Run:
         done = list(self.done)
         repeated = 0
         if done:
-            self.station.take_reference()
-            for section in drifted_sections(self.station.references):
+            self.session.take_reference()
+            for section in drifted_sections(self.session.references):
                 for task, good in done[section * REFERENCE_EVERY : (section + 1) * REFERENCE_EVERY]:
                     if not good:
                         continue
                     if budget_ns is not None and self.clock_ns() - self.started_ns >= budget_ns:
                         break
-                    self._write(task, self.station.measure_again)
+                    self._write(task, self.session.measure_again)
                     repeated += 1
-        drift = find_drift([median for median, _ in self.station.references])
+        drift = find_drift([median for median, _ in self.session.references])
         return Outcome(len(done) - self.failed, self.failed, asked - len(done), drift, repeated)

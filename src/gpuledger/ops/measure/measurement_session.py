@@ -17,7 +17,7 @@ REFERENCE = OperatorKey("aten.mm.default", (_MATRIX, {**_MATRIX}))
 """What is measured again and again, to see whether the device is still the one it was."""
 
 
-class Station:
+class MeasurementSession:
     """Measures operators on one device.
 
     Attributes:

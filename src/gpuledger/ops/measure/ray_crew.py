@@ -29,31 +29,31 @@ class Measurer:
     """One worker's process: it has one device and measures one operator at a time."""
 
     def __init__(self, device: str, method: dict[str, Any], force: bool, ours: tuple[int, ...]) -> None:
-        from gpuledger.ops.measure.measurement_session import Station
+        from gpuledger.ops.measure.measurement_session import MeasurementSession
 
         self._method = Method(**{**method, "modes": tuple(Mode(mode) for mode in method["modes"])})
-        self._station = Station(_place_of(device, force=force, ours=ours), self._method)
+        self._session = MeasurementSession(_place_of(device, force=force, ours=ours), self._method)
 
     def environment(self) -> dict[str, Any]:
         """Return the device and software."""
-        return self._station.place.environment.to_json()
+        return self._session.place.environment.to_json()
 
     def measure(self, key: dict[str, Any], mode: str, energy: bool) -> dict[str, Any]:
         """Return the record of one operator; a process whose card was lost ends, and comes back with a new one."""
         from gpuledger.ops.measure.one import CardLostError
 
         try:
-            return self._station.measure(OperatorKey.from_json(key), Mode(mode), energy=energy).to_json()
+            return self._session.measure(OperatorKey.from_json(key), Mode(mode), energy=energy).to_json()
         except CardLostError:
             os._exit(1)
 
     def references(self) -> list[tuple[float, float]]:
         """Return what the reference operator took since this was asked last, once more just now."""
-        from gpuledger.ops.measure.measurement_session import Station
+        from gpuledger.ops.measure.measurement_session import MeasurementSession
 
-        station, self._station = self._station, Station(self._station.place, self._method)
-        station.take_reference()
-        return station.references
+        session, self._session = self._session, MeasurementSession(self._session.place, self._method)
+        session.take_reference()
+        return session.references
 
     def process(self) -> int:
         """Return the process's id."""

@@ -25,7 +25,7 @@ MANY_RECORDS = 1000
 
 
 @dataclass(frozen=True)
-class Shelf:
+class EnvironmentRecords:
     """What a book holds of one device and software."""
 
     environment: Environment
@@ -44,7 +44,7 @@ class Shelf:
         return digest_of(sorted(record.digest for record in self.records))
 
 
-def open_shelf(book: Book, card: str | None = None) -> Shelf:
+def open_environment_records(book: Book, card: str | None = None) -> EnvironmentRecords:
     """Return what the book holds of a device: of the one ``card`` names, else of the one measured last.
 
     Raises:
@@ -59,19 +59,19 @@ def open_shelf(book: Book, card: str | None = None) -> Shelf:
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
     if not wanted:
         raise UsageError(f"--gpu {card}: not in {book.url}", hint=f"it holds {cards_text(environments.values())}")
-    return _shelf(book, records, environments[max(wanted, key=lambda digest: measured[digest])])
+    return _environment_records(book, records, environments[max(wanted, key=lambda digest: measured[digest])])
 
 
-def shelf_of(book: Book, environment: Environment) -> Shelf:
+def records_of_environment(book: Book, environment: Environment) -> EnvironmentRecords:
     """Return what a book holds of exactly this device and software, also where that is nothing."""
-    return _shelf(book, book.records(), environment)
+    return _environment_records(book, book.records(), environment)
 
 
-def _shelf(book: Book, records: Sequence[Record], environment: Environment) -> Shelf:
+def _environment_records(book: Book, records: Sequence[Record], environment: Environment) -> EnvironmentRecords:
     environments, digest = book.environments(), environment.digest
     others = dict.fromkeys(record.environment_digest for record in records if record.environment_digest != digest)
     own = tuple(record for record in records if record.environment_digest == digest)
-    return Shelf(environment, own, book.keys(), tuple(environments[other] for other in others))
+    return EnvironmentRecords(environment, own, book.keys(), tuple(environments[other] for other in others))
 
 
 def cards_text(environments: Iterable[Environment]) -> str:
@@ -97,7 +97,7 @@ def _catalogued(name: str) -> Card | None:
         return None
 
 
-def roof_of_shelf(shelf: Shelf) -> Roof:
+def roof_of_records(shelf: EnvironmentRecords) -> Roof:
     """Return the roof of a shelf's card: the datasheet's, else what the book saw it do."""
     card = _catalogued(shelf.environment.card)
     if card is not None:
@@ -106,7 +106,7 @@ def roof_of_shelf(shelf: Shelf) -> Roof:
     return roof_of_measurements(shelf.environment.card, [(one.key, work_of(one.key), one.time_ns) for one in examples])
 
 
-def model_of(shelf: Shelf, cache: Path | None = None, say: Say | None = None) -> Model:
+def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None) -> Model:
     """Return what a shelf teaches; kept in the folder ``cache`` until a record is added. ``say`` hears of a long wait.
 
     Raises:
@@ -121,7 +121,7 @@ def model_of(shelf: Shelf, cache: Path | None = None, say: Say | None = None) ->
             place.unlink()
     if say is not None and len(shelf.records) >= MANY_RECORDS:
         say(f"learning from {len(shelf.records):,} records; that is kept until the book changes")
-    model = fit(shelf.examples, roof_of_shelf(shelf), shelf.digest)
+    model = fit(shelf.examples, roof_of_records(shelf), shelf.digest)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
         save_model(model, place)
@@ -129,7 +129,7 @@ def model_of(shelf: Shelf, cache: Path | None = None, say: Say | None = None) ->
 
 
 def stand_in(
-    shelf: Shelf, cache: Path | None = None, say: Say | None = None
+    shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None
 ) -> tuple[FittedPredictor | RoofPredictor, str]:
     """Return what says the cost of operators the book lacks, and how it knows, in a few words."""
     examples = shelf.examples
@@ -138,11 +138,11 @@ def stand_in(
             return FittedPredictor(model_of(shelf, cache, say)), f"learned from {len(examples)} measured operators"
         except UsageError:  # scikit-learn is an extra
             pass
-    roof = roof_of_shelf(shelf)
+    roof = roof_of_records(shelf)
     return RoofPredictor(roof, examples), f"as far from the card's roof as {len(examples)} measured operators"
 
 
-def sum_measured(workload: Workload, shelf: Shelf, cache: Path | None = None) -> Sum:
+def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | None = None) -> Sum:
     """Return a workload's cost: its measured operators, with energy predicted where their time alone was measured."""
     return sum_up(workload, shelf.records, shelf.environment, energy_predictor=stand_in(shelf, cache)[0])
 
@@ -154,7 +154,7 @@ def is_catalogued(name: str) -> bool:
 
 def predictor_for(
     book: Book, gpu: str | None, cache: Path | None = None, say: Say | None = None
-) -> tuple[FittedPredictor, Shelf, tuple[str, ...]]:
+) -> tuple[FittedPredictor, EnvironmentRecords, tuple[str, ...]]:
     """Return what predicts for a card: from its own records, or for a card without any from the one measured last.
 
     Raises:
@@ -162,7 +162,7 @@ def predictor_for(
         EmptyRunError: the book holds too little.
     """
     try:
-        shelf = open_shelf(book, gpu)
+        shelf = open_environment_records(book, gpu)
     except UsageError as error:
         card = _catalogued(gpu or "")
         if card is None:
@@ -170,7 +170,7 @@ def predictor_for(
                 f"--gpu {gpu}: neither measured nor in the catalogue",
                 hint=f"the book holds {cards_text(book.environments().values())}; gpuledger cards lists the catalogue",
             ) from error
-        shelf = open_shelf(book)
+        shelf = open_environment_records(book)
         if _catalogued(shelf.environment.card) is None:
             raise UsageError(
                 f"--gpu {gpu}: {UNMEASURED}, and the book has none of the catalogue to start from",

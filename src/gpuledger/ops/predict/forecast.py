@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.ops.database.records import Environment
-from gpuledger.ops.predict.choose import Shelf
+from gpuledger.ops.predict.choose import EnvironmentRecords
 from gpuledger.ops.predict.predict import FittedPredictor
 from gpuledger.ops.predict.roof import Roof
-from gpuledger.ops.totals.sum import PREDICTED, Line, Sum, sum_up
+from gpuledger.ops.totals.sum import PREDICTED, OperatorLine, Sum, sum_up
 from gpuledger.ops.workloads.workload import Workload
 
 
@@ -27,7 +27,7 @@ class Forecast:
 
 
 def forecast(
-    workload: Workload, predictor: FittedPredictor, shelf: Shelf, roof: Roof, *, is_measured: bool
+    workload: Workload, predictor: FittedPredictor, shelf: EnvironmentRecords, roof: Roof, *, is_measured: bool
 ) -> Forecast:
     """Return a workload's cost on a card.
 
@@ -58,11 +58,11 @@ def _environment(environment: Environment, roof: Roof, is_measured: bool) -> Env
     return replace(environment, card=roof.card, driver=None, flags=flags)
 
 
-def _end(lines: Sequence[Line], name: str) -> float:
+def _end(lines: Sequence[OperatorLine], name: str) -> float:
     return sum(line.use.count * (getattr(line.cost, name) or 0.0) for line in lines if line.cost is not None)
 
 
-def _warnings(predictor: FittedPredictor, lines: Sequence[Line]) -> tuple[str, ...]:
+def _warnings(predictor: FittedPredictor, lines: Sequence[OperatorLine]) -> tuple[str, ...]:
     """Return what lies outside what was learned, the operators that say the same together."""
     keys = [line.use.key for line in lines]
     found = predictor.predictions(keys, [False] * len(keys))

@@ -225,7 +225,7 @@ def learn_process(features: Features, target: Floats, groups: npt.NDArray[np.int
 
     def unlikeliness(flat: Floats) -> tuple[float, Floats]:
         away = (flat - middle) / width
-        cost, slope = _unlikeliness(Scales.of_flat(flat), rows[some], target[some] - centre)
+        cost, slope = _negative_log_likelihood(Scales.of_flat(flat), rows[some], target[some] - centre)
         return cost + 0.5 * float(away @ away), slope + away / width
 
     found = minimize(unlikeliness, middle, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
@@ -296,7 +296,7 @@ def _added(scales: Scales, parts: _Parts) -> Floats:
     return np.asarray(constant + family * parts.same_family + kind * parts.same_kind + parts.shared + parts.own)
 
 
-def _unlikeliness(scales: Scales, rows: Features, target: Floats) -> tuple[float, Floats]:
+def _negative_log_likelihood(scales: Scales, rows: Features, target: Floats) -> tuple[float, Floats]:
     """Return the negative logarithm of the marginal likelihood, but for a constant, and its slope in the scales."""
     parts = _parts(scales, rows, rows)
     noise = np.exp(2 * scales.noise[rows.families])

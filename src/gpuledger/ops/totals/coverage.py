@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuledger.errors import UsageError
-from gpuledger.ops.totals.sum import MEASURED, Line, Sum, share
+from gpuledger.ops.totals.sum import MEASURED, OperatorLine, Sum, share
 from gpuledger.ops.workloads.workload import Workload
 
 
@@ -16,7 +16,7 @@ from gpuledger.ops.workloads.workload import Workload
 class Next:
     """An operator that is not attributed yet, and the share of time and energy it is expected to add."""
 
-    line: Line
+    line: OperatorLine
     time_frac: float
     energy_frac: float | None
 
@@ -68,7 +68,7 @@ def cover(total: Sum, chosen: Collection[str] | None = None) -> Coverage:
     )
 
 
-def _next(line: Line, whole_ns: float, whole_j: float) -> Next:
+def _next(line: OperatorLine, whole_ns: float, whole_j: float) -> Next:
     return Next(line, share(line.time_ns or 0.0, whole_ns) or 0.0, share(line.energy_j or 0.0, whole_j))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.host_overhead import Around, around_of
+from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.workloads.workload import Use, Workload
@@ -53,7 +53,7 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
-class Line:
+class OperatorLine:
     """One distinct operator of a sum. The figures are of all its calls; None where its cost is not known."""
 
     use: Use
@@ -95,7 +95,7 @@ class Sum:
 
     workload: Workload
     environment: Environment | None
-    lines: tuple[Line, ...]
+    lines: tuple[OperatorLine, ...]
     busy_ns: float
     busy_half_ns: float
     queued_ns: float | None
@@ -109,7 +109,7 @@ class Sum:
     energy_frac: float | None
     is_capped: bool
     notes: tuple[str, ...]
-    around: Around | None = None
+    around: HostOverhead | None = None
 
 
 def sum_up(
@@ -142,7 +142,7 @@ def sum_up(
         lines = _predicted(
             lines, powers, cache_bytes, lambda line: line.cost is not None and line.cost.energy_j is None
         )
-    around = around_of(workload.settings, records) if only is None else None
+    around = host_overhead_of(workload.settings, records) if only is None else None
     return _total(workload, environment, lines, flags.get("power_limit_w"), around)
 
 
@@ -157,22 +157,24 @@ def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
     return newest
 
 
-def _line(use: Use, newest: Mapping[tuple[str, str], Record], cache_bytes: int, only: Collection[str] | None) -> Line:
+def _line(
+    use: Use, newest: Mapping[tuple[str, str], Record], cache_bytes: int, only: Collection[str] | None
+) -> OperatorLine:
     digest = use.key.digest
     if only is not None and digest not in only:
-        return Line(use, None, UNKNOWN, reason=NOT_ASKED)
+        return OperatorLine(use, None, UNKNOWN, reason=NOT_ASKED)
     held = {mode: newest[digest, mode.value] for mode in Mode if (digest, mode.value) in newest}
     if not held:
-        return Line(use, None, UNKNOWN, reason="not in the book")
+        return OperatorLine(use, None, UNKNOWN, reason="not in the book")
     known = {mode: _cost(record) for mode, record in held.items() if record.status == "ok"}
     costs = {mode: cost for mode, cost in known.items() if cost is not None}
     if not costs:
-        return Line(use, None, FAILED, reason=next(iter(held.values())).reason)
+        return OperatorLine(use, None, FAILED, reason=next(iter(held.values())).reason)
     weights = {mode: weight for mode, weight in mode_weights(use.reuse_bytes, cache_bytes).items() if mode in costs}
     if not weights:  # measured in the other mode only: nearer than nothing
         weights = dict.fromkeys(costs, 1 / len(costs))
     cost = _mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
-    return Line(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED)
+    return OperatorLine(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED)
 
 
 def _cost(record: Record) -> Cost | None:
@@ -249,8 +251,8 @@ def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
 
 
 def _predicted(
-    lines: Sequence[Line], predictor: Predictor, cache_bytes: int, lacks: Callable[[Line], bool]
-) -> list[Line]:
+    lines: Sequence[OperatorLine], predictor: Predictor, cache_bytes: int, lacks: Callable[[OperatorLine], bool]
+) -> list[OperatorLine]:
     """Return the lines with what they lack predicted: the whole cost, or the energy where the time is known."""
     asked = [place for place, line in enumerate(lines) if lacks(line) and line.reason != NOT_ASKED]
     keys = [lines[place].use.key for place in asked]
@@ -269,9 +271,9 @@ def _predicted(
 def _total(
     workload: Workload,
     environment: Environment | None,
-    lines: Sequence[Line],
+    lines: Sequence[OperatorLine],
     power_limit_w: float | None,
-    around: Around | None,
+    around: HostOverhead | None,
 ) -> Sum:
     known = [line for line in lines if line.cost is not None]
     busy_ns = math.fsum(line.time_ns or 0.0 for line in known)
@@ -305,7 +307,7 @@ def _total(
     )
 
 
-def _queued_ns(lines: Sequence[Line]) -> float | None:
+def _queued_ns(lines: Sequence[OperatorLine]) -> float | None:
     """Return the time of calls launched one by one; the moment between two is the others' median where not measured.
 
     Never less than in a graph: a call alone may write where the last one wrote, and find that in the cache.
@@ -323,7 +325,7 @@ def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def half_interval(lines: Sequence[Line], quantity: str) -> float:
+def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float:
     """Return half the interval of a sum, in ns or J.
 
     All calls of an operator rest on one measurement, so its error counts with each; those of two operators are apart.
@@ -338,7 +340,7 @@ def half_interval(lines: Sequence[Line], quantity: str) -> float:
 
 
 def _energy(
-    lines: Sequence[Line], step_ns: float, power_limit_w: float | None
+    lines: Sequence[OperatorLine], step_ns: float, power_limit_w: float | None
 ) -> tuple[float | None, float | None, float, bool]:
     """Return the energy ± half its interval, the step's time, and whether the power cap stretched that.
 
@@ -365,7 +367,7 @@ def _energy(
     return energy_j, half_j, step_ns, False
 
 
-def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
+def _notes(lines: Sequence[OperatorLine], *, is_capped: bool) -> tuple[str, ...]:
     notes = []
     failed = [line for line in lines if line.source == FAILED]
     unknown = [line for line in lines if line.source == UNKNOWN]
@@ -382,6 +384,6 @@ def _notes(lines: Sequence[Line], *, is_capped: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _counted(lines: Sequence[Line]) -> str:
+def _counted(lines: Sequence[OperatorLine]) -> str:
     calls = counted(sum(line.use.count for line in lines), "call")
     return f"{counted(len(lines), 'operator')} ({calls})"

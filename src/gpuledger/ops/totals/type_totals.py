@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuledger.ops.totals.sum import NOT_ASKED, Line, Sum, half_interval
+from gpuledger.ops.totals.sum import NOT_ASKED, OperatorLine, Sum, half_interval
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TypeTotal:
 
 def by_type(total: Sum) -> tuple[TypeTotal, ...]:
     """Return a sum by type of operator, the longest first; types of which nothing is known come last."""
-    groups: dict[str, list[Line]] = {}
+    groups: dict[str, list[OperatorLine]] = {}
     for line in total.lines:
         if line.reason == NOT_ASKED:
             continue
@@ -34,7 +34,7 @@ def by_type(total: Sum) -> tuple[TypeTotal, ...]:
     return tuple(sorted(totals, key=lambda one: -(one.time_ns or 0.0)))
 
 
-def _type_total(name: str, lines: Sequence[Line]) -> TypeTotal:
+def _type_total(name: str, lines: Sequence[OperatorLine]) -> TypeTotal:
     known = [line for line in lines if line.cost is not None]
     time_ns = math.fsum(line.time_ns or 0.0 for line in known)
     energies = [line for line in known if line.energy_j is not None]

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.attribution.live_objects import Living
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import ModuleContext, Phases
 from gpuledger.collect.attribution.steps import StepCounter
@@ -64,8 +64,8 @@ class Capture:
         self._device_type = device_type
         self._on_step = on_step
         self._renamed = renamed
-        self._roster = Roster()
-        self._context = ModuleContext(self._roster)
+        self._registry = ModuleRegistry()
+        self._context = ModuleContext(self._registry)
         self._phases = Phases(self._context.set_token, TagBook())
         self._reuse = ReuseMeter()
         self._layers: list[list[int]] = []
@@ -75,7 +75,7 @@ class Capture:
         self._scanned = False
         self._tracker = ModuleTracker(
             self._phases,
-            self._roster,
+            self._registry,
             on_outermost=self._outermost_began,
             on_outermost_end=self._outermost_ended,
             on_backward_end=lambda: None,
@@ -119,20 +119,20 @@ class Capture:
         self._on_step(self.steps.seen)
 
     def _outermost_began(self, module_id: int, _args: Any, _kwargs: Any) -> None:
-        if self._roster.holds_tensors(module_id):
+        if self._registry.holds_tensors(module_id):
             if self.finished is None and not self._scanned:
                 self.tally = Tally()  # what came before the first call was the making of the model
             self.steps.call_began(module_id, self._expects_training)
 
     def _outermost_ended(self, module_id: int) -> None:
-        if self._roster.holds_tensors(module_id):
+        if self._registry.holds_tensors(module_id):
             self.steps.call_ended(module_id, self._expects_training)
 
     def _expects_training(self) -> bool:
         """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
         if not self._scanned:
             self._scanned = True
-            self.steps.optimizers.update(self._roster.enroll_alive(Living()))
+            self.steps.optimizers.update(self._registry.register_alive(LiveObjects()))
         return bool(self.steps.optimizers)
 
     # -- operators ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from gpuledger.ops.workloads.steps import (
 )
 from gpuledger.ops.workloads.tally import Tally
 from gpuledger.ops.workloads.workload import Mode, Workload
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
@@ -65,7 +65,7 @@ class Asked:
     autocast: str | None = None
 
 
-def asked_for(wanted: Wanted) -> Asked:
+def asked_for(wanted: WorkloadSpec) -> Asked:
     """Return what words ask for.
 
     Raises:

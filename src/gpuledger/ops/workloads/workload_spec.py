@@ -8,7 +8,7 @@ from gpuledger.ops.workloads.workload import Mode
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WorkloadSpec:
     """One workload that a campaign asks for, in words; ``inputs`` None stands for the model's own."""
 
     model: str

@@ -9,7 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.live import I64
-    from gpuledger.analyze.samples.series import Line
+    from gpuledger.analyze.samples.series import SampleLine
 
 
 def differences(values: I64 | Sequence[int]) -> list[int]:
@@ -18,7 +18,7 @@ def differences(values: I64 | Sequence[int]) -> list[int]:
     return steps
 
 
-def power_columns(line: Line, origin_ns: int) -> dict[str, Any]:
+def power_columns(line: SampleLine, origin_ns: int) -> dict[str, Any]:
     """Return the readings of power: time, and watts in tenths."""
     return {
         "t": differences(line.t_ns - origin_ns),

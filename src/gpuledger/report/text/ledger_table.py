@@ -10,9 +10,9 @@ from gpuledger.report.base.phrases import MISSING, column_unit, share
 from gpuledger.report.base.terminal import BOLD, DIM, Cell, Column, Table
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.step.side_by_side import Line
+    from gpuledger.analyze.step.side_by_side import GroupLine
 
-Amount = Callable[["Line"], float | None]
+Amount = Callable[["GroupLine"], float | None]
 _TIMES: tuple[tuple[str, Amount], ...] = (
     ("forward", lambda line: line.forward_ns),
     ("backward", lambda line: line.backward_ns),
@@ -43,10 +43,10 @@ def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> U
     return Units(time[0], time[1] * batch, energy[0], energy[1] * batch)
 
 
-def ledger_table(lines: Sequence[Line], word: str, rows: int, units: Units = OF_A_STEP) -> Table:
+def ledger_table(lines: Sequence[GroupLine], word: str, rows: int, units: Units = OF_A_STEP) -> Table:
     """Return the first ``rows`` lines as a table, closed by the rest and a total; columns nobody has are left out."""
     columns = [Column(f"by {word}", shrinks=True)]
-    cells: list[Callable[[Sequence[Line]], list[str]]] = []
+    cells: list[Callable[[Sequence[GroupLine]], list[str]]] = []
     if any(line.bytes is not None for line in lines):
         total_bytes = sum(line.bytes or 0 for line in lines)
         unit = column_unit(total_bytes)
@@ -59,7 +59,10 @@ def ledger_table(lines: Sequence[Line], word: str, rows: int, units: Units = OF_
         cells.append(lambda some: [_time(_sum(some, amount) / units.ns) for _, amount in shown])
     if any(line.energy_j is not None for line in lines):
         columns += [Column(units.energy, right=True), Column("±", right=True, optional=4)]
-        sums: tuple[Callable[[Sequence[Line]], float], ...] = (lambda some: _sum(some, lambda one: one.energy_j), _off)
+        sums: tuple[Callable[[Sequence[GroupLine]], float], ...] = (
+            lambda some: _sum(some, lambda one: one.energy_j),
+            _off,
+        )
         cells.append(lambda some: [_energy(amount(some) / units.joules) for amount in sums])
     chosen, rest = lines[:rows], lines[rows:]
     body = [_row(_label(line), [line], cells, "") for line in chosen]
@@ -69,26 +72,26 @@ def ledger_table(lines: Sequence[Line], word: str, rows: int, units: Units = OF_
     return Table(tuple(columns), tuple(body))
 
 
-def _label(line: Line) -> str:
+def _label(line: GroupLine) -> str:
     return f"{line.label} ({line.folded})" if line.folded > 1 else line.label
 
 
 def _row(
-    label: str, lines: Sequence[Line], cells: Sequence[Callable[[Sequence[Line]], list[str]]], style: str
+    label: str, lines: Sequence[GroupLine], cells: Sequence[Callable[[Sequence[GroupLine]], list[str]]], style: str
 ) -> tuple[Cell, ...]:
     return (Cell(label, style), *(Cell(text, style) for make in cells for text in make(lines)))
 
 
-def _byte_cells(lines: Sequence[Line], amount: Callable[[int | None], str], total_bytes: int) -> list[str]:
+def _byte_cells(lines: Sequence[GroupLine], amount: Callable[[int | None], str], total_bytes: int) -> list[str]:
     size = sum(line.bytes or 0 for line in lines)
     return [amount(size), share(size, total_bytes)] if size else [MISSING, MISSING]
 
 
-def _sum(lines: Sequence[Line], amount: Amount) -> float:
+def _sum(lines: Sequence[GroupLine], amount: Amount) -> float:
     return sum(amount(line) or 0.0 for line in lines)
 
 
-def _off(lines: Sequence[Line]) -> float:
+def _off(lines: Sequence[GroupLine]) -> float:
     """Return the plus or minus of one line; that of several is not known from theirs."""
     return lines[0].uncertainty_j or 0.0 if len(lines) == 1 else 0.0
 

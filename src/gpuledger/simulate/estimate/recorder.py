@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpuledger.collect.attribution.live_objects import Living
+from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.model.journal.journal import REASONS, BlockState, Part
@@ -45,7 +45,7 @@ class VirtualRecorder:
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
 
-    def open(self, part: Part, living: Living) -> None:
+    def open(self, part: Part, living: LiveObjects) -> None:
         """Begin with an empty card."""
         self._open = True
         settings = self._device.allocator.settings

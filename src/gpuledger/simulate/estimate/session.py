@@ -24,7 +24,7 @@ class VirtualRecorders:
 
     def begin(self, session: Session) -> None:
         """Have the session record the card."""
-        card, context = self._device.card, ModuleContext(session.roster)
+        card, context = self._device.card, ModuleContext(session.registry)
         self._device.module_now = lambda: context.current_module_path
         session.journal.fact(
             devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],

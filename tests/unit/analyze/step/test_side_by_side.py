@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.step.side_by_side import Line, fold_numbers, sort_lines
+from gpuledger.analyze.step.side_by_side import GroupLine, fold_numbers, sort_lines
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.ledger_table import ledger_table, units_of_samples
 
 
-def line(label: str, size: int | None = 1, time_ns: float | None = 2.0, energy_j: float | None = 3.0) -> Line:
-    return Line(label, size, time_ns, time_ns, 0.0 if time_ns is not None else None, energy_j, 0.5)
+def line(label: str, size: int | None = 1, time_ns: float | None = 2.0, energy_j: float | None = 3.0) -> GroupLine:
+    return GroupLine(label, size, time_ns, time_ns, 0.0 if time_ns is not None else None, energy_j, 0.5)
 
 
 PATHS = st.lists(
@@ -80,5 +80,5 @@ def test_a_sample_that_takes_little_is_shown_in_smaller_units() -> None:
 
 
 def test_backward_sorts_by_itself() -> None:
-    lines = [Line(label, 1, 9.0 - back, 1.0, back, None, None) for label, back in (("a", 1.0), ("b", 2.0))]
+    lines = [GroupLine(label, 1, 9.0 - back, 1.0, back, None, None) for label, back in (("a", 1.0), ("b", 2.0))]
     assert sort_lines(lines, "backward")[0].label == "b"

@@ -25,7 +25,7 @@ from gpuledger.collect.adapter.program_objects import (
     state_of,
     tensors_in,
 )
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 
 pytestmark = pytest.mark.torch
 
@@ -123,12 +123,12 @@ def test_scripted_modules_keep_their_weights() -> None:
 
 def test_lazy_modules_are_met_before_and_after_they_know_their_shapes() -> None:
     model = nn.Sequential(nn.LazyLinear(3))
-    roster = Roster()
-    number = roster.enroll(model)
-    assert roster.enroll(model) == number
+    registry = ModuleRegistry()
+    number = registry.register(model)
+    assert registry.register(model) == number
     model(torch.ones(1, 2))
     assert [tuple(tensor.shape) for _, tensor in parameters_of(model[0])] == [(3, 2), (3,)]
-    assert {held().shape for held, _, _ in roster.parameters} == {(3, 2), (3,)}
+    assert {held().shape for held, _, _ in registry.parameters} == {(3, 2), (3,)}
 
 
 def test_a_parametrized_module_is_read_without_computing_its_weight() -> None:

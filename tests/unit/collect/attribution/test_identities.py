@@ -1,4 +1,4 @@
-"""Sightings: whose storage is where, noted once and in every shape a program hands tensors on."""
+"""Observed tensors: whose storage is where, noted once and in every shape a program hands tensors on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpuledger.collect.attribution.module_registry import Roster
-from gpuledger.collect.attribution.tensor_observations import Sightings, storage_place
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.tensor_observations import TensorObservations, storage_place
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import Part
 
@@ -28,11 +28,11 @@ Pair = namedtuple("Pair", "left right")
 
 
 @pytest.fixture
-def sightings() -> Sightings:
-    return Sightings(Roster(), lambda: {-1: (3, 2)})
+def sightings() -> TensorObservations:
+    return TensorObservations(ModuleRegistry(), lambda: {-1: (3, 2)})
 
 
-def rows(sightings: Sightings) -> list[tuple[int, int, int]]:
+def rows(sightings: TensorObservations) -> list[tuple[int, int, int]]:
     """Return kind, address and module of what was seen."""
     part = Part()
     sightings.drain(part)
@@ -56,7 +56,7 @@ def rows(sightings: Sightings) -> list[tuple[int, int, int]]:
         lambda x: x[2:].view(2, 1),
     ],
 )
-def test_inputs_are_found_in_what_a_module_is_called_with(sightings: Sightings, wrap: Any) -> None:
+def test_inputs_are_found_in_what_a_module_is_called_with(sightings: TensorObservations, wrap: Any) -> None:
     x = torch.zeros(4)
     sightings.see_inputs(7, (wrap(x),), {"flag": True})
     assert rows(sightings) == [(Identity.INPUT, x.data_ptr(), 7)]
@@ -67,15 +67,15 @@ def test_inputs_are_found_in_what_a_module_is_called_with(sightings: Sightings, 
     [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.zeros(0), torch.zeros(2, 2).to_mkldnn(), "text"],
     ids=["sparse", "meta", "empty", "mkldnn", "text"],
 )
-def test_what_has_no_storage_of_its_own_is_passed_by(sightings: Sightings, strange: Any) -> None:
+def test_what_has_no_storage_of_its_own_is_passed_by(sightings: TensorObservations, strange: Any) -> None:
     sightings.see_inputs(0, (strange,))
     assert rows(sightings) == []
     assert isinstance(strange, str) or storage_place(strange) is None
 
 
-def test_weights_are_noted_once_and_again_where_they_move(sightings: Sightings) -> None:
+def test_weights_are_noted_once_and_again_where_they_move(sightings: TensorObservations) -> None:
     model = nn.BatchNorm1d(4)
-    sightings.roster.enroll(model)
+    sightings.registry.register(model)
     sightings.see_weights()
     sightings.see_new_weights()
     sightings.see_new_weights()
@@ -87,9 +87,9 @@ def test_weights_are_noted_once_and_again_where_they_move(sightings: Sightings) 
     assert rows(sightings) == [(Identity.WEIGHT, model.weight.data_ptr(), 0)]
 
 
-def test_an_optimizer_s_state_has_its_parameter_s_name(sightings: Sightings) -> None:
+def test_an_optimizer_s_state_has_its_parameter_s_name(sightings: TensorObservations) -> None:
     model, loose = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
-    sightings.roster.enroll(model)
+    sightings.registry.register(model)
     optimizer = torch.optim.Adam([*model.parameters(), loose])
     assert not sightings.knows(optimizer)
     for parameter in (*model.parameters(), loose):
@@ -110,6 +110,6 @@ def test_an_optimizer_s_state_has_its_parameter_s_name(sightings: Sightings) -> 
 
 
 def test_a_device_nobody_records_is_passed_by() -> None:
-    sightings = Sightings(Roster(), lambda: {0: (0, 0)})
+    sightings = TensorObservations(ModuleRegistry(), lambda: {0: (0, 0)})
     sightings.see_inputs(0, torch.zeros(3))
     assert rows(sightings) == []

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import gpuledger
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.phases import OUTSIDE, ModuleContext, Phases
 from gpuledger.collect.attribution.tags import TagBook, base36, module_id_of, scope_piece, suffix
 from gpuledger.model.accounts import Phase
@@ -143,18 +143,18 @@ def test_a_text_that_is_no_token_names_no_module(text: str) -> None:
 
 
 def test_a_context_knows_the_module_at_work() -> None:
-    roster = Roster()
+    registry = ModuleRegistry()
     model = nn.Sequential(nn.Linear(2, 2))
-    number = roster.enroll(model)
-    inner = roster.enroll(model[0])
-    context = ModuleContext(roster)
+    number = registry.register(model)
+    inner = registry.register(model[0])
+    context = ModuleContext(registry)
     phases = Phases(context.set_token, TagBook())
     phases.start()
     assert (context.current_module_id, context.current_module_path) == (OUTSIDE, "")
     phases.put(number)
-    assert (context.current_module_id, context.current_module_path) == (number, roster.path_of(number))
+    assert (context.current_module_id, context.current_module_path) == (number, registry.path_of(number))
     phases.put(inner, 1, 4)
-    assert (context.current_module_id, context.current_module_path) == (inner, roster.path_of(inner))
+    assert (context.current_module_id, context.current_module_path) == (inner, registry.path_of(inner))
 
 
 def test_one_module_alone_reads_tokens() -> None:

@@ -1,4 +1,4 @@
-"""The roster: numbers for modules, names for tensors, nothing kept alive."""
+"""The module registry: numbers for modules, names for tensors, nothing kept alive."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from gpuledger.collect.attribution.live_objects import Living
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
 
 
-def drained(roster: Roster) -> Part:
+def drained(registry: ModuleRegistry) -> Part:
     part = Part()
-    roster.drain(part)
+    registry.drain(part)
     return part
 
 
@@ -32,21 +32,21 @@ class DistributedDataParallel(nn.Module):
 
 def test_numbers_paths_and_parents_are_those_of_named_modules() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
-    roster = Roster()
-    assert roster.enroll(model) == 0
-    assert roster.enroll(model[1][0]) == 3
-    part = drained(roster)
+    registry = ModuleRegistry()
+    assert registry.register(model) == 0
+    assert registry.register(model[1][0]) == 3
+    part = drained(registry)
     assert [entry["path"] for entry in part.modules] == [name for name, _ in model.named_modules()]
     assert [entry["parent"] for entry in part.modules] == [-1, 0, 0, 2, 2]
     assert part.names == [name for name, _ in model.named_parameters()]
-    assert drained(roster).modules == []
+    assert drained(registry).modules == []
 
 
 def test_only_a_wrapper_s_own_pieces_are_left_out() -> None:
     model = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": nn.Linear(2, 2)})})
-    roster = Roster()
-    roster.enroll(torch.compile(DistributedDataParallel(model)))
-    part = drained(roster)
+    registry = ModuleRegistry()
+    registry.register(torch.compile(DistributedDataParallel(model)))
+    part = drained(registry)
     assert [entry["path"] for entry in part.modules] == ["", "", "", "module", "module._orig_mod"]
     assert part.names == ["module._orig_mod.weight", "module._orig_mod.bias"]
     assert [entry["compiled"] for entry in part.modules] == [True, False, False, False, False]
@@ -56,37 +56,37 @@ def test_tied_parameters_are_listed_once_and_names_belong_to_their_root() -> Non
     one, two = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
     tied = nn.ModuleDict({"first": one, "again": one, "other": nn.Linear(2, 2, bias=False)})
     tied["other"].weight = one.weight
-    roster = Roster()
-    roster.enroll(tied)
-    roster.enroll(two)
-    roster.add_loose_parameters(torch.optim.SGD([one.weight]))
-    assert drained(roster).names == ["first.weight", "weight"]
-    assert [name_id for _, name_id, _ in roster.parameters] == [0, 1]
+    registry = ModuleRegistry()
+    registry.register(tied)
+    registry.register(two)
+    registry.add_loose_parameters(torch.optim.SGD([one.weight]))
+    assert drained(registry).names == ["first.weight", "weight"]
+    assert [name_id for _, name_id, _ in registry.parameters] == [0, 1]
 
 
 def test_a_module_that_goes_gives_its_number_to_nobody() -> None:
-    roster = Roster()
+    registry = ModuleRegistry()
     module = nn.Linear(2, 2)
     key, kept = id(module), weakref.ref(module)
-    assert roster.enroll(module) == 0
+    assert registry.register(module) == 0
     del module
     gc.collect()
     assert kept() is None
-    assert roster.enroll(nn.Linear(2, 2)) == 1
-    roster.forget_gone()
-    assert key not in roster.module_ids or roster.module_ids[key] == 1
-    assert roster.parameters[0][0]() is None
+    assert registry.register(nn.Linear(2, 2)) == 1
+    registry.forget_gone()
+    assert key not in registry.module_ids or registry.module_ids[key] == 1
+    assert registry.parameters[0][0]() is None
 
 
 def test_bare_modules_made_anew_share_a_number_where_they_are_met() -> None:
-    roster = Roster()
+    registry = ModuleRegistry()
     model = nn.Linear(2, 2)
-    inside = roster.enroll(model)
-    first = roster.enroll(nn.MSELoss(), inside=inside)
-    assert roster.enroll(nn.MSELoss(), inside=inside) == first
-    assert roster.enroll(nn.L1Loss(), inside=inside) != first
-    assert roster.enroll(nn.MSELoss()) != first
-    assert [entry["path"] for entry in drained(roster).modules] == ["", "MSELoss", "L1Loss", ""]
+    inside = registry.register(model)
+    first = registry.register(nn.MSELoss(), inside=inside)
+    assert registry.register(nn.MSELoss(), inside=inside) == first
+    assert registry.register(nn.L1Loss(), inside=inside) != first
+    assert registry.register(nn.MSELoss()) != first
+    assert [entry["path"] for entry in drained(registry).modules] == ["", "MSELoss", "L1Loss", ""]
 
 
 def test_one_walk_finds_tensors_gradients_modules_and_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_one_walk_finds_tensors_gradients_modules_and_optimizers(monkeypatch: py
     walks: list[int] = []
     every = gc.get_objects
     monkeypatch.setattr(gc, "get_objects", lambda: (walks.append(1), every())[1])
-    living = Living()
+    living = LiveObjects()
     assert walks == []
     tensors = {id(tensor) for tensor in living.tensors()}
     modules = {id(thing) for thing in living.modules()}
@@ -115,12 +115,12 @@ def test_what_is_alive_is_found_from_its_top_whether_called_or_not() -> None:
     gc.collect()
     model, half = Holder(), nn.Module.__new__(nn.Linear)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    roster = Roster()
-    assert optimizer in roster.enroll_alive(Living())
-    paths = [(entry["path"], entry["class_name"]) for entry in drained(roster).modules]
+    registry = ModuleRegistry()
+    assert optimizer in registry.register_alive(LiveObjects())
+    paths = [(entry["path"], entry["class_name"]) for entry in drained(registry).modules]
     assert ("", "Holder") in paths
     assert ("inner", "Linear") in paths
-    assert roster.called_roots == set()
-    roster.note_called(roster.module_ids[id(model.inner)])
-    assert roster.called_roots == {roster.module_ids[id(model)]}
-    assert id(half) not in roster.module_ids
+    assert registry.called_roots == set()
+    registry.note_called(registry.module_ids[id(model.inner)])
+    assert registry.called_roots == {registry.module_ids[id(model)]}
+    assert id(half) not in registry.module_ids

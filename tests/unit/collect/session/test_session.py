@@ -18,11 +18,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gpuledger import record
-from gpuledger.collect.attribution.module_registry import Roster
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.tensor_observations import Sightings
+from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.memory.window import MemoryWindow
@@ -62,15 +62,15 @@ def installed() -> tuple[object, ...]:
 
 
 PLACES = [
-    (Sightings, "see_new_weights"),
-    (Sightings, "see_inputs"),
-    (Sightings, "see_gradients"),
-    (Sightings, "see_optimizer"),
-    (Sightings, "knows"),
-    (Sightings, "see_weights"),
-    (Roster, "enroll"),
-    (Roster, "enroll_alive"),
-    (Roster, "note_called"),
+    (TensorObservations, "see_new_weights"),
+    (TensorObservations, "see_inputs"),
+    (TensorObservations, "see_gradients"),
+    (TensorObservations, "see_optimizer"),
+    (TensorObservations, "knows"),
+    (TensorObservations, "see_weights"),
+    (ModuleRegistry, "register"),
+    (ModuleRegistry, "register_alive"),
+    (ModuleRegistry, "note_called"),
     (Phases, "change"),
     (Phases, "enter_optimizer"),
     (Phases, "leave_optimizer"),

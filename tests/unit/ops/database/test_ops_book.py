@@ -27,7 +27,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database import schema
 from gpuledger.ops.database.book import Book, open_book, open_existing, parse_url
 from gpuledger.ops.database.records import Environment, Record
-from gpuledger.ops.predict.choose import open_shelf, shelf_of
+from gpuledger.ops.predict.choose import open_environment_records, records_of_environment
 
 HERE = Environment("H200", "570.1", "2.13.0", "13.0", {"benchmark": False})
 THERE = replace(HERE, driver=None, cuda=None)
@@ -119,12 +119,12 @@ def test_missing_is_what_has_no_record_for_the_environment(book: Book) -> None:
 
 def test_a_shelf_holds_one_software_although_the_book_learned_of_another_later(book: Book) -> None:
     book.put_records([record(KEYS[0], 1), record(KEYS[1], 2), record(KEYS[0], 9, THERE)])
-    shelf = shelf_of(book, HERE)
+    shelf = records_of_environment(book, HERE)
     assert (shelf.environment, {one.key_digest for one in shelf.records}) == (HERE, {KEYS[0].digest, KEYS[1].digest})
     assert {one.environment_digest for one in shelf.records} == {HERE.digest}
     assert shelf.others == (THERE,)
-    assert open_shelf(book, HERE.card).environment == THERE  # the one measured last
-    assert shelf_of(book, replace(HERE, driver="580.2")).records == ()
+    assert open_environment_records(book, HERE.card).environment == THERE  # the one measured last
+    assert records_of_environment(book, replace(HERE, driver="580.2")).records == ()
 
 
 def test_more_digests_than_one_statement_takes(book: Book) -> None:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.ops.database.contents import read_parquet
 from gpuledger.ops.database.host_overhead import is_operator
-from gpuledger.ops.predict.choose import Shelf
+from gpuledger.ops.predict.choose import EnvironmentRecords
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.rebuild import rebuild
 from gpuledger.ops.workloads.workload import read_workload
@@ -26,10 +26,10 @@ OTHERWISE_AS_GRAPHS = ("bert", "gpt2", "llama")
 
 
 @pytest.fixture(scope="module")
-def shelf() -> Shelf:
+def shelf() -> EnvironmentRecords:
     contents = read_parquet(RESULTS / "operator_book.parquet")
     (environment,) = contents.environments.values()
-    return Shelf(environment, tuple(contents.records), contents.keys, ())
+    return EnvironmentRecords(environment, tuple(contents.records), contents.keys, ())
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("mode", "mean_frac"), [("inference", 0.03), ("training", 0.05)])
-def test_operators_add_up_to_their_models(mode: str, mean_frac: float, shelf: Shelf, pairs: Path) -> None:
+def test_operators_add_up_to_their_models(mode: str, mean_frac: float, shelf: EnvironmentRecords, pairs: Path) -> None:
     away = []
     for place in sorted((pairs / mode).glob("*.whole.json")):
         if place.name.startswith(OTHERWISE_AS_GRAPHS):
@@ -56,14 +56,14 @@ def test_operators_add_up_to_their_models(mode: str, mean_frac: float, shelf: Sh
     assert max(away) < 0.09
 
 
-def test_the_kernels_of_all_operators_are_named(shelf: Shelf) -> None:
+def test_the_kernels_of_all_operators_are_named(shelf: EnvironmentRecords) -> None:
     named = {record.key_digest for record in shelf.records if record.kernels}
     measured = {record.key_digest for record in shelf.records}
     bare = {shelf.keys[digest].name for digest in measured - named}
     assert bare - {"autograd_node", "module_call", "node_made"} == {"as_strided_", "zeros"}  # a view; of no elements
 
 
-def test_every_record_is_whole(shelf: Shelf) -> None:
+def test_every_record_is_whole(shelf: EnvironmentRecords) -> None:
     assert shelf.environment.card == "NVIDIA H200"
     for record in shelf.records:
         assert record.status == "ok"
@@ -77,7 +77,7 @@ TOLD_BY_KEY = ("convolution", "matmul", "elementwise", "copy", "pooling", "reduc
 """Families whose results have as many bytes as is computed from the key; a loss over rows is none."""
 
 
-def test_every_operator_of_the_book_is_made_again_and_gives_what_its_key_says(shelf: Shelf) -> None:
+def test_every_operator_of_the_book_is_made_again_and_gives_what_its_key_says(shelf: EnvironmentRecords) -> None:
     keys = [key for key in shelf.keys.values() if is_operator(key)]
     for key in keys:
         call = rebuild(key, "meta")

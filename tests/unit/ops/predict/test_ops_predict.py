@@ -16,7 +16,7 @@ from gpuledger.ops.database.records import Record
 from gpuledger.ops.predict.features import NAMES, Features, shape_family
 from gpuledger.ops.predict.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
 from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
-from gpuledger.ops.predict.process import Scales, _unlikeliness, learn_process
+from gpuledger.ops.predict.process import Scales, _negative_log_likelihood, learn_process
 from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.predict.trees import DRAWN, learn, learn_levels
 
@@ -276,11 +276,11 @@ def test_the_slope_of_the_likelihood_is_its_difference(noisy):
     _, target, _, process = noisy
     rows, flat = process.rows[:40], process.scales.flat
     aim = target[:40] - process.centre
-    _, slope = _unlikeliness(process.scales, rows, aim)
+    _, slope = _negative_log_likelihood(process.scales, rows, aim)
     for place in (0, 1, 2, 3, 4, 4 + len(FAMILIES), len(flat) - 2 * len(NAMES), len(flat) - len(NAMES) + 1):
         step = np.zeros_like(flat)
         step[place] = 1e-5
-        costs = [_unlikeliness(Scales.of_flat(flat + sign * step), rows, aim)[0] for sign in (1, -1)]
+        costs = [_negative_log_likelihood(Scales.of_flat(flat + sign * step), rows, aim)[0] for sign in (1, -1)]
         assert slope[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, rel=1e-3, abs=1e-5)
 
 

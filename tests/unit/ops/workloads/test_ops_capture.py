@@ -28,7 +28,7 @@ from gpuledger.ops.workloads.rebuild import Call, rebuild
 from gpuledger.ops.workloads.reuse import ReuseMeter
 from gpuledger.ops.workloads.steps import parse_inputs
 from gpuledger.ops.workloads.workload import Workload, from_json, read_workload, to_json
-from gpuledger.ops.workloads.workload_spec import Wanted
+from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 pytestmark = pytest.mark.torch
 SIZES = {"conv_net": "4x3x16x16", "language": "4x12:int64", "recurrent": "4x7:int64"}
@@ -259,29 +259,29 @@ def test_weights_are_as_far_as_the_whole_step_and_activations_are_near() -> None
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (Wanted("torchvision:"), "no name of a model"),
-        (Wanted(":x"), "no name of a model"),
-        (Wanted("op_models:conv_net?x"), "not option=value"),
-        (Wanted("op_models:conv_net", inputs="4x3xx"), "no size of an input"),
-        (Wanted("op_models:conv_net", inputs="4x0"), "a size of 0"),
-        (Wanted("op_models:conv_net", inputs="4x3:float99"), "no dtype float99"),
-        (Wanted("op_models:conv_net", optimizer="lion"), "--optimizer lion"),
-        (Wanted("op_models:conv_net", autocast="int8"), "--autocast int8"),
-        (Wanted("op_models:conv_nat"), "no model conv_nat"),
-        (Wanted("no_such_module_at_all:x"), "No module named"),
-        (Wanted("op_models:SIZES_OF_NOTHING"), "no model SIZES"),
-        (Wanted("json:dumps?obj=1"), "expected a torch.nn.Module"),
-        (Wanted("op_models:conv_net", weights="DEFAULT"), "makes its own"),
+        (WorkloadSpec("torchvision:"), "no name of a model"),
+        (WorkloadSpec(":x"), "no name of a model"),
+        (WorkloadSpec("op_models:conv_net?x"), "not option=value"),
+        (WorkloadSpec("op_models:conv_net", inputs="4x3xx"), "no size of an input"),
+        (WorkloadSpec("op_models:conv_net", inputs="4x0"), "a size of 0"),
+        (WorkloadSpec("op_models:conv_net", inputs="4x3:float99"), "no dtype float99"),
+        (WorkloadSpec("op_models:conv_net", optimizer="lion"), "--optimizer lion"),
+        (WorkloadSpec("op_models:conv_net", autocast="int8"), "--autocast int8"),
+        (WorkloadSpec("op_models:conv_nat"), "no model conv_nat"),
+        (WorkloadSpec("no_such_module_at_all:x"), "No module named"),
+        (WorkloadSpec("op_models:SIZES_OF_NOTHING"), "no model SIZES"),
+        (WorkloadSpec("json:dumps?obj=1"), "expected a torch.nn.Module"),
+        (WorkloadSpec("op_models:conv_net", weights="DEFAULT"), "makes its own"),
     ],
 )
-def test_a_wrong_model_is_named(wanted: Wanted, words: str) -> None:
+def test_a_wrong_model_is_named(wanted: WorkloadSpec, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         capture_model(asked_for(wanted), CPU)
 
 
 @pytest.mark.parametrize("gpu", [CPU, "h200"])
 def test_autocast_is_entered_anew_in_each_step_and_left_before_backward(gpu: str) -> None:
-    asked = asked_for(Wanted("op_models:conv_net", "training", SIZES["conv_net"], autocast="bfloat16"))
+    asked = asked_for(WorkloadSpec("op_models:conv_net", "training", SIZES["conv_net"], autocast="bfloat16"))
     uses = capture_model(asked, gpu).uses
     plain = capture_model(replace(asked, mode="inference", autocast=None), gpu).uses
     weights = {tuple(use.key.arguments[1]["shape"]) for use in plain if use.key.name.startswith("conv")}
@@ -296,14 +296,14 @@ def test_autocast_is_entered_anew_in_each_step_and_left_before_backward(gpu: str
 
 def test_inputs_that_do_not_fit_are_said_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError, match=r"op_models:conv_net: RuntimeError: .*channels"):
-        capture_model(asked_for(Wanted("op_models:conv_net", inputs="4x5x16x16")), CPU)
+        capture_model(asked_for(WorkloadSpec("op_models:conv_net", inputs="4x5x16x16")), CPU)
     logging.getLogger("torch._subclasses.fake_tensor").addHandler(caplog.handler)  # torch's own let none through
     with pytest.raises(InputError, match=r"torch.nn:Linear.*: RuntimeError: .*reduction dim"):
-        capture_model(asked_for(Wanted("torch.nn:Linear?in_features=4&out_features=2", inputs="3x5")), "h200")
+        capture_model(asked_for(WorkloadSpec("torch.nn:Linear?in_features=4&out_features=2", inputs="3x5")), "h200")
     logging.getLogger("torch._subclasses.fake_tensor").removeHandler(caplog.handler)
     assert caplog.records == []
     with pytest.raises(InputError, match="nothing to train"):
-        capture_model(asked_for(Wanted("torch.nn:Identity", "training", inputs="4x3")), CPU)
+        capture_model(asked_for(WorkloadSpec("torch.nn:Identity", "training", inputs="4x3")), CPU)
 
 
 @pytest.mark.parametrize("name", ["nonzero", "masked_select", "unique", "repeat_interleave", "multinomial"])

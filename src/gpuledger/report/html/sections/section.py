@@ -13,7 +13,7 @@ from gpuledger.report.html.definitions import Definition
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from gpuledger.analyze.samples.series import Line
+    from gpuledger.analyze.samples.series import SampleLine
     from gpuledger.analyze.view.view import DeviceView, RunView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
@@ -27,7 +27,7 @@ class Page:
     """
 
     view: RunView
-    power: Mapping[tuple[int, int], Line]
+    power: Mapping[tuple[int, int], SampleLine]
     categories: dict[str, int]
     phases: dict[str, int]
 
