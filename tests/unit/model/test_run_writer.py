@@ -196,9 +196,11 @@ def test_an_estimate_without_an_answer_leaves_nothing_and_what_is_there_is_refus
 
 def test_nothing_else_writes_the_manifest_of_a_run() -> None:
     package = Path(gpuledger.__file__).parent
-    writes = re.compile(r"write_json\([^\n]*manifest\.json|rename\([^\n]*manifest\.json")
+    name = r"\([^\n]*(?:manifest\.json|MANIFEST\b)"
+    writes = re.compile(rf"(?:write_json|rename){name}|\bwrite_run_manifest\(")
     found = {place.name for place in package.rglob("*.py") if writes.search(place.read_text(encoding="utf-8"))}
-    assert found == {"run_writer.py", "tables.py"}  # of runs, and of an export
+    of_others = {"imported.py", "tables.py", "variants.py"}  # of imports, of an export, and which variant a run is of
+    assert found == {"run_writer.py", "manifest.py", *of_others}
 
 
 def test_the_writer_loads_what_a_recorded_program_may_load() -> None:
