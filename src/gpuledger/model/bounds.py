@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Bounds = tuple[int, int]
 
@@ -49,6 +49,8 @@ def check_bounds(values: NDArray[Any], place: str) -> None:
     Raises:
         ValueError: one is out of bounds, or sizes sum up to more than a 64-bit integer can hold.
     """
+    import numpy as np
+
     if not values.size:
         return
     if values.dtype.kind == "f":
