@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from measure_house import find_unused, measure_source  # noqa: E402
 
-MOST_REPEATED_WINDOWS = 36
+MOST_REPEATED_WINDOWS = 34
 """Only ever lowered; 69 at the beginning, 25 is the aim."""
 STILL_TOO_WIDE = {
     "cli/compare/diff.py:diff_command",
@@ -40,6 +40,8 @@ CALLED_BY_OTHERS = {
         "pytest_runtest_setup",
         "pytest_terminal_summary",
     },
+    "enum": {"_missing_"},
+    "whoever reads a run, of what made it": {"has_host_time", "has_stream_order"},
     "our tests, of what is at work": {"current_path"},
 }
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 DEFAULT = ("layer", "data_structure")
 SHIPPED = (*DEFAULT, "mxnet", "tbd")
 """Names that --keywords takes for files of our own; without it the first two are used together."""
+_KEYWORDS_HELP = (
+    "A keyword file (TOML), an old SETME.py, or one of: layer, data_structure, mxnet, tbd.  "
+    "[default: layer and data_structure]"
+)
+_EXPECTED_HELP = (
+    "What the card held by another tool's word, such as 11.2GiB; a bare number is GiB. Without it: the balance."
+)
 _NUMBER = re.compile(r"\s*[0-9]+(\.[0-9]*)?\s*|\s*\.[0-9]+\s*", re.ASCII)
 
 
@@ -36,23 +43,10 @@ class Asked:
 
 def keyword_options() -> Decorator:
     """Return the options --keywords and --expected; the command gets them as ``keywords_text``, ``expected_text``."""
-    keywords = click.option(
-        "--keywords",
-        "keywords_text",
-        metavar="FILE",
-        help="A keyword file (TOML), an old SETME.py, or one of: layer, data_structure, mxnet, tbd.  "
-        "[default: layer and data_structure]",
-    )
-    expected = click.option(
-        "--expected",
-        "expected_text",
-        metavar="SIZE",
-        help="What the card held by another tool's word, such as 11.2GiB; a bare number is GiB. Without it: the "
-        "balance.",
-    )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        return keywords(expected(command))
+        command = click.option("--expected", "expected_text", metavar="SIZE", help=_EXPECTED_HELP)(command)
+        return click.option("--keywords", "keywords_text", metavar="FILE", help=_KEYWORDS_HELP)(command)
 
     return decorate
 

@@ -90,12 +90,11 @@ class CudaRecorder:
             stats = torch_private.memory_stats(device_idx)
             if not stats or (not stats["allocation"]["all"]["allocated"] and reason != "open"):
                 continue
-            part.add(
-                "counters",
-                t_ns=t_ns,
-                device_idx=device_idx,
-                step=step,
-                reason=REASONS.index(reason),
+            part.add_counters(
+                t_ns,
+                device_idx,
+                step,
+                reason,
                 alloc_count=stats["allocation"]["all"]["allocated"],
                 free_count=stats["allocation"]["all"]["freed"],
                 allocated_bytes=stats["allocated_bytes"]["all"]["current"],

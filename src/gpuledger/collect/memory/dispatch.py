@@ -135,12 +135,11 @@ class DispatchRecorder:
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append our own counts: on the CPU nobody else keeps any."""
         for device_idx, (made, gone, now_bytes, peak_bytes) in self._counted().items():
-            part.add(
-                "counters",
-                t_ns=t_ns,
-                device_idx=device_idx,
-                step=step,
-                reason=REASONS.index(reason),
+            part.add_counters(
+                t_ns,
+                device_idx,
+                step,
+                reason,
                 alloc_count=made,
                 free_count=gone,
                 allocated_bytes=now_bytes,

@@ -125,6 +125,10 @@ class Part:
         """
         self.rows.setdefault(table, []).append(columns)
 
+    def add_counters(self, t_ns: int, device_idx: int, step: int, reason: str, **counters: int) -> None:
+        """Append a reading of an allocator's counters; ``reason`` is one of :data:`REASONS`."""
+        self.add("counters", t_ns=t_ns, device_idx=device_idx, step=step, reason=REASONS.index(reason), **counters)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return every table's columns as ``table.column`` arrays.
 

@@ -67,12 +67,11 @@ class VirtualRecorder:
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the simulated allocator's counters."""
         counters = self._device.counters
-        part.add(
-            "counters",
-            t_ns=t_ns,
-            device_idx=DEVICE_IDX,
-            step=step,
-            reason=REASONS.index(reason),
+        part.add_counters(
+            t_ns,
+            DEVICE_IDX,
+            step,
+            reason,
             alloc_count=counters.alloc_count,
             free_count=counters.free_count,
             allocated_bytes=counters.allocated_bytes,
