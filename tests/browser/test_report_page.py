@@ -241,7 +241,7 @@ def test_the_state_is_in_the_address_both_ways(open_report: Callable[..., Opened
     assert table_bytes(second) == table_bytes(first)
     assert pixels(second, "#timeline canvas") == pixels(first, "#timeline canvas")
     second.page.evaluate("location.hash = ''")
-    second.page.wait_for_function("document.getElementById('instant-name').textContent === 'At the peak'")
+    second.page.locator("#instant-name", has_text="At the peak").wait_for(state="attached")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_the_table_is_copied_as_markdown(opened: Opened) -> None:
     opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.page.select_option("#group", "category")
     opened.page.click("#copy-markdown")
-    opened.page.wait_for_function("document.getElementById('copy-markdown').textContent === 'Copied'")
+    opened.page.locator("#copy-markdown", has_text="Copied").wait_for()
     copied = opened.page.evaluate("navigator.clipboard.readText()")
     assert copied.splitlines()[0] == "| Category | Modules | Bytes | Share |"
     assert [int(line.split("|")[3]) for line in copied.splitlines()[2:]] == table_bytes(opened)

@@ -224,7 +224,7 @@ def test_a_query_that_cannot_be_interrupted_ends_too(run: Path) -> None:
     ],
 )
 def test_a_query_takes_no_more_than_its_memory(run: Path, query: str) -> None:
-    code, error, _ = limited(run, query, "--memory-limit", "256MiB", "--timeout", "20s")
+    code, error = limited(run, query, "--memory-limit", "256MiB", "--timeout", "20s")
     assert (code, "needs more than 256.0 MiB, the memory limit" in error) == (1, True), error
 
 

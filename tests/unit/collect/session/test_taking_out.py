@@ -184,7 +184,7 @@ def test_a_time_pass_that_ends_inside_calls_ends_their_ranges_before_the_profile
     assert under_way == []
 
 
-@pytest.mark.parametrize(("owner", "method"), [(LaterPasses, "_before_any_fork"), (sessions.Session, "_end")])
+@pytest.mark.parametrize(("owner", "method"), [(LaterPasses, "_before_any_fork"), (sessions.Session, "end")])
 def test_an_error_at_a_fork_reaches_nobody(
     owner: Any, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
