@@ -115,8 +115,8 @@ def test_the_documents_of_show_hold_the_same_joules(whole: Rank) -> None:
     shown = CliRunner().invoke(main, ["show", str(whole.directory.parent), "--json"])
     document = json.loads(shown.stdout)
     energy = document["energy"]
-    assert math.fsum(one["energy_j"] for one in energy.accounts) == pytest.approx(energy.step_energy_j)
-    assert document["rates"]["sample_energy_j"] == pytest.approx(energy.step_energy_j / 8)
+    assert math.fsum(one["energy_j"] for one in energy["accounts"]) == pytest.approx(energy["step_energy_j"])
+    assert document["rates"]["sample_energy_j"] == pytest.approx(energy["step_energy_j"] / 8)
     assert document["own_cost"]["paused_ns"] > 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from folders import TESTS
 
 pytestmark = pytest.mark.torch
 
@@ -74,7 +74,7 @@ assert not wrong, wrong
 
 def test_an_error_at_any_statement_leaves_nothing_behind() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT], cwd=TESTS / "support", capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     walked: dict[str, int] = json.loads(done.stdout)

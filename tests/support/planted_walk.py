@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import re
 import shutil
 import sys
@@ -43,8 +44,12 @@ from gpuledger.errors import GpuLedgerError  # noqa: E402
 from gpuledger.model.journal.journal import read_journal  # noqa: E402
 from gpuledger.model.run_writer import RunWriter, new_manifest  # noqa: E402
 
-for _name in ("session.on_demand", "memory.dispatch"):
-    importlib.import_module(f"gpuledger.collect.{_name}")
+# Before any fork: what a child imports first has no number here.
+for _room in ("collect", "model", "files", "cards", "processes"):
+    _package = importlib.import_module(f"gpuledger.{_room}")
+    for _found in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
+        if "bootstrap." not in _found.name:
+            importlib.import_module(_found.name)
 
 import asyncio.events  # noqa: E402
 
@@ -180,6 +185,7 @@ def forked(program: Program, code: Any, target: tuple[int, str] | None = None, *
 _ROOM = "gpuledger.collect.attribution"
 _TRACKER = f"{_ROOM}.scope_tracker"
 UNGUARDED = {
+    "gpuledger.model.shown": "The program imports it with gpuledger.scope, recorded or not.",
     f"{_ROOM}.scopes": "The program calls it itself, recorded or not; what records is asked below a guard.",
     ("gpuledger.collect.memory.dispatch", "_Mode.__torch_dispatch__"): "Its first line is the program's own operator.",
     (
