@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuledger.files.shapes import Fields, ListOf, check_shape
+from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape, maybe
 from gpuledger.model.accounts import Identity, Phase
 from gpuledger.model.bounds import check_bounds
-from gpuledger.model.journal.facts import check_facts
 from gpuledger.model.journal.journal import (
     COLUMNS,
     REASONS,
@@ -24,7 +23,29 @@ from gpuledger.model.journal.journal import (
     joined,
     read_parts,
 )
+from gpuledger.model.json_object import shape_of
+from gpuledger.model.manifest import RecordedFacts
 
+_FACTS = Fields(
+    {
+        **shape_of(RecordedFacts).known,
+        "closed": maybe(str),
+        "called_roots": maybe(ListOf(int)),
+        "workspace_bytes": maybe(ListOf(int)),
+        "steps_asked": maybe(ListOf(maybe(int))),
+        "activity_names": maybe(ListOf(str)),
+        "operator_inputs": maybe(ListOf(maybe(ListOf(maybe(ListOf(object)), 4, 4)))),
+        "time_pass_open": maybe(bool),
+        "card_uuids": maybe(ListOf(str)),
+        "energy_counters": maybe(MappingOf(maybe(MappingOf(int)))),
+        "idle_w": maybe(MappingOf(maybe(float))),
+        "own_pids": maybe(ListOf(int)),
+        "pids_before": maybe(MappingOf(maybe(ListOf(int)))),
+        "operators": maybe(ListOf(str)),
+        "cublas_handles": int,
+    }
+)
+"""Further keys may be there."""
 _MODULE = Fields(
     {"path": str, "class_name": str, "parent": int, "root": int, "parameters": int, "compiled": object},
     ("path", "class_name", "parent", "root", "parameters", "compiled"),
@@ -54,7 +75,7 @@ def read_checked(directory: Path) -> Journal:
 
 def _check_part(content: PartContent) -> None:
     arrays, texts = content
-    check_facts(texts["facts"])
+    check_shape(texts["facts"], _FACTS, "")
     check_shape(texts["modules"], ListOf(_MODULE), "modules")
     for table, columns in COLUMNS.items():
         for name in columns:
