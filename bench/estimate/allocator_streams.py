@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import ROOT, describe_environment, write_results
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.model.journal.journal import Action, read_journal
+from gpuledger.model.journal.journal import Action
+from gpuledger.model.journal.reading import read_journal
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 
 HERE = Path(__file__).parent

@@ -37,7 +37,8 @@ from environment import ROOT, describe_environment, write_results
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.model.journal.journal import Action, read_journal
+from gpuledger.model.journal.journal import Action
+from gpuledger.model.journal.reading import read_journal
 from gpuledger.services.api import load
 
 TRAININGS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuledger.model.journal.journal import read_journal
+from gpuledger.model.journal.reading import read_journal
 
 
 def join_parts(journal_directory: Path, place: Path) -> None:

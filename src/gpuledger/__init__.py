@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     )
     from gpuledger.integrations.memory_profiler import MemoryProfiler, memory_profiler
     from gpuledger.model.run import Rank, Run
-    from gpuledger.services.api import Recording, diff, load, record
+    from gpuledger.services.api import diff, load
     from gpuledger.services.queries import balance, breakdown, check, step_energy, step_times
+    from gpuledger.services.recording import Recording, record
     from gpuledger.services.watching import Watch, watch
     from gpuledger.simulate.estimate.api import estimate, find_batch
     from gpuledger.simulate.estimate.fit import Search
@@ -50,7 +51,7 @@ _MODULES = {
     "MemoryProfiler": "gpuledger.integrations.memory_profiler",
     "NoDeviceError": "gpuledger.errors",
     "Rank": "gpuledger.model.run",
-    "Recording": "gpuledger.services.api",
+    "Recording": "gpuledger.services.recording",
     "Run": "gpuledger.model.run",
     "Search": "gpuledger.simulate.estimate.fit",
     "StepTimes": "gpuledger.analyze.step.steps",
@@ -65,7 +66,7 @@ _MODULES = {
     "find_batch": "gpuledger.simulate.estimate.api",
     "load": "gpuledger.services.api",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
-    "record": "gpuledger.services.api",
+    "record": "gpuledger.services.recording",
     "scope": "gpuledger.collect.attribution.scopes",
     "step_energy": "gpuledger.services.queries",
     "step_times": "gpuledger.services.queries",

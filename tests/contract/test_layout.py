@@ -37,7 +37,7 @@ def test_tests_read_no_results_of_benchmarks_and_extend_no_path_by_hand(words: s
 
 def test_helpers_are_in_one_folder() -> None:
     elsewhere = [place for place in MODULES if not re.match(r"test_", place.name) and place.parent.name != "support"]
-    assert {place.parent.name for place in elsewhere} == {"corpus", "typing"}
+    assert {place.parent.name for place in elsewhere} == {"corpus"}
 
 
 UNCHECKED = 73

@@ -16,7 +16,8 @@ from toy_vendor import COUNTER, GIB, HELD_BYTES, MIB, WATTS
 
 from gpuledger.cards import opening
 from gpuledger.collect.memory.device_readings import CardReader
-from gpuledger.model.journal.journal import Journal, JournalWriter, Part, read_journal, write_plain
+from gpuledger.model.journal.journal import JournalWriter, Part, write_plain
+from gpuledger.model.journal.reading import Journal, read_journal
 from gpuledger.model.run import read_run
 from gpuledger.model.run_directory import write_json
 

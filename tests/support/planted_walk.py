@@ -41,7 +41,7 @@ from gpuledger.collect.attribution import scopes  # noqa: E402
 from gpuledger.collect.launch import bootstrap  # noqa: E402
 from gpuledger.collect.session import session as sessions  # noqa: E402
 from gpuledger.errors import GpuLedgerError  # noqa: E402
-from gpuledger.model.journal.journal import read_journal  # noqa: E402
+from gpuledger.model.journal.reading import read_journal  # noqa: E402
 from gpuledger.model.run_writer import RunWriter, new_manifest  # noqa: E402
 
 # Before any fork: what a child imports first has no number here.

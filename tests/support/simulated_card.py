@@ -10,7 +10,8 @@ from typing import Any
 from gpuledger.cards.card import BareCard, MemoryReading, Processes, SensorReading
 from gpuledger.collect.sampling.watch_process import Order, Sampler, World
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter
-from gpuledger.model.journal.journal import Journal, JournalWriter, read_journal, write_compressed
+from gpuledger.model.journal.journal import JournalWriter, write_compressed
+from gpuledger.model.journal.reading import Journal, read_journal
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 START_NS = 1_700_000_000 * S

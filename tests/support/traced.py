@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
-from gpuledger.model.journal.journal import ActivityKind, Part, journal_of
+from gpuledger.model.journal.journal import ActivityKind, Part
+from gpuledger.model.journal.reading import journal_of
 
 NODE = "autograd::engine::evaluate_function: "
 MAIN, ENGINE, OTHER = 1, 2, 3

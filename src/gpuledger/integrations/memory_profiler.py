@@ -20,7 +20,7 @@ from gpuledger.collect.sampling.calibrate import cache_path, libraries_for, load
 from gpuledger.collect.session.iteration import IterationRecorder, own_bytes
 from gpuledger.errors import UsageError
 from gpuledger.integrations.memory_table import CsvFile, MemoryReport, Sizes, table_lines
-from gpuledger.model.journal.journal import Journal
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.run import KeptRank
 
 CSV_DIRECTORY = Path("memory_csv_data")

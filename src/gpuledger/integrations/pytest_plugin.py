@@ -29,7 +29,7 @@ from gpuledger.integrations.pytest_marks import (
 
 if TYPE_CHECKING:
     from gpuledger.integrations.virtual_recording import VirtualRecording
-    from gpuledger.services.api import Recording
+    from gpuledger.services.recording import Recording
 
 DEVICES = ("auto", "cuda", "cpu")
 NO_TORCH = "torch is not installed"
@@ -150,7 +150,7 @@ def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | Vir
         from gpuledger.integrations.virtual_recording import VirtualRecording
 
         return VirtualRecording(card, place)
-    from gpuledger.services.api import record
+    from gpuledger.services.recording import record
 
     return record(item.name, out=place, force=True, devices=_devices(item.config))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuledger.integrations.virtual_recording import VirtualRecording
     from gpuledger.model.run import Run
-    from gpuledger.services.api import Recording
+    from gpuledger.services.recording import Recording
 
 
 class RecordedTest:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuledger.collect.session import session as sessions
 from gpuledger.errors import GpuLedgerError
-from gpuledger.services.api import Recording, record
+from gpuledger.services.recording import Recording, record
 
 PREFIX = "gpuledger/"
 """Beginning of the names under which figures are logged."""

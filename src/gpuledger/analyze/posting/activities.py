@@ -18,7 +18,8 @@ from gpuledger.analyze.posting.kernels_alone import match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launched_work import SpanWork, span_work
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Journal
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
+from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
 

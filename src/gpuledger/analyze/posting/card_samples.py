@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.rows import process_sample_table, sample_table
 from gpuledger.model.journal.checks import read_checked
-from gpuledger.model.journal.journal import Journal
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
 from gpuledger.model.run import write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories

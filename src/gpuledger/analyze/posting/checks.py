@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.journal.journal import REASONS, BlockState, Journal
+from gpuledger.model.journal.journal import REASONS, BlockState
+from gpuledger.model.journal.reading import Journal
 
 if TYPE_CHECKING:
     from gpuledger.analyze.posting.device import DeviceBook

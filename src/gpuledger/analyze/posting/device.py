@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.owners import Owners, find_owners
 from gpuledger.analyze.posting.replay import AllocatorSettings, OpenState, Replay, replay
-from gpuledger.model.journal.journal import REASONS, Action, Journal
+from gpuledger.model.journal.journal import REASONS, Action
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pools import UNKNOWN_POOL
 from gpuledger.model.recorder_kind import RecorderKind
 

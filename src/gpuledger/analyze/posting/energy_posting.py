@@ -9,7 +9,7 @@ from typing import Any
 from gpuledger.analyze.posting.pass_energy import CardReadings, measure_pass, readings_of
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal.checks import read_checked
-from gpuledger.model.journal.journal import Journal
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import PassEnergy, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.replay import NEVER, Replay
 from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
 from gpuledger.model.accounts import FATES, Identity, Phase
-from gpuledger.model.journal.journal import REASONS, Journal, TagFlag
+from gpuledger.model.journal.journal import REASONS, TagFlag
+from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter, Tick, WindowEnergy, edge_at, measure_window
-from gpuledger.model.journal.journal import Journal
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import EnergyEdges, PassEnergy
 from gpuledger.units import format_ns
 

@@ -30,8 +30,9 @@ from gpuledger.analyze.posting.rows import (
 )
 from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
-from gpuledger.model.journal.journal import OWN_ERROR, REASONS, Journal
+from gpuledger.model.journal.journal import OWN_ERROR, REASONS
 from gpuledger.model.journal.log import journal_files
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
 from gpuledger.model.run import KeptRank, Rank, write_table
 from gpuledger.model.run_directory import MANIFEST, rank_directories

@@ -12,7 +12,8 @@ from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.files.reading import storable
 from gpuledger.model.accounts import CATEGORIES, PHASES
-from gpuledger.model.journal.journal import REASONS, STEP_KINDS, Journal
+from gpuledger.model.journal.journal import REASONS, STEP_KINDS
+from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pools import UNKNOWN_POOL
 from gpuledger.model.tables import TABLES
 

@@ -61,7 +61,7 @@ def run_selftest(device: str, directory: Path) -> Found:
         directory: Where the recording goes.
     """
     from gpuledger.collect.session.self_test_workload import compute
-    from gpuledger.services.api import record
+    from gpuledger.services.recording import record
 
     kind = device.partition(":")[0]
     with record("selftest", out=directory / device.replace(":", "-"), devices=kind) as recording:

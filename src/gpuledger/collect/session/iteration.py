@@ -43,7 +43,8 @@ from gpuledger.collect.session.outer_run import find_outer_run
 from gpuledger.collect.session.recorders import describe_cuda, describe_process, make_dispatch_recorder
 from gpuledger.collect.session.session import current
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import STEP_KINDS, Journal, Part, journal_of
+from gpuledger.model.journal.journal import STEP_KINDS, Part
+from gpuledger.model.journal.reading import Journal, journal_of
 
 _ALL_STEPS = RecordSettings(Path(), first_step=0, last_step=1 << 40, stacks=False)
 """A window that no step closes, and that is drained only when it is long."""

@@ -11,18 +11,8 @@ import numpy as np
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape, maybe
 from gpuledger.model.accounts import Identity, Phase
 from gpuledger.model.bounds import check_bounds
-from gpuledger.model.journal.journal import (
-    COLUMNS,
-    REASONS,
-    STEP_KINDS,
-    Action,
-    ActivityKind,
-    BlockState,
-    Journal,
-    PartContent,
-    joined,
-    read_parts,
-)
+from gpuledger.model.journal.journal import COLUMNS, REASONS, STEP_KINDS, Action, ActivityKind, BlockState
+from gpuledger.model.journal.reading import Journal, PartContent, joined, read_parts
 from gpuledger.model.json_object import shape_of
 from gpuledger.model.manifest import RecordedFacts
 

@@ -12,7 +12,8 @@ from importlib.resources import files
 import numpy as np
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.model.journal.journal import Action, Journal
+from gpuledger.model.journal.journal import Action
+from gpuledger.model.journal.reading import Journal
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.simulate.catalogue import HANDLES, Card, catalogue

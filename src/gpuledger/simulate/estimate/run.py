@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.journal.journal import read_journal
+from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.processes.child_job import run_program_job

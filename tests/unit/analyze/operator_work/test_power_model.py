@@ -34,7 +34,7 @@ from gpuledger.analyze.posting.activities import SPAN_KINDS, own_spans
 from gpuledger.analyze.posting.launched_work import work_of_call
 from gpuledger.collect.adapter.torch_private import inputs_of
 from gpuledger.collect.passes.time_pass import _Inputs
-from gpuledger.model.journal.journal import journal_of, read_journal
+from gpuledger.model.journal.reading import journal_of, read_journal
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.simulate.catalogue import catalogue, find_card
 

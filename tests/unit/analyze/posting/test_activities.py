@@ -9,7 +9,8 @@ from traced import ENGINE, NODE, Trace
 from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spans
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part, journal_of
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part
+from gpuledger.model.journal.reading import journal_of
 from gpuledger.model.manifest import HostWait
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpuledger.analyze.posting.device import find_pool_ids
-from gpuledger.model.journal.journal import Journal, Part, journal_of
+from gpuledger.model.journal.journal import Part
+from gpuledger.model.journal.reading import Journal, journal_of
 from gpuledger.model.pools import UNKNOWN_POOL
 
 

@@ -12,7 +12,8 @@ from gpuledger.collect.adapter import torch_private  # noqa: E402
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
 from gpuledger.collect.passes import energy_cards  # noqa: E402
 from gpuledger.collect.passes.time_pass import TimePass  # noqa: E402
-from gpuledger.model.journal.journal import ActivityKind, Part, journal_of  # noqa: E402
+from gpuledger.model.journal.journal import ActivityKind, Part  # noqa: E402
+from gpuledger.model.journal.reading import journal_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

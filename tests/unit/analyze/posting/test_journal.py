@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.errors import InputError
-from gpuledger.model.journal.journal import COLUMNS, JOURNAL_VERSION, JournalWriter, Part, read_journal
+from gpuledger.model.journal.journal import COLUMNS, JOURNAL_VERSION, JournalWriter, Part
+from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.tables import TABLES
 
 HOSTILE = ["a\0b", "\ud800 lone", "</script>", "😀" * 100, "", "\n", "ß.weight", "\u202e"]
@@ -194,7 +195,7 @@ def test_an_unreadable_directory_is_no_journal(tmp_path: Path) -> None:
 
 
 def test_a_part_s_error_is_one_of_ours(tmp_path: Path) -> None:
-    from gpuledger.model.journal.journal import _read_part
+    from gpuledger.model.journal.reading import _read_part
 
     (tmp_path / "00000.npz").write_bytes(b"\x80\x04K\x01.")
     with pytest.raises(InputError, match="damaged journal part"):

@@ -7,7 +7,8 @@ from pathlib import Path
 from gpuledger.analyze.posting.device import DeviceBook, device_books
 from gpuledger.analyze.posting.owners import spread_tags
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
-from gpuledger.model.journal.journal import Action, Journal, JournalWriter, Part, read_journal
+from gpuledger.model.journal.journal import Action, JournalWriter, Part
+from gpuledger.model.journal.reading import Journal, read_journal
 
 ALLOC, GIVEN_BACK, DONE = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 

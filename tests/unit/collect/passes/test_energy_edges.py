@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal  # noqa: E402
 from gpuledger.collect.passes import energy_cards, energy_pass  # noqa: E402
 from gpuledger.collect.passes.energy_pass import EnergyPass  # noqa: E402
 from gpuledger.model.energy_window import ENERGY_MARKER  # noqa: E402
-from gpuledger.model.journal.journal import read_journal  # noqa: E402
+from gpuledger.model.journal.reading import read_journal  # noqa: E402
 from gpuledger.model.manifest import read_rank_manifest  # noqa: E402
 from gpuledger.model.run import Rank  # noqa: E402
 from gpuledger.model.run_directory import write_json  # noqa: E402

@@ -12,7 +12,7 @@ from gpuledger.analyze.posting.card_samples import post_card_samples
 from gpuledger.cards.card import BareCard, MemoryReading, Processes
 from gpuledger.collect.sampling import sampler as samplers
 from gpuledger.collect.sampling.sampler import CardSampler
-from gpuledger.model.journal.journal import read_journal
+from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.manifest import read_rank_manifest
 from gpuledger.model.run import Rank
 from gpuledger.model.run_directory import SAMPLE_JOURNALS, write_json

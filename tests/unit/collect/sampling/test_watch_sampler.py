@@ -15,7 +15,7 @@ from gpuledger.cards.energy_edges import EdgeFinder
 from gpuledger.cards.energy_windows import EnergyWindows
 from gpuledger.collect.sampling.process_tree import Family
 from gpuledger.model.energy_window import Edge
-from gpuledger.model.journal.journal import Journal
+from gpuledger.model.journal.reading import Journal
 
 INTERVAL_NS = 5 * MS
 

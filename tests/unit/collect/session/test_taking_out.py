@@ -214,7 +214,8 @@ def test_one_part_that_cannot_be_taken_out_keeps_no_other_in(
 
 def test_notes_are_written_where_a_source_cannot_be_drained(tmp_path: Path) -> None:
     from gpuledger.collect.attribution.rank_journal import RankJournal
-    from gpuledger.model.journal.journal import Part, read_journal
+    from gpuledger.model.journal.journal import Part
+    from gpuledger.model.journal.reading import read_journal
 
     class Broken:
         def drain(self, part: Part) -> None:

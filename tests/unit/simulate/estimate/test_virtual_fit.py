@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
-from gpuledger.model.journal.journal import Action, Part, journal_of
+from gpuledger.model.journal.journal import Action, Part
+from gpuledger.model.journal.reading import journal_of
 from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.catalogue import catalogue, find_card
 from gpuledger.simulate.estimate.batch import find_argument, set_argument

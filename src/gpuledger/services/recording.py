@@ -1,0 +1,245 @@
+"""Recording from Python: ``gpuledger.record`` as a block, a decorator, or in a notebook."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.model.run import Run
+from gpuledger.model.run_writer import RunWriter
+from gpuledger.services.api import load, post_missing
+from gpuledger.units import counted, format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.collect.sampling.energy_meter import EnergyMeter
+    from gpuledger.collect.session.session import Session
+
+MEMORY_ALONE = "memory"
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class Recording:
+    """One recording made from Python; see :func:`record`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        out: str | Path | None,
+        steps: tuple[int, int] | None,
+        stacks: bool,
+        force: bool,
+        devices: str,
+        passes: str = MEMORY_ALONE,
+    ) -> None:
+        self.name = name
+        self._passes = passes
+        self._meter: EnergyMeter | None = None
+        self._out = None if out is None else str(out)
+        self._steps = steps
+        self._stacks = stacks
+        self._force = force
+        self._devices = devices
+        self._session: Session | None = None
+        self._writer: RunWriter | None = None
+        self.recorded_by: Path | None = None
+        """The run that ``gpuledger run`` records the process into: this recording stands for it and holds nothing."""
+        self.path: Path | None = None
+        """Directory of the run, once it has begun; below ``gpuledger run``, of that run."""
+
+    def __enter__(self) -> Recording:
+        """Begin recording; nothing begins below ``gpuledger run``, which records the whole process.
+
+        Raises:
+            UsageError: the output exists, or another recording of the program's is under way in this process.
+        """
+        from gpuledger.collect.launch.settings import (
+            DEFAULT_FIRST_STEP,
+            DEFAULT_LAST_STEP,
+            RecordSettings,
+            parse_passes,
+        )
+        from gpuledger.collect.sampling.energy_meter import begin_meter
+        from gpuledger.collect.session import session as sessions
+        from gpuledger.collect.session.outer_run import find_outer_run
+
+        passes = parse_passes(self._passes)
+        self.path = self.recorded_by = find_outer_run()
+        if self.recorded_by is not None:
+            return self
+        sessions.refuse_second()
+        self._writer = RunWriter.choose(self._out, force=self._force, stem=self.name, of_this_process=True)
+        self.path = self._writer.path
+        everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
+        first, last = self._steps or everything
+        stacks = self._stacks and self._steps is not None
+        settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
+        if "energy" in passes and self._devices != "cpu":
+            self._meter = begin_meter(self._writer)
+        self._session = sessions.start_recording(settings, self.path / "rank-0")
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.name!r}: {self._state()}>"
+
+    def _state(self) -> str:
+        """Return how far it is, in words; nothing is raised where its run is damaged or gone."""
+        if self.path is None:
+            return "not begun"
+        if self.recorded_by is not None:
+            return f"recorded by gpuledger run into {self.recorded_by.name}, which holds it"
+        if self._session is not None:
+            return f"recording into {self.path.name}, {counted(self._session.steps.seen, 'step')}"
+        try:
+            steps, peak_bytes = self.run().rank().manifest.steps_seen, self.peak_allocated_bytes
+        except GpuLedgerError as error:
+            return f"ended, {error.message}"
+        words = [counted(steps or 0, "step"), *([] if peak_bytes is None else [f"peak {format_bytes(peak_bytes)}"])]
+        return ", ".join(["ended", self.path.name, *words])
+
+    def step(self) -> None:
+        """Mark the end of a step. Without it steps are told by the optimizer, or by calls of the outermost module."""
+        if self.recorded_by is not None:
+            return  # its steps are told as without this recording, which may begin late and end early
+        if self._session is None:
+            raise UsageError("recording.step(): nothing is being recorded", hint="use it inside the with-block")
+        self._session.mark_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End recording and post it; an exception of the block goes on as it is."""
+        from gpuledger.collect.session import session as sessions
+
+        if self.recorded_by is not None:
+            return
+        assert self._session is not None
+        assert self._writer is not None
+        session, self._session = self._session, None
+        if not self._writer.is_of_this_process:
+            return  # a forked child leaves the block as well; the recording is its parent's
+        sessions.stop_recording(session, "exception" if error else "end of record")
+        if self._meter is not None:
+            self._meter.__exit__(None, None, None)
+        with self._writer.adding_to(error):
+            self._writer.close(post=post_missing)
+
+    def run(self) -> Run:
+        """Return the finished run; where ``gpuledger run`` records the process, that run as far as it is written.
+
+        Raises:
+            UsageError: it is not finished.
+        """
+        if self.recorded_by is not None:
+            return load(self.recorded_by)
+        if self.path is None or self._session is not None:
+            raise UsageError("recording.run(): the recording has not ended", hint="use it after the with-block")
+        return load(self.path)
+
+    def _repr_html_(self) -> str | None:
+        """Return the finished run as a notebook shows it; None until then."""
+        pending = self.path is None or self._session is not None or self.recorded_by is not None
+        return None if pending else self.run()._repr_html_()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the figures of the finished recording by name, such as ``step_energy_j``.
+
+        Those it does not have are left out. Where ``gpuledger run`` records the process, they are that run's so far.
+
+        Raises:
+            UsageError: it is not finished.
+        """
+        from gpuledger.analyze.compare.metrics import headline
+
+        if self.recorded_by is None:
+            return headline(self.run().rank())
+        mine = [rank for rank in self.run().ranks if rank.manifest.pid == os.getpid()]
+        return headline(mine[0]) if mine else {}
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        """Return the most bytes that the whole program had allocated; None where nothing was recorded."""
+        found = self.metrics.get("peak_allocated_bytes")
+        return None if found is None else round(found)
+
+    @property
+    def step_time_ns(self) -> float | None:
+        """Return the median step in nanoseconds, undisturbed where there were such steps; None without a step."""
+        return self.metrics.get("step_time_ns")
+
+    @property
+    def step_energy_j(self) -> float | None:
+        """Return the joules of one step; None without an energy pass on a card whose energy can be read."""
+        return self.metrics.get("step_energy_j")
+
+    @property
+    def sample_energy_j(self) -> float | None:
+        """Return the joules of one sample; None where those of a step, or the batch size, are not known."""
+        return self.metrics.get("sample_energy_j")
+
+    @property
+    def gpu_busy_frac(self) -> float | None:
+        """Return the share of a step in which the card has work; None without a time pass on a card."""
+        return self.metrics.get("gpu_busy_frac")
+
+    def __call__(self, function: Function) -> Function:
+        """Return ``function`` wrapped so that each call is recorded, into a numbered run each."""
+
+        @functools.wraps(function)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            with Recording(
+                self.name,
+                out=self._out,
+                steps=self._steps,
+                stacks=self._stacks,
+                force=self._force,
+                devices=self._devices,
+                passes=self._passes,
+            ):
+                return function(*args, **kwargs)
+
+        return recorded  # type: ignore[return-value]
+
+
+def record(
+    name: str = "recording",
+    *,
+    out: str | Path | None = None,
+    steps: tuple[int, int] | None = None,
+    stacks: bool = True,
+    force: bool = False,
+    devices: str = "auto",
+    passes: str = MEMORY_ALONE,
+) -> Recording:
+    """Return a recording of what happens inside a ``with`` block, or of a decorated function.
+
+    Args:
+        name: Name of the run; without ``out`` it goes to the first free ``NAME.ledger``, ``NAME-2.ledger``, …
+        out: Directory of the run.
+        steps: First and last step to record, from 1 and both included; None records the whole block.
+        stacks: Keep Python stacks in the last recorded step (only where ``steps`` says which that is).
+        force: Overwrite ``out``.
+        devices: ``auto``, ``cuda`` or ``cpu``.
+        passes: What to record, one after the other, such as ``memory,energy,time`` or ``memory,time:4`` with steps of
+            its own; with more than memory ``steps`` is (1, 3) where it is not given.
+
+    Raises:
+        UsageError: when recording begins: ``out`` exists, ``passes`` is not such a list, or another recording is under
+            way in this process.
+
+    Source: CUDA tensors by the caching allocator's history, exact; CPU tensors at PyTorch's dispatcher.
+
+    Example:
+        >>> import gpuledger
+        >>> with gpuledger.record("step") as recording:  # doctest: +SKIP
+        ...     loss_of(model(batch)).backward()
+        >>> recording.peak_allocated_bytes  # doctest: +SKIP
+    """
+    return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)
