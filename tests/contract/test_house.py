@@ -15,16 +15,6 @@ from measure_house import find_unused, measure_source  # noqa: E402
 
 MOST_REPEATED_WINDOWS = 34
 """Only ever lowered; 69 at the beginning, 25 is the aim."""
-STILL_TOO_WIDE = {
-    "cli/compare/diff.py:diff_command",
-    "cli/inspect/group.py:group_command",
-    "cli/inspect/plot.py:plot_command",
-    "cli/inspect/show.py:show_command",
-    "cli/ops/campaign.py:campaign_command",
-    "cli/ops/sum.py:sum_command",
-    "cli/record/watch.py:watch_command",
-}
-"""Commands that take each option as a parameter. Entries are only ever taken out."""
 CALLED_BY_OTHERS = {
     "click": {"collect_usage_pieces", "convert", "format_commands", "get_command", "list_commands"},
     "ast.NodeTransformer": {"visit_AsyncFunctionDef", "visit_ClassDef", "visit_FunctionDef", "visit_Return"},
@@ -60,7 +50,7 @@ def test_no_modules_import_each_other_in_a_circle(figures: dict[str, Any]) -> No
 
 
 def test_parameter_lists_have_at_most_8_entries(figures: dict[str, Any]) -> None:
-    assert set(figures["functions"]["too_wide"]) <= STILL_TOO_WIDE
+    assert figures["functions"]["most_parameters"] <= 8, figures["functions"]["too_wide"]
 
 
 def test_hardly_any_six_lines_are_written_twice(figures: dict[str, Any]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 import pytest
@@ -137,3 +139,38 @@ def test_a_torch_device_or_its_index_is_taken(text: str | None, index: int | Non
 def test_what_is_no_torch_device_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a torch device"):
         dict(commands())["diff"].make_context("diff", ["a", "b", "--device", text])
+
+
+def flags_of(command: click.Command) -> type[Any] | None:
+    """Return the dataclass that a command takes its values as; None for one that takes them one by one."""
+    inner = getattr(command.callback, "__wrapped__", None)
+    kind = None if inner is None else inner.__globals__[inner.__annotations__["flags"]]
+    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+
+
+def type_of(one: click.Parameter) -> str:
+    """Return the type of what click gives for a parameter, as the source says it."""
+    kind = {"boolean": "bool", "integer": "int", "integer range": "int"}.get(one.type.name, "str")
+    if one.multiple or one.nargs < 0:
+        return f"tuple[{kind}, ...]"
+    has_default = isinstance(one.default, str | int) or (kind == "bool" and one.default is not None)
+    return kind if one.required or has_default else f"{kind} | None"
+
+
+WITH_FLAGS = [(name, command, kind) for name, command in commands() if (kind := flags_of(command))]
+
+
+@pytest.mark.parametrize(("name", "command", "kind"), WITH_FLAGS, ids=[name for name, _, _ in WITH_FLAGS])
+def test_a_commands_dataclass_has_a_field_for_each_parameter(
+    name: str, command: click.Command, kind: type[Any]
+) -> None:
+    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    assert fields.keys() == {one.name for one in command.params}
+    # What a callback makes of the text is the callback's.
+    types = {one.name: type_of(one) for one in command.params if one.name and one.callback is None}
+    assert {name: fields[name] for name in types} == types
+    assert kind.__dataclass_params__.frozen
+
+
+def test_commands_of_many_parameters_take_a_dataclass() -> None:
+    assert {"diff", "group", "plot", "show", "watch", "ops campaign", "ops sum"} <= {name for name, _, _ in WITH_FLAGS}

@@ -7,8 +7,9 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,11 +19,29 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Flags = TypeVar("Flags")
+Result = TypeVar("Result")
 ALL = "all"
 UNREAD_SHOWN = 10
 PROGRAM = "gpuledger.program"
 """Where the words of a program are kept in click's context."""
 DEVICE_HELP = "A torch device: cpu, cuda or cuda:1."
+
+
+def takes(kind: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callable[..., Result]]:
+    """Return a decorator for a command of many parameters: click's values reach it as one ``kind``.
+
+    ``kind`` is a frozen dataclass with a field for each of them, by click's name. It stands below all that is click's.
+    """
+
+    def decorate(command: Callable[[Flags], Result]) -> Callable[..., Result]:
+        @wraps(command)
+        def called(**values: Any) -> Result:
+            return command(kind(**values))
+
+        return called
+
+    return decorate
 
 
 def run_argument() -> Decorator:

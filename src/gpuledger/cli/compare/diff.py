@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ from gpuledger.cli.common import (
     rank_option,
     rows_option,
     step_option,
+    takes,
 )
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_text
 from gpuledger.errors import UsageError
@@ -40,6 +42,24 @@ WORDS = {
 }
 """What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
 ROWS = 15
+
+
+@dataclass(frozen=True)
+class DiffFlags:
+    """What the line of ``diff`` says."""
+
+    before_path: str
+    after_path: str
+    by: str | None
+    at: str
+    step: int | None
+    rows: int
+    depth: int | None
+    rank_text: str | None
+    device_idx: int | None
+    as_json: bool
+    html: str | None
+    force: bool
 
 
 @click.command(
@@ -62,62 +82,57 @@ Examples:
 @json_option()
 @click.option("--html", "html", metavar="FILE", help="Write one offline HTML file instead.")
 @force_option()
-def diff_command(
-    before_path: str,
-    after_path: str,
-    by: str | None,
-    at: str,
-    step: int | None,
-    rows: int,
-    depth: int | None,
-    rank_text: str | None,
-    device_idx: int | None,
-    as_json: bool,
-    html: str | None,
-    force: bool,
-) -> None:
+@takes(DiffFlags)
+def diff_command(flags: DiffFlags) -> None:
     """Show what grew and what shrank between two runs: figures, then accounts at the peak of each.
 
     A run is a directory NAME.ledger or a file of an older format. The changes of the accounts sum to that of the
     allocated bytes. What moves no more than the runs do by themselves is marked as within noise. Different cards,
     versions or numbers of ranks are said, and compared where they can be.
     """
-    if as_json and html:
+    if flags.as_json and flags.html:
         raise UsageError("--json and --html: one of them", hint="run it twice")
-    place = choose_file(html, "diff.html", force=force) if html else None
+    place = choose_file(flags.html, "diff.html", force=flags.force) if flags.html else None
     from gpuledger.analyze.compare.diff import diff_runs
 
-    rank, (before, after) = parse_rank(rank_text), (open_run(before_path), open_run(after_path))
-    diff = diff_runs(before, after, WORDS[by or "category"], depth, at, step, rank, device_idx)
-    if as_json:
+    by, rank = WORDS[flags.by or "category"], parse_rank(flags.rank_text)
+    before, after = open_run(flags.before_path), open_run(flags.after_path)
+    diff = diff_runs(before, after, by, flags.depth, flags.at, flags.step, rank, flags.device_idx)
+    if flags.as_json:
         from gpuledger.report.json.diff_document import diff_document
 
         print_json(diff_document(diff))
     elif place is not None:
         from gpuledger.report.html.diff_html import render_diff
 
-        written = write_text(place, render_diff(diff, (by,) if by else ("category", "module")))
+        written = write_text(place, render_diff(diff, _tables(flags)))
         echo_path(place)
         print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     else:
-        _print_text(diff, by, rows, (quoted(before_path), quoted(after_path)))
+        _print_text(diff, flags)
 
 
-def _print_text(diff: Diff, by: str | None, rows: int, paths: tuple[str, str]) -> None:
+def _tables(flags: DiffFlags) -> tuple[str, ...]:
+    """Return what the accounts are shown by, a table each."""
+    return (flags.by,) if flags.by else ("category", "module")
+
+
+def _print_text(diff: Diff, flags: DiffFlags) -> None:
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.diff_text import diff_lines
 
-    print_lines(diff_lines(diff, (by,) if by else ("category", "module"), rows, Terminal.of(sys.stdout)))
-    print_notes(_closing_lines(diff, by, " ".join(paths), Terminal.of(sys.stderr)))
+    print_lines(diff_lines(diff, _tables(flags), flags.rows, Terminal.of(sys.stdout)))
+    print_notes(_closing_lines(diff, flags, Terminal.of(sys.stderr)))
 
 
-def _closing_lines(diff: Diff, by: str | None, paths: str, terminal: Terminal) -> list[str]:
+def _closing_lines(diff: Diff, flags: DiffFlags, terminal: Terminal) -> list[str]:
     from gpuledger.report.text.text import next_lines
 
     notes = [line for note in diff.notes for line in terminal.paragraph(note, "note   ", 7)]
     if diff.is_empty:
         return notes
-    closer = "tensor" if by == "module" else "module"
+    closer = "tensor" if flags.by == "module" else "module"
+    paths = f"{quoted(flags.before_path)} {quoted(flags.after_path)}"
     commands = [f"gpuledger diff {paths} --by {closer}"] if diff.main.changes() else []
     commands.append(f"gpuledger diff {paths} --html diff.html")
     return ["", *notes, *next_lines(commands, terminal)]

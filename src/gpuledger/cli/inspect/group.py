@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from gpuledger.cli.common import (
     rows_option,
     run_argument,
     step_option,
+    takes,
 )
 from gpuledger.cli.inspect.keywords import group_places, keyword_options, read_asked
 from gpuledger.cli.inspect.report import choose_file, write_text
@@ -33,6 +35,23 @@ if TYPE_CHECKING:
 
 ROWS = 20
 STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class GroupFlags:
+    """What the line of ``group`` says."""
+
+    run_path: str
+    keywords_text: str | None
+    expected_text: str | None
+    rows: int
+    proposal: str | None
+    force: bool
+    at: str
+    step: int | None
+    rank_text: str | None
+    device_idx: int | None
+    as_json: bool
 
 
 @click.command(
@@ -53,63 +72,50 @@ Examples:
 @rank_option()
 @device_option()
 @json_option()
-def group_command(
-    run_path: str,
-    keywords_text: str | None,
-    expected_text: str | None,
-    rows: int,
-    proposal: str | None,
-    force: bool,
-    at: str,
-    step: int | None,
-    rank_text: str | None,
-    device_idx: int | None,
-    as_json: bool,
-) -> None:
+@takes(GroupFlags)
+def group_command(flags: GroupFlags) -> None:
     """Put every byte into a group of keywords.
 
     Once by layer and once by data structure, or by the dictionaries of a keyword file. A keyword is looked for in
     an entry's name, category:module.path:scope:tensor (the tag, where an older profiler gave one); the first group
     that fits takes the entry. Others is what no group took, Untrackable what the card held and no entry does.
     """
-    asked = read_asked(keywords_text, expected_text)
-    _refuse_existing(proposal, force)
-    places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
-    if proposal is not None:
-        _propose(places, proposal, at, step, run_path)
+    asked = read_asked(flags.keywords_text, flags.expected_text)
+    if flags.proposal not in (None, STDOUT):
+        choose_file(flags.proposal, "keywords.toml", force=flags.force)
+    places = choose_devices(choose_ranks(open_run(flags.run_path), flags.rank_text), flags.device_idx)
+    if flags.proposal is not None:
+        _propose(places, flags.proposal, flags)
         return
-    groupings = group_places(places, asked, at=at, step=step)
+    groupings = group_places(places, asked, at=flags.at, step=flags.step)
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.group_table import group_document, grouping_lines
 
-    if as_json:
+    if flags.as_json:
         print_json(group_document(groupings))
         return
     terminal, notes = Terminal.of(sys.stdout), Terminal.of(sys.stderr)
     for position, grouping in enumerate(groupings):
-        print_lines([*([""] if position else []), *grouping_lines(grouping, rows, terminal)])
+        print_lines([*([""] if position else []), *grouping_lines(grouping, flags.rows, terminal)])
     said = dict.fromkeys(note for grouping in groupings for note in grouping.notes)
     print_notes(line for note in said for line in notes.paragraph(note, "note   ", 7))
 
 
-def _refuse_existing(proposal: str | None, force: bool) -> None:
-    if proposal not in (None, STDOUT):
-        choose_file(proposal, "keywords.toml", force=force)
-
-
-def _propose(places: list[tuple[Rank, int]], proposal: str, at: str, step: int | None, run_path: str) -> None:
+def _propose(places: list[tuple[Rank, int]], proposal: str, flags: GroupFlags) -> None:
     """Write a keyword file that fits the entries of every place."""
     from gpuledger.analyze.keywords.keyword_proposal import propose_keywords
     from gpuledger.analyze.memory.entries import list_entries
     from gpuledger.analyze.memory.instant import resolve_instant
 
     entries = [
-        entry for rank, device in places for entry in list_entries(rank, resolve_instant(rank, at, device, step))
+        entry
+        for rank, device in places
+        for entry in list_entries(rank, resolve_instant(rank, flags.at, device, flags.step))
     ]
     text = propose_keywords(entries)
     if proposal == STDOUT:
         click.echo(text, nl=False)
         return
     write_text(Path(proposal), text)
-    following = f"gpuledger group {quoted(run_path)} --keywords {quoted(proposal)}"
+    following = f"gpuledger group {quoted(flags.run_path)} --keywords {quoted(proposal)}"
     print_notes([f"gpuledger: wrote {proposal}", f"next   {following}"])

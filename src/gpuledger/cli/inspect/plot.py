@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import force_option, open_runs, output_option, print_notes
+from gpuledger.cli.common import force_option, open_runs, output_option, print_notes, takes
 from gpuledger.cli.inspect.keywords import Asked, bar_panels, keyword_options, read_asked
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_bytes
 from gpuledger.errors import UsageError
@@ -27,14 +27,28 @@ DEFAULT_FILE = "plot.png"
 
 
 @dataclass(frozen=True)
-class PlotOptions:
-    """What the options say of a picture."""
+class PlotFlags:
+    """What the line of ``plot`` says."""
 
+    run_paths: tuple[str, ...]
+    kind: str | None
     metric: str
     align: str
     baseline: str | None
     per: str
+    keywords_text: str | None
+    expected_text: str | None
+    min_share: str
     title: str
+    output: str | None
+    force: bool
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a picture is drawn by: what was said, and what its words mean."""
+
+    flags: PlotFlags
     asked: Asked
     min_share_frac: float
 
@@ -83,20 +97,8 @@ Examples:
     "FILE|DIR/",
 )
 @force_option()
-def plot_command(
-    run_paths: Sequence[str],
-    kind: str | None,
-    metric: str,
-    align: str,
-    baseline: str | None,
-    per: str,
-    keywords_text: str | None,
-    expected_text: str | None,
-    min_share: str,
-    title: str,
-    output: str | None,
-    force: bool,
-) -> None:
+@takes(PlotFlags)
+def plot_command(flags: PlotFlags) -> None:
     """Draw runs as one picture: lines over real seconds, bars of groups, or a time log's layers.
 
     A run is a directory NAME.ledger, a folder of them, or a file of an older format. The same runs give the same
@@ -104,31 +106,31 @@ def plot_command(
     """
     from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
 
-    asked = read_asked(keywords_text, expected_text)
-    wanted = PlotOptions(metric, align, baseline, per, title, asked, parse_frac(min_share))
-    if output is not None and (output.endswith("/") or Path(output).is_dir()):
+    wanted = Wanted(flags, read_asked(flags.keywords_text, flags.expected_text), parse_frac(flags.min_share))
+    if flags.output is not None and (flags.output.endswith("/") or Path(flags.output).is_dir()):
         with own_settings():
-            _write_folder(Path(output), open_runs(run_paths), kind, wanted, force=force)
+            _write_folder(Path(flags.output), open_runs(flags.run_paths), wanted)
         return
-    place = choose_file(output, DEFAULT_FILE, force=force)
+    place = choose_file(flags.output, DEFAULT_FILE, force=flags.force)
     suffix = picture_suffix(place)
     with own_settings():
-        runs = open_runs(run_paths)
-        figure, notes = _KINDS[kind or _default_kind(runs)](runs, wanted)
+        runs = open_runs(flags.run_paths)
+        figure, notes = _KINDS[flags.kind or _default_kind(runs)](runs, wanted)
         written = write_bytes(place, picture_bytes(figure, suffix))
     echo_path(place)
     print_notes([*(f"gpuledger: {note}" for note in notes), f"gpuledger: wrote {place} ({format_bytes(written)})"])
 
 
-def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: PlotOptions, *, force: bool) -> None:
+def _write_folder(folder: Path, runs: Sequence[Run], wanted: Wanted) -> None:
     """Write a picture for each run, drawn as it stands among all of them.
 
     Raises:
-        UsageError: the kind is not one of bars, or a file exists and ``force`` is not given.
+        UsageError: the kind is not one of bars, or a file exists and may not be overwritten.
     """
     from gpuledger.report.plots.bar_plot import KINDS, draw_bars
     from gpuledger.report.plots.plot_style import picture_bytes
 
+    kind, title = wanted.flags.kind, wanted.flags.title
     if kind not in KINDS:
         raise UsageError(f"-o {folder}/: is a folder", hint=f"a file, or --kind {' or '.join(KINDS)}")
     panels = [bar_panels(run, wanted.asked) for run in runs]
@@ -137,10 +139,10 @@ def _write_folder(folder: Path, runs: Sequence[Run], kind: str | None, wanted: P
     seen = [names[:place].count(name) for place, name in enumerate(names)]
     places = [folder / f"{name}{f'-{n + 1}' if n else ''}.png" for name, n in zip(names, seen, strict=True)]
     for place in places:
-        choose_file(str(place), "", force=force)
+        choose_file(str(place), "", force=wanted.flags.force)
     folder.mkdir(parents=True, exist_ok=True)
     for place, own in zip(places, panels, strict=True):
-        figure = draw_bars(own, kind, title=wanted.title, min_share_frac=wanted.min_share_frac, among=among)
+        figure = draw_bars(own, kind, title=title, min_share_frac=wanted.min_share_frac, among=among)
         write_whole(place, picture_bytes(figure, place.suffix))
         click.echo(place)
     print_notes([f"gpuledger: wrote {len(places)} pictures to {folder}"])
@@ -152,38 +154,39 @@ def _default_kind(runs: Sequence[Run]) -> str:
     return LAYERS if all(is_time_log(run) for run in runs) else LINES
 
 
-def _draw_lines(runs: Sequence[Run], wanted: PlotOptions) -> tuple[Figure, list[str]]:
+def _draw_lines(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
     from gpuledger.analyze.samples.series import build_series
     from gpuledger.report.plots.line_plot import Framing, draw_lines
 
-    series, notes = build_series(runs, wanted.metric, align=wanted.align, baseline=wanted.baseline, per=wanted.per)
-    return draw_lines(series, Framing(wanted.metric, wanted.align, wanted.title)), notes
+    flags = wanted.flags
+    series, notes = build_series(runs, flags.metric, align=flags.align, baseline=flags.baseline, per=flags.per)
+    return draw_lines(series, Framing(flags.metric, flags.align, flags.title)), notes
 
 
-def _draw_bars(kind: str) -> Callable[[Sequence[Run], PlotOptions], tuple[Figure, list[str]]]:
-    def draw(runs: Sequence[Run], wanted: PlotOptions) -> tuple[Figure, list[str]]:
+def _draw_bars(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, list[str]]]:
+    def draw(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
         from gpuledger.report.plots.bar_plot import draw_bars
 
         panels = [panel for run in runs for panel in bar_panels(run, wanted.asked)]
-        return draw_bars(panels, kind, title=wanted.title, min_share_frac=wanted.min_share_frac), []
+        return draw_bars(panels, kind, title=wanted.flags.title, min_share_frac=wanted.min_share_frac), []
 
     return draw
 
 
-def _draw_times(kind: str) -> Callable[[Sequence[Run], PlotOptions], tuple[Figure, list[str]]]:
-    def draw(runs: Sequence[Run], wanted: PlotOptions) -> tuple[Figure, list[str]]:
+def _draw_times(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, list[str]]]:
+    def draw(runs: Sequence[Run], wanted: Wanted) -> tuple[Figure, list[str]]:
         from gpuledger.analyze.step.time_logs import read_time_log
         from gpuledger.report.plots.time_plot import draw_batches, draw_layers
 
         if len(runs) > 1:
             raise UsageError(f"--kind {kind}: one time log a picture", hint="plot them one by one")
         log = read_time_log(runs[0])
-        return (draw_layers if kind == LAYERS else draw_batches)(log, wanted.title), []
+        return (draw_layers if kind == LAYERS else draw_batches)(log, wanted.flags.title), []
 
     return draw
 
 
-_KINDS: dict[str, Callable[[Sequence[Run], PlotOptions], tuple[Any, list[str]]]] = {
+_KINDS: dict[str, Callable[[Sequence[Run], Wanted], tuple[Any, list[str]]]] = {
     LINES: _draw_lines,
     TWO_BAR: _draw_bars(TWO_BAR),
     CATEGORIES: _draw_bars(CATEGORIES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +25,7 @@ from gpuledger.cli.common import (
     rows_option,
     run_argument,
     step_option,
+    takes,
 )
 from gpuledger.errors import UsageError
 
@@ -36,6 +38,25 @@ BYTES_ALONE = ("category", "tensor")
 """What the allocator tells apart and no kernel or operator has."""
 SORTS = ("bytes", "time", "energy", "forward", "backward")
 ROWS, ROWS_OF_TWO = 20, 10
+
+
+@dataclass(frozen=True)
+class ShowFlags:
+    """What the line of ``show`` says."""
+
+    run_path: str
+    by: str | None
+    at: str
+    step: int | None
+    rows: int | None
+    depth: int | None
+    sort: str | None
+    fold: bool
+    per_sample: bool
+    unknown: bool
+    rank_text: str | None
+    device_idx: int | None
+    as_json: bool
 
 
 @click.command(
@@ -61,44 +82,43 @@ Examples:
 @rank_option()
 @device_option()
 @json_option()
-def show_command(
-    run_path: str,
-    by: str | None,
-    at: str,
-    step: int | None,
-    rows: int | None,
-    depth: int | None,
-    sort: str | None,
-    fold: bool,
-    per_sample: bool,
-    unknown: bool,
-    rank_text: str | None,
-    device_idx: int | None,
-    as_json: bool,
-) -> None:
+@takes(ShowFlags)
+def show_command(flags: ShowFlags) -> None:
     """Show where the bytes are at one instant, and where a step's time and energy go.
 
     RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
     `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side; with
     --by the table below is of the one whose peak is highest.
     """
-    if by in BYTES_ALONE and (sort not in (None, "bytes") or fold or per_sample):
-        refused = f"--sort {sort}" if sort not in (None, "bytes") else "--fold" if fold else "--per-sample"
-        raise UsageError(f"--by {by}: takes no {refused}", hint="it lists bytes alone")
-    if unknown and (by or depth):
-        raise UsageError(f"--unknown: takes no {'--by' if by else '--depth'}", hint="it lists single allocations")
-    run = open_run(run_path)
-    if _print_cards(run, as_json):
+    _refuse_mixed(flags)
+    run = open_run(flags.run_path)
+    if _print_cards(run, flags.as_json):
         return
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.text.show_text import TableOptions
 
-    options, tables = ViewOptions(at, step, by, depth, sort, fold), TableOptions(rows, per_sample)
-    view = build_view(run, options, devices=choose_devices(choose_ranks(run, rank_text), device_idx))
-    if unknown:
-        _print_unknown(view, tables, as_json)
+    options = ViewOptions(flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold)
+    view = build_view(run, options, devices=choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx))
+    tables = TableOptions(flags.rows, flags.per_sample)
+    if flags.unknown:
+        _print_unknown(view, tables, flags.as_json)
     else:
-        _print_view(view, tables, quoted(run_path), as_json)
+        _print_view(view, tables, quoted(flags.run_path), flags.as_json)
+
+
+def _refuse_mixed(flags: ShowFlags) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        UsageError: some of them do not.
+    """
+    sorts = flags.sort not in (None, "bytes")
+    if flags.by in BYTES_ALONE and (sorts or flags.fold or flags.per_sample):
+        refused = f"--sort {flags.sort}" if sorts else "--fold" if flags.fold else "--per-sample"
+        raise UsageError(f"--by {flags.by}: takes no {refused}", hint="it lists bytes alone")
+    if flags.unknown and (flags.by or flags.depth):
+        refused = "--by" if flags.by else "--depth"
+        raise UsageError(f"--unknown: takes no {refused}", hint="it lists single allocations")
 
 
 def _print_cards(run: Run, as_json: bool) -> bool:

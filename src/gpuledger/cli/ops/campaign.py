@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes, takes
 from gpuledger.cli.ops.capture import not_captured_lines
 from gpuledger.cli.ops.common import book_option, config_option, time_limit_option, trust_files_option
 from gpuledger.cli.ops.compare import draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
+    MeasuringFlags,
     energy_share_of,
     filled_lines,
     measuring_options,
@@ -34,6 +36,20 @@ if TYPE_CHECKING:
 FOLDER = "campaign"
 
 
+@dataclass(frozen=True)
+class CampaignFlags(MeasuringFlags):
+    """What the line of ``ops campaign`` says."""
+
+    config: str
+    trust_files: bool
+    book_url: str | None
+    ray_address: str | None
+    workers: int
+    time_limit: str | None
+    output: str
+    as_json: bool
+
+
 @click.command(
     "campaign",
     short_help="Capture, measure and compare what one file lists.",
@@ -51,41 +67,33 @@ Examples:
 @output_option("Folder of workloads, JSON and picture.", "DIR", FOLDER)
 @measuring_options()
 @json_option()
-def campaign_command(
-    config: str,
-    trust_files: bool,
-    book_url: str | None,
-    ray_address: str | None,
-    workers: int,
-    time_limit: str | None,
-    output: str,
-    as_json: bool,
-    **how: Any,
-) -> None:
+@takes(CampaignFlags)
+def campaign_command(flags: CampaignFlags) -> None:
     """Capture the models a file lists, measure what the book lacks, and hold the sums beside the whole models.
 
     What is done is what the book holds: after a stop the same command goes on, and a model added later is measured
     then. With --ray each GPU measures one operator at a time, and this process alone writes into the book.
     """
-    if ray_address and time_limit:
+    if flags.ray_address and flags.time_limit:
         raise UsageError("campaign: --time-limit with --ray", hint="stop it with Ctrl-C; the same command goes on")
-    if ray_address:
+    if flags.ray_address:
         from gpuledger.ops.measure.ray_crew import load_ray
 
         load_ray()  # before anything is captured
-    method, time_limit_ns = method_of(how), None if time_limit is None else parse_time_limit_ns(time_limit)
+    method = method_of(flags)
+    time_limit_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
     from gpuledger.ops.database.book import open_book
     from gpuledger.ops.measure.campaign_file import read_campaign
     from gpuledger.ops.measure.place import find_place
     from gpuledger.services.campaign import Campaign, RayWorkers, capture_all, measure_campaign
 
-    listed = read_campaign(Path(config), trusted=trust_files)
-    if listed.book and not book_url and not trust_files:
+    listed = read_campaign(Path(flags.config), trusted=flags.trust_files)
+    if listed.book and not flags.book_url and not flags.trust_files:
         raise InputError(
-            f"{config}: book: a file may not say where results are written", hint="--book, or --trust-files"
+            f"{flags.config}: book: a file may not say where results are written", hint="--book, or --trust-files"
         )
-    place = find_place(how["device"], force=how["allow_busy"])
-    book, folder = open_book(book_url or listed.book or DEFAULT_BOOK), Path(output)
+    place = find_place(flags.device, force=flags.allow_busy)
+    book, folder = open_book(flags.book_url or listed.book or DEFAULT_BOOK), Path(flags.output)
     failures: list[str] = []
 
     def say_failed(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
@@ -93,13 +101,20 @@ def campaign_command(
         print_notes(not_captured_lines(wanted, error))
 
     workloads = capture_all(listed.wanted, place, folder, say_failed)
-    ray = None if not ray_address else RayWorkers(ray_address, how["device"] or "cuda", workers, how["allow_busy"])
-    campaign = Campaign(place, book, method, energy_share_of(how), time_limit_ns, ray)
+    ray = None
+    if flags.ray_address:
+        ray = RayWorkers(flags.ray_address, flags.device or "cuda", flags.workers, flags.allow_busy)
+    campaign = Campaign(place, book, method, energy_share_of(flags), time_limit_ns, ray)
     with progress_bar() as tell:
         pairs = measure_campaign(
-            campaign, workloads, folder, trusted=trust_files, tell=tell, measured=lambda done: print_notes(_said(done))
+            campaign,
+            workloads,
+            folder,
+            trusted=flags.trust_files,
+            tell=tell,
+            measured=lambda done: print_notes(_said(done)),
         )
-    _show(pairs, place, folder, as_json=as_json)
+    _show(pairs, place, folder, as_json=flags.as_json)
     if failures:
         raise InputError(f"{len(failures)} of {len(listed.wanted)} workloads were not captured", hint=failures[0])
 

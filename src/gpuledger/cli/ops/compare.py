@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import force_option, json_option, output_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import force_option, json_option, output_option, print_json, print_lines, print_notes, takes
 from gpuledger.cli.inspect.report import choose_file, write_bytes
 from gpuledger.cli.ops.common import book_option, table_lines, trust_files_option
-from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, progress_bar, workloads_argument
+from gpuledger.cli.ops.measure import (
+    MeasuringFlags,
+    energy_share_of,
+    measuring_options,
+    method_of,
+    progress_bar,
+    workloads_argument,
+)
 from gpuledger.services.sums import open_workload
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.totals.compare import Errors, Pair
+
+
+@dataclass(frozen=True)
+class CompareFlags(MeasuringFlags):
+    """What the line of ``ops compare`` says."""
+
+    workload_paths: tuple[str, ...]
+    trust_files: bool
+    book_url: str
+    output: str | None
+    force: bool
+    as_json: bool
 
 
 @click.command(
@@ -34,23 +54,16 @@ Examples:
 @output_option("Draw the bars here as well: .png, .svg or .pdf.")
 @force_option()
 @json_option()
-def compare_command(
-    workload_paths: tuple[str, ...],
-    trust_files: bool,
-    book_url: str,
-    output: str | None,
-    force: bool,
-    as_json: bool,
-    **how: Any,
-) -> None:
+@takes(CompareFlags)
+def compare_command(flags: CompareFlags) -> None:
     """Measure whole models on this machine, and hold the sums of their operators beside them.
 
     Operators that the book lacks are measured first. "busy / graph" holds the operators without their launches beside
     the model replayed as a graph, which has none either.
     """
-    method = method_of(how)
-    place_of_picture = None if output is None else _picture(output, force=force)
-    workloads = [open_workload(text) for text in workload_paths]
+    method = method_of(flags)
+    place_of_picture = None if flags.output is None else _picture(flags.output, force=flags.force)
+    workloads = [open_workload(text) for text in flags.workload_paths]
     from gpuledger.ops.database.book import open_book
     from gpuledger.ops.measure.captured_models import step_of
     from gpuledger.ops.measure.fill import fill
@@ -59,11 +72,11 @@ def compare_command(
     from gpuledger.ops.predict.choose import cache_folder, records_of_environment, sum_measured
     from gpuledger.ops.totals.compare import Pair
 
-    place = find_place(how["device"], force=how["allow_busy"])
-    steps = [step_of(workload, place, trusted=trust_files) for workload in workloads]
-    book = open_book(book_url)
+    place = find_place(flags.device, force=flags.allow_busy)
+    steps = [step_of(workload, place, trusted=flags.trust_files) for workload in workloads]
+    book = open_book(flags.book_url)
     with progress_bar() as tell:
-        fill(workloads, book, place, method, energy_share_frac=energy_share_of(how), tell=tell)
+        fill(workloads, book, place, method, energy_share_frac=energy_share_of(flags), tell=tell)
     shelf = records_of_environment(book, place.environment)
     pairs = [
         Pair(
@@ -74,7 +87,7 @@ def compare_command(
         )
         for workload, step in zip(workloads, steps, strict=True)
     ]
-    if as_json:
+    if flags.as_json:
         from gpuledger.ops.totals.compare import pairs_document
 
         print_json(pairs_document(pairs, place.environment.to_json()))

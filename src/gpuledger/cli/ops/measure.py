@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import device_option, json_option, print_json, print_lines, print_notes
+from gpuledger.cli.common import device_option, json_option, print_json, print_lines, print_notes, takes
 from gpuledger.cli.ops.common import Decorator, book_option, seed_option, time_limit_option
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import open_workload
@@ -27,6 +28,18 @@ TARGET = "1%"
 def workloads_argument() -> Decorator:
     """Return the argument WORKLOAD…."""
     return click.argument("workload_paths", metavar="WORKLOAD…", nargs=-1, required=True)
+
+
+@dataclass(frozen=True)
+class MeasuringFlags:
+    """What :func:`measuring_options` say of how and where operators are measured."""
+
+    device: str | None
+    time_only: bool
+    target_text: str
+    energy_share: str
+    seed: int
+    allow_busy: bool
 
 
 def measuring_options() -> Decorator:
@@ -52,6 +65,16 @@ def measuring_options() -> Decorator:
     return decorate
 
 
+@dataclass(frozen=True)
+class MeasureFlags(MeasuringFlags):
+    """What the line of ``ops measure`` says."""
+
+    workload_paths: tuple[str, ...]
+    book_url: str
+    time_limit: str | None
+    as_json: bool
+
+
 @click.command(
     "measure",
     short_help="Measure what the book lacks of workloads.",
@@ -65,30 +88,29 @@ Examples:
 @measuring_options()
 @time_limit_option()
 @json_option()
-def measure_command(
-    workload_paths: tuple[str, ...], book_url: str, time_limit: str | None, as_json: bool, **how: Any
-) -> None:
+@takes(MeasureFlags)
+def measure_command(flags: MeasureFlags) -> None:
     """Measure the operators of workloads that the book has not for this card and software.
 
     In random order, each record committed at once: after a kill the same command goes on. An operator that fails is
     recorded with its reason and not tried again. The card must be free of other processes.
     """
-    budget_ns = None if time_limit is None else parse_time_limit_ns(time_limit)
-    method = method_of(how)
-    workloads = [open_workload(text) for text in workload_paths]
+    budget_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
+    method = method_of(flags)
+    workloads = [open_workload(text) for text in flags.workload_paths]
     from gpuledger.ops.database.book import open_book
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.measure.names import name_kernels
     from gpuledger.ops.measure.place import find_place
 
-    place = find_place(how["device"], force=how["allow_busy"])
-    book = open_book(book_url)
+    place = find_place(flags.device, force=flags.allow_busy)
+    book = open_book(flags.book_url)
     with progress_bar() as tell:
         filled = fill(
-            workloads, book, place, method, energy_share_frac=energy_share_of(how), budget_ns=budget_ns, tell=tell
+            workloads, book, place, method, energy_share_frac=energy_share_of(flags), budget_ns=budget_ns, tell=tell
         )
     name_kernels(book, place)
-    if as_json:
+    if flags.as_json:
         print_json({"card": place.environment.card, "book": book.url, **filled_document(filled)})
         return
     print_lines([f"{place.environment.card}: {line}" for line in filled_lines(filled)])
@@ -96,7 +118,7 @@ def measure_command(
         print_notes(["gpuledger: the same command goes on with the rest"])
 
 
-def method_of(how: dict[str, Any]) -> Method:
+def method_of(flags: MeasuringFlags) -> Method:
     """Return how the options want operators measured.
 
     Raises:
@@ -104,18 +126,18 @@ def method_of(how: dict[str, Any]) -> Method:
     """
     from gpuledger.ops.database.method import Method
 
-    target_frac = parse_share("--target-ci", how["target_text"])
-    energy_share_of(how)  # a wrong one is said before anything is done
-    return Method(target_frac=target_frac, energy=not how["time_only"], seed=how["seed"])
+    target_frac = parse_share("--target-ci", flags.target_text)
+    energy_share_of(flags)  # a wrong one is said before anything is done
+    return Method(target_frac=target_frac, energy=not flags.time_only, seed=flags.seed)
 
 
-def energy_share_of(how: dict[str, Any]) -> float:
+def energy_share_of(flags: MeasuringFlags) -> float:
     """Return the share of a workload's time whose energy is to be measured.
 
     Raises:
         UsageError: it is none.
     """
-    return parse_share("--energy-share", how["energy_share"])
+    return parse_share("--energy-share", flags.energy_share)
 
 
 def parse_share(option: str, text: str) -> float:

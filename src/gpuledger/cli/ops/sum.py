@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option
+from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option, takes
 from gpuledger.cli.ops.common import (
     book_option,
     print_safe,
@@ -15,7 +16,14 @@ from gpuledger.cli.ops.common import (
     table_lines,
     train_option,
 )
-from gpuledger.cli.ops.measure import energy_share_of, measuring_options, method_of, parse_share, progress_bar
+from gpuledger.cli.ops.measure import (
+    MeasuringFlags,
+    energy_share_of,
+    measuring_options,
+    method_of,
+    parse_share,
+    progress_bar,
+)
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import counted, format_frac, format_joules, format_ns
 
@@ -26,6 +34,22 @@ if TYPE_CHECKING:
 
 NEXT_SHOWN = 10
 ROWS = 20
+
+
+@dataclass(frozen=True)
+class SumFlags(MeasuringFlags):
+    """What the line of ``ops sum`` says."""
+
+    models: tuple[str, ...]
+    book_url: str
+    gpu: str | None
+    batch: int | None
+    train: bool
+    only: str | None
+    target: str | None
+    until_target: bool
+    rows: int
+    as_json: bool
 
 
 @click.command(
@@ -47,48 +71,38 @@ Examples:
 @rows_option(ROWS)
 @measuring_options()
 @json_option()
-def sum_command(
-    models: tuple[str, ...],
-    book_url: str,
-    gpu: str | None,
-    batch: int | None,
-    train: bool,
-    only: str | None,
-    target: str | None,
-    until_target: bool,
-    rows: int,
-    as_json: bool,
-    **how: Any,
-) -> None:
+@takes(SumFlags)
+def sum_command(flags: SumFlags) -> None:
     """Add up a workload's milliseconds and joules, in all and by type of operator, each with its 95 % interval.
 
     What the book lacks is counted and left out. The share that is attributed is told against all operators, with
     those not measured predicted from the others. A model by name, such as torchvision:resnet50, is captured first.
     """
-    target_frac = None if target is None else parse_share("--target", target)
-    if until_target and target_frac is None:
+    target_frac = None if flags.target is None else parse_share("--target", flags.target)
+    if flags.until_target and target_frac is None:
         raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
     from gpuledger.services.sums import asked_of
 
-    asked = [asked_of(text, batch, train=train) for text in models]
-    types = None if only is None else [name for name in only.split(",") if name.strip()]
+    asked = [asked_of(text, flags.batch, train=flags.train) for text in flags.models]
+    types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
     from gpuledger.ops.database.book import open_book, open_existing
     from gpuledger.ops.measure.place import find_place
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
-    if until_target and target_frac is not None:
-        place, method = find_place(how["device"], force=how["allow_busy"]), method_of(how)
-        measuring = Measuring(open_book(book_url), place, method, energy_share_of(how))
+    if flags.until_target and target_frac is not None:
+        place, method = find_place(flags.device, force=flags.allow_busy), method_of(flags)
+        measuring = Measuring(open_book(flags.book_url), place, method, energy_share_of(flags))
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, say=say_note)
     else:
-        summed = sum_workloads(asked, open_environment_records(open_existing(book_url), gpu), types, say=say_note)
-    if as_json:
+        records = open_environment_records(open_existing(flags.book_url), flags.gpu)
+        summed = sum_workloads(asked, records, types, say=say_note)
+    if flags.as_json:
         print_json([_document(one) for one in summed])
     else:
         for number, one in enumerate(summed):
             print_safe([""] if number else [])
-            _print(one, rows)
+            _print(one, flags.rows)
     if target_frac is not None:
         _hold(summed, target_frac)
 

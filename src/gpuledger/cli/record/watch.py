@@ -7,12 +7,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import force_option, out_option
+from gpuledger.cli.common import force_option, out_option, takes
 from gpuledger.errors import NoDeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _IDLE_NS = 100_000_000
 """How often a card is looked at until it is idle."""
+
+
+@dataclass(frozen=True)
+class WatchFlags:
+    """What the line of ``watch`` says."""
+
+    interval: str
+    gpu_text: str | None
+    out: str | None
+    force: bool
+    pid: int | None
+    variants_text: str | None
+    vary_texts: tuple[str, ...]
+    repeat: int
+    quiet: bool
+    command: tuple[str, ...]
 
 
 @click.command(
@@ -45,18 +62,8 @@ Examples:
 @click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run all variants N times.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def watch_command(
-    interval: str,
-    gpu_text: str | None,
-    out: str | None,
-    force: bool,
-    pid: int | None,
-    variants_text: str | None,
-    vary_texts: tuple[str, ...],
-    repeat: int,
-    quiet: bool,
-    command: tuple[str, ...],
-) -> int | None:
+@takes(WatchFlags)
+def watch_command(flags: WatchFlags) -> int | None:
     """Watch the cards while COMMAND runs: bytes, watts and joules over time, kept as a run.
 
     The command is not changed; its output, signals and exit status are its own. Without a command and without --pid
@@ -64,15 +71,17 @@ def watch_command(
     """
     from gpuledger.services.watching import WatchSettings, parse_gpus, parse_interval_ns
 
-    settings = WatchSettings(parse_gpus(gpu_text), parse_interval_ns(interval))
-    say = _silent if quiet else _say
-    if variants_text is not None or vary_texts or repeat > 1:
+    settings = WatchSettings(parse_gpus(flags.gpu_text), parse_interval_ns(flags.interval))
+    say = _silent if flags.quiet else _say
+    out, force, pid, command = flags.out, flags.force, flags.pid, flags.command
+    if flags.variants_text is not None or flags.vary_texts or flags.repeat > 1:
         if pid is not None or not command:
             raise UsageError("watch: variants are those of a command", hint="gpuledger watch --variants … -- COMMAND")
         from gpuledger.services.variants import make_variants, parse_variants, parse_vary
 
         # What cannot be run is refused before a card is asked for.
-        variants = make_variants(command, parse_variants(variants_text), parse_vary(vary_texts), repeat)
+        values, varied = parse_variants(flags.variants_text), parse_vary(flags.vary_texts)
+        variants = make_variants(command, values, varied, flags.repeat)
         return _watch_variants(variants, out, force, settings, say)
     if pid is not None and command:
         raise UsageError("watch: --pid and a command", hint="one or the other")
