@@ -31,7 +31,6 @@ CALLED_BY_OTHERS = {
         "pytest_terminal_summary",
     },
     "enum": {"_missing_"},
-    "whoever reads a run, of what made it": {"has_host_time", "has_stream_order"},
     "our tests, of what is at work": {"current_path"},
 }
 

@@ -7,7 +7,8 @@ from typing import Self
 class RecorderKind(Enum):
     """What made a rank's tables: a recorder, a sampler of cards, or the format of an imported file.
 
-    The value is what stands in manifests and journals. Ask for what a kind has, not which one it is.
+    The value is what stands in manifests and journals. Ask for what a kind has, not which one it is. Whether events
+    have times is asked of the tables: of one kind some files have them and some do not.
     """
 
     CUDA_HISTORY = "cuda-history"
@@ -31,16 +32,6 @@ class RecorderKind(Enum):
     def has_segments(self) -> bool:
         """Return whether blocks are cut from segments, by the CUDA caching allocator's rules."""
         return self in _ALLOCATORS
-
-    @property
-    def has_stream_order(self) -> bool:
-        """Return whether each block has the stream that it was allocated for."""
-        return self.has_segments
-
-    @property
-    def has_host_time(self) -> bool:
-        """Return whether allocations have the host's time; a simulated GPU's have that of the simulation."""
-        return self in (*_ALLOCATORS, RecorderKind.DISPATCH)
 
     @property
     def has_tags(self) -> bool:
