@@ -48,25 +48,16 @@ class Guard:
 
     def __call__(self, function: Callable[..., None]) -> Callable[..., None]:
         """Return ``function`` so that no error of ours leaves it; it does nothing once the recording has ended."""
-
-        def guarded(*args: Any, **kwargs: Any) -> None:
-            try:
-                if not (torch.compiler.is_compiling() or self.ended or os.getpid() != self._pid):
-                    function(*args, **kwargs)
-            except RecursionError:  # the program is at its limit, and goes on without us
-                self.lacked_room = True
-            except BaseException as error:
-                if not self.absorbs(error):
-                    raise
-
-        return guarded
+        return self._guarded(function, for_good=False)
 
     def for_good(self, function: Callable[..., None]) -> Callable[..., None]:
         """Return ``function`` so that no error of ours leaves it; in a forked child it does nothing."""
+        return self._guarded(function, for_good=True)
 
+    def _guarded(self, function: Callable[..., None], *, for_good: bool) -> Callable[..., None]:
         def guarded(*args: Any, **kwargs: Any) -> None:
             try:
-                if os.getpid() == self._pid:
+                if (for_good or not (torch.compiler.is_compiling() or self.ended)) and os.getpid() == self._pid:
                     function(*args, **kwargs)
             except RecursionError:  # the program is at its limit, and goes on without us
                 self.lacked_room = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -274,22 +275,20 @@ class _Window(MemoryWindow):
         super().on_backward_end()
 
 
+@dataclass(frozen=True)
 class _UnderWay:
     """What is installed while an iteration is recorded."""
 
-    def __init__(
-        self, window: _Window, journal: _KeptJournal, steps: StepCounter, guard: Guard, history: UserHistory | None
-    ) -> None:
-        self.window = window
-        self.journal = journal
-        self.steps = steps
-        self._guard = guard
-        self._history = history
+    window: _Window
+    journal: _KeptJournal
+    steps: StepCounter
+    guard: Guard
+    history: UserHistory | None
 
     def take_out(self) -> None:
         """Take everything out; called again, it does nothing."""
-        self._guard.ended = True
-        history = [] if self._history is None else [self._history.remove]
+        self.guard.ended = True
+        history = [] if self.history is None else [self.history.remove]
         do_all([self.steps.remove, *history, self.window.take_out, self.window.close_recorder])
 
 

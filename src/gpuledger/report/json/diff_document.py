@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.model.tables import SCHEMA_VERSION
-from gpuledger.report.json.document import instant_document
+from gpuledger.report.json.document import instant_document, place_document
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff, Side
@@ -42,9 +42,7 @@ def _place_document(place: PlaceDiff) -> dict[str, Any]:
 def _side_document(side: Side) -> dict[str, Any]:
     return {
         "run": side.run,
-        "rank": side.rank,
-        "device_idx": side.device_idx,
-        "device_name": side.device_name,
+        **place_document(side),
         "instant": None if side.books is None else instant_document(side.books.instant),
         "allocated_bytes": None if side.books is None else side.books.allocated_bytes,
         "metrics": {

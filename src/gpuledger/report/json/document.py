@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuledger.model.tables import SCHEMA_VERSION
 
@@ -13,6 +13,25 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.view import DeviceView, RunView
+
+
+_TIME_FIELDS = ("steps", "on_host", "work_ns", "busy_ns", "idle_ns", "between_ns", "unplaced_ns", "by_kind_ns")
+
+
+class Place(Protocol):
+    """Something about one device of one rank."""
+
+    @property
+    def rank(self) -> int:
+        """Return the rank's number."""
+
+    @property
+    def device_idx(self) -> int:
+        """Return the device's index."""
+
+    @property
+    def device_name(self) -> str:
+        """Return the device's name."""
 
 
 def show_document(view: RunView) -> dict[str, Any]:
@@ -40,14 +59,17 @@ def instant_document(instant: Instant) -> dict[str, Any]:
     return {**asdict(instant), "module": instant.module or None}
 
 
+def place_document(place: Place) -> dict[str, Any]:
+    """Return which device of which rank something is about."""
+    return {"rank": place.rank, "device_idx": place.device_idx, "device_name": place.device_name}
+
+
 def _device_document(view: DeviceView) -> dict[str, Any]:
     summary, books = view.summary, view.breakdown
     times = summary.step_time
     return {
         "schema_version": SCHEMA_VERSION,
-        "rank": summary.rank,
-        "device_idx": summary.device_idx,
-        "device_name": summary.device_name,
+        **place_document(summary),
         "recorder": summary.recorder,
         "peak_allocated_bytes": summary.peak_allocated_bytes,
         "peak_reserved_bytes": summary.peak_reserved_bytes,
@@ -75,14 +97,7 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
 def _time_document(times: TimeBreakdown) -> dict[str, Any]:
     """Return one step of the time pass; the accounts sum to ``work_ns``, and so do the scopes."""
     return {
-        "steps": times.steps,
-        "on_host": times.on_host,
-        "work_ns": times.work_ns,
-        "busy_ns": times.busy_ns,
-        "idle_ns": times.idle_ns,
-        "between_ns": times.between_ns,
-        "unplaced_ns": times.unplaced_ns,
-        "by_kind_ns": times.by_kind_ns,
+        **{name: getattr(times, name) for name in _TIME_FIELDS},
         "accounts": [{**asdict(account), "module": account.module or None} for account in times.accounts],
         "scopes": [{**asdict(one), "scope": one.scope or None} for one in times.scopes],
     }

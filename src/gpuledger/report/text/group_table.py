@@ -12,7 +12,7 @@ from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.report.base.colors import category_color, stack_order
 from gpuledger.report.base.phrases import LABEL_CELLS, column_unit, device_label, labelled, place_of
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
-from gpuledger.report.json.document import instant_document
+from gpuledger.report.json.document import instant_document, place_document
 from gpuledger.report.text.tables import Row, Scale
 from gpuledger.units import format_bytes
 
@@ -118,9 +118,7 @@ def _document(grouping: Grouping) -> dict[str, Any]:
     left = grouping.untrackable
     return {
         "schema_version": SCHEMA_VERSION,
-        "rank": grouping.rank,
-        "device_idx": grouping.device_idx,
-        "device_name": grouping.device_name,
+        **place_document(grouping),
         "instant": instant_document(grouping.instant),
         "allocated_bytes": grouping.allocated_bytes,
         **{one.dictionary: [_group_document(group) for group in one.groups] for one in grouping.dictionaries},
