@@ -5,17 +5,23 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from operator_keys import key_for, tasks_of_keys
 
-from gpuledger.ops.database.book import open_book
+from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.database.book import Book, open_book
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.records import Environment, Record
-from gpuledger.ops.measure.campaign import Answer, measure_workloads, run_campaign
+from gpuledger.ops.measure.campaign import Answer, Campaigned, measure_workloads, run_campaign
+from gpuledger.ops.measure.measure import Progress, Task
+from gpuledger.ops.measure.place import Place
 from gpuledger.ops.measure.plan import missing_tasks
 from gpuledger.ops.workloads.workload import Use, Workload
 
@@ -23,7 +29,7 @@ CARD = Environment("card", "1", "2", "3")
 OTHER = Environment("other card", "1", "2", "3")
 
 
-def keys_of(count):
+def keys_of(count: int) -> list[OperatorKey]:
     return [key_for(torch.ops.aten.relu.default, torch.ones(size)) for size in range(1, count + 1)]
 
 
@@ -33,57 +39,63 @@ class ScriptedCrew:
     ``deadly`` tells which operators a worker dies of, and how often, ``drifting`` what is to be measured again.
     """
 
-    def __init__(self, environments, deadly=None, drifting=()):
+    def __init__(
+        self,
+        environments: Sequence[Environment],
+        deadly: Mapping[OperatorKey, int] | None = None,
+        drifting: Iterable[OperatorKey] = (),
+    ) -> None:
         self.environments = environments
         self.drifting = list(drifting)
         self.deadly = dict(deadly or {})
-        self.under_way = deque()
-        self.given = []
+        self.under_way: deque[tuple[int, Task]] = deque()
+        self.given: list[tuple[int, Task]] = []
 
-    def give(self, worker, task, *, energy):
+    def give(self, worker: int, task: Task, *, energy: bool) -> None:
         assert all(other != worker for other, _ in self.under_way), "one measurement at a time on each device"
         self.under_way.append((worker, task))
         self.given.append((worker, task))
         self.energy = energy
 
-    def wait(self):
+    def wait(self) -> Answer:
         worker, task = self.under_way.popleft()
         if self.deadly.get(task.key, 0):
             self.deadly[task.key] -= 1
             return Answer(worker, task, None)
+        energy_j = 0.1 if self.energy else None
         record = Record(
             task.key.digest, self.environments[worker].digest, {"mode": task.mode.value}, 1.0, 1.0, 1.0,
-            *((0.1, 0.1, 0.1) if self.energy else ()), measured_ns=len(self.given),
+            energy_j, energy_j, energy_j, measured_ns=len(self.given),
         )  # fmt: skip
         return Answer(worker, task, record)
 
-    def given_to(self, worker):
+    def given_to(self, worker: int) -> int:
         return sum(who == worker for who, _ in self.given)
 
-    def drifted(self):
+    def drifted(self) -> list[tuple[int, Task]]:
         found = [(worker, task) for worker, task in self.given if task.key in self.drifting]
         self.drifting = []
         return found
 
 
 @pytest.fixture
-def book(tmp_path):
+def book(tmp_path: Path) -> Iterator[Book]:
     made = open_book(tmp_path / "operators.book")
     yield made
     made.close()
 
 
-def run(crew, book, keys, **how):
+def run(crew: ScriptedCrew, book: Book, keys: Sequence[OperatorKey], **how: Any) -> Campaigned:
     tasks = tasks_of_keys(keys)
 
-    def lacking(environment):
+    def lacking(environment: Environment) -> list[Task]:
         held = {record.key_digest for record in book.records(environment)}
         return [task for task in tasks if task.key.digest not in held]
 
     return run_campaign(crew, book, lacking, clock_ns=time.time_ns, **how)
 
 
-def test_every_operator_is_measured_once_by_any_number_of_workers(book):
+def test_every_operator_is_measured_once_by_any_number_of_workers(book: Book) -> None:
     crew = ScriptedCrew([CARD, CARD, CARD])
     done = run(crew, book, keys_of(10))
     assert (done.measured, done.failed, done.deaths) == (10, 0, 0)
@@ -92,20 +104,20 @@ def test_every_operator_is_measured_once_by_any_number_of_workers(book):
     assert run(ScriptedCrew([CARD]), book, keys_of(10)).measured == 0
 
 
-def test_each_kind_of_card_measures_all_of_it(book):
+def test_each_kind_of_card_measures_all_of_it(book: Book) -> None:
     done = run(ScriptedCrew([CARD, OTHER]), book, keys_of(4))
     assert done.measured == 8
     assert len(book.records(CARD)) == len(book.records(OTHER)) == 4
 
 
-def test_an_operator_whose_worker_was_killed_is_measured_by_the_next(book):
+def test_an_operator_whose_worker_was_killed_is_measured_by_the_next(book: Book) -> None:
     keys = keys_of(5)
     done = run(ScriptedCrew([CARD, CARD], {keys[2]: 1}), book, keys)
     assert (done.measured, done.failed, done.deaths) == (5, 0, 1)
     assert len(book.records()) == 5
 
 
-def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(book):
+def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(book: Book) -> None:
     keys = keys_of(5)
     done = run(ScriptedCrew([CARD, CARD], {keys[2]: 9}), book, keys)
     assert (done.measured, done.failed, done.deaths) == (4, 1, 2)
@@ -113,13 +125,13 @@ def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(boo
     assert (failed.key_digest, failed.reason) == (keys[2].digest, "2 workers died of it")
 
 
-def test_progress_is_told_after_each_record(book):
-    told = []
+def test_progress_is_told_after_each_record(book: Book) -> None:
+    told: list[Progress] = []
     run(ScriptedCrew([CARD]), book, keys_of(3), tell=told.append)
     assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_what_was_measured_while_a_device_drifted_is_measured_again_once(book):
+def test_what_was_measured_while_a_device_drifted_is_measured_again_once(book: Book) -> None:
     keys = keys_of(5)
     crew = ScriptedCrew([CARD, CARD], drifting=keys[:2])
     done = run(crew, book, keys)
@@ -128,11 +140,11 @@ def test_what_was_measured_while_a_device_drifted_is_measured_again_once(book):
     assert [task.key for _, task in crew.given[5:]] in (keys[:2], keys[1::-1])
 
 
-def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book):
-    events = []
+def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book: Book) -> None:
+    events: list[tuple[str, int, Task]] = []
 
     @contextmanager
-    def window(worker, task):
+    def window(worker: int, task: Task) -> Iterator[None]:
         events.append(("begin", worker, task))
         yield
         events.append(("end", worker, task))
@@ -146,13 +158,18 @@ def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book):
         assert [what for what, who, _ in events if who == worker] == ["begin", "end"] * crew.given_to(worker)
 
 
-def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(book):
+def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(book: Book) -> None:
     keys = keys_of(4)
     workload = Workload("w", "inference", tuple(Use(key, 10**place) for place, key in enumerate(keys)))
     cards = [
         replace(one, flags={"cache_bytes": 1, "power_limit_w": limit}) for one, limit in ((CARD, 700), (OTHER, None))
     ]
-    how = {"energy_share_frac": 0.9, "watch": lambda *_: nullcontext(), "tell": None, "clock_ns": time.time_ns}
+    how: dict[str, Any] = {
+        "energy_share_frac": 0.9,
+        "watch": lambda *_: nullcontext(),
+        "tell": None,
+        "clock_ns": time.time_ns,
+    }
     crew = ScriptedCrew(cards)
     done = measure_workloads(crew, book, [workload], Method(), **how)
     assert (done.measured, done.failed) == (9, 0)
@@ -165,7 +182,7 @@ def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(b
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are killed by their number")
-def test_rays_workers_measure_and_come_back_when_one_is_killed(book, tmp_path):
+def test_rays_workers_measure_and_come_back_when_one_is_killed(book: Book, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     from gpuledger.ops.measure.ray_crew import RayCrew, connected
 
@@ -174,9 +191,9 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(book, tmp_path):
     with connected("local") as ray:
         crew = RayCrew(ray, "cpu", method)
         victim = ray.get(crew.actors[0].process.remote())
-        killed = []
+        killed: list[int] = []
 
-        def kill_one(progress):
+        def kill_one(progress: Progress) -> None:
             if not killed:
                 killed.append(victim)
                 os.kill(victim, signal.SIGKILL)
@@ -184,16 +201,11 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(book, tmp_path):
         done = run_campaign(crew, book, lambda _: tasks, tell=kill_one, clock_ns=time.time_ns)
     assert killed == [victim]
     assert (done.measured, done.failed) == (6, 0)
-    assert missing_tasks(tasks, book, _Place(crew.environments[0]), need_energy=False) == []
+    assert missing_tasks(tasks, book, Place("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
     assert len(book.records()) == 6 + done.repeated  # a busy processor drifts
 
 
-class _Place:
-    def __init__(self, environment):
-        self.environment = environment
-
-
-def test_a_ray_that_is_not_there_is_named(monkeypatch):
+def test_a_ray_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuledger.errors import UsageError
     from gpuledger.ops.measure.ray_crew import connected
 

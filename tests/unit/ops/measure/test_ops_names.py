@@ -1,6 +1,8 @@
 """Kernels' names from a profiler: what begins within the range around a call, and nothing beside it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,13 +10,13 @@ from operator_keys import key_for
 
 from gpuledger.model.journal.journal import ActivityKind
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.book import Book, open_book
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.measure.names import DEVICE_KINDS, RANGE, kernels_of_keys, name_kernels, names_in_ranges
 from gpuledger.ops.measure.place import find_place
 
 aten = torch.ops.aten
-DeviceType = torch.autograd.DeviceType
+DeviceType = torch.autograd.DeviceType  # type: ignore[attr-defined]  # not exported
 
 
 @dataclass(frozen=True)
@@ -26,23 +28,23 @@ class Event:
     start: int
     duration: int = 10
 
-    def name(self):
+    def name(self) -> str:
         return self.label
 
-    def activity_type(self):
+    def activity_type(self) -> str:
         return self.kind
 
-    def device_type(self):
+    def device_type(self) -> object:
         return DeviceType.CPU if self.kind == "cpu_op" else DeviceType.CUDA
 
-    def start_ns(self):
+    def start_ns(self) -> int:
         return self.start
 
-    def duration_ns(self):
+    def duration_ns(self) -> int:
         return self.duration
 
 
-def test_a_kernel_belongs_to_the_range_that_it_begins_in():
+def test_a_kernel_belongs_to_the_range_that_it_begins_in() -> None:
     events = [
         Event("cpu_op", f"{RANGE}0", 100, 50),
         Event("cpu_op", f"{RANGE}1", 200, 50),
@@ -58,7 +60,7 @@ def test_a_kernel_belongs_to_the_range_that_it_begins_in():
     assert names_in_ranges(events, DEVICE_KINDS) == {0: ("first", "Memset", "second")}
 
 
-def test_one_session_names_what_each_operator_runs_and_goes_on_after_a_failure():
+def test_one_session_names_what_each_operator_runs_and_goes_on_after_a_failure() -> None:
     broken = OperatorKey("aten.mm.default", ({"shape": [2, 3], "dtype": "float32", "stride": [3, 1]},) * 2)
     keys = [
         key_for(aten.relu.default, torch.ones(8)),
@@ -69,16 +71,16 @@ def test_one_session_names_what_each_operator_runs_and_goes_on_after_a_failure()
     assert set(named) == {keys[0].digest, keys[2].digest}
     assert named[keys[0].digest][0] == "aten::relu"
     assert named[keys[2].digest][0] == "aten::mm"
-    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]  # not exported
 
 
 @pytest.fixture
-def book(tmp_path):
+def book(tmp_path: Path) -> Iterator[Book]:
     with open_book(tmp_path / "operators.book") as opened:
         yield opened
 
 
-def test_names_are_written_to_the_records_that_lack_them(book):
+def test_names_are_written_to_the_records_that_lack_them(book: Book) -> None:
     place = find_place("cpu")
     other = replace(place.environment, torch="9.9")
     keys = [key_for(aten.relu.default, torch.ones(size)) for size in (1, 2)]
@@ -97,5 +99,5 @@ def test_names_are_written_to_the_records_that_lack_them(book):
     assert {record.kernels for record in book.records(other)} == {(), ("known",)}
 
 
-def test_a_processor_has_no_kernels_to_name(book):
+def test_a_processor_has_no_kernels_to_name(book: Book) -> None:
     assert name_kernels(book, find_place("cpu")) == 0

@@ -1,5 +1,8 @@
 """FLOPs and bytes from keys alone, against torch's own counter and against the tensors that operators really make."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +20,7 @@ sizes = st.integers(1, 24)
 ROOF = Roof("card", {"float32": 60.0, "bfloat16": 900.0}, 4.8, 132, 700.0, 50 << 20, "datasheet")
 
 
-def counted(func, *args):
+def counted(func: Callable[..., Any], *args: object) -> tuple[int, Any]:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         made = func(*args)
     return counter.get_total_flops(), made
@@ -25,7 +28,7 @@ def counted(func, *args):
 
 @settings(max_examples=15)
 @given(sizes, sizes, sizes, sizes)
-def test_products_have_the_flops_that_torch_counts(batch, m, n, k):
+def test_products_have_the_flops_that_torch_counts(batch: int, m: int, n: int, k: int) -> None:
     for func, args in (
         (aten.mm.default, (torch.ones(m, k), torch.ones(k, n))),
         (aten.addmm.default, (torch.ones(n), torch.ones(m, k), torch.ones(k, n))),
@@ -51,8 +54,8 @@ def test_products_have_the_flops_that_torch_counts(batch, m, n, k):
     st.data(),
 )
 def test_convolutions_have_the_flops_and_the_output_that_torch_makes(
-    batch, inner, outer, size, kernel, transposed, data
-):
+    batch: int, inner: int, outer: int, size: int, kernel: int, transposed: bool, data: st.DataObject
+) -> None:
     groups = data.draw(st.sampled_from([1, 2, 4]))
     stride, padding, dilation = (data.draw(st.integers(low, 2)) for low in (1, 0, 1))
     x = torch.ones(batch, inner * groups, size, size)
@@ -76,7 +79,7 @@ def test_convolutions_have_the_flops_and_the_output_that_torch_makes(
 
 
 @pytest.mark.parametrize("mask", [[True, True, False], [False, True, False], [True, False, False]])
-def test_a_convolutions_gradients_have_the_flops_that_torch_counts(mask):
+def test_a_convolutions_gradients_have_the_flops_that_torch_counts(mask: list[bool]) -> None:
     x, weight = torch.ones(2, 6, 9, 9), torch.ones(8, 6, 3, 3)
     args = (torch.ones(2, 8, 9, 9), x, weight, [8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
     flops, made = counted(aten.convolution_backward.default, *args)
@@ -85,7 +88,7 @@ def test_a_convolutions_gradients_have_the_flops_that_torch_counts(mask):
     assert work.written_bytes == sum(one.nbytes for one in made[:2] if one is not None)
 
 
-def test_attention_has_two_products_forward_and_five_backward():
+def test_attention_has_two_products_forward_and_five_backward() -> None:
     q, k, v = torch.ones(2, 3, 7, 16), torch.ones(2, 3, 11, 16), torch.ones(2, 3, 11, 16)
     name = aten._scaled_dot_product_flash_attention_for_cpu.default
     out, lse = name(q, k, v)
@@ -96,7 +99,7 @@ def test_attention_has_two_products_forward_and_five_backward():
     assert work_of(key_for(backward, out, q, k, v, out, lse, 0.0, False)).flops == 5 / 2 * work.flops
 
 
-def test_a_lookup_reads_the_rows_it_takes_and_not_the_whole_table():
+def test_a_lookup_reads_the_rows_it_takes_and_not_the_whole_table() -> None:
     table, rows = torch.ones(50_000, 64), torch.zeros(3, 5, dtype=torch.int64)
     work = work_of(key_for(aten.embedding.default, table, rows))
     assert work.family == "embedding"
@@ -118,13 +121,13 @@ def test_a_lookup_reads_the_rows_it_takes_and_not_the_whole_table():
         (aten.nonzero.default, "other"),
     ],
 )
-def test_an_operator_belongs_to_a_family(func, family):
+def test_an_operator_belongs_to_a_family(func: Callable[..., Any], family: str) -> None:
     assert family_of(key_for(func, torch.ones(2, 2))) == family
 
 
 @settings(max_examples=20)
 @given(sizes, sizes)
-def test_every_operator_has_all_features_and_a_least_time(rows, columns):
+def test_every_operator_has_all_features_and_a_least_time(rows: int, columns: int) -> None:
     x = torch.ones(rows, columns)
     keys = [
         key_for(aten.relu.default, x),
@@ -138,7 +141,7 @@ def test_every_operator_has_all_features_and_a_least_time(rows, columns):
     assert all(ROOF.time_ns(key, work_of(key)) > 0 for key in keys)
 
 
-def test_features_of_a_product_say_how_full_its_tiles_and_waves_are():
+def test_features_of_a_product_say_how_full_its_tiles_and_waves_are() -> None:
     found = features_of([key_for(aten.mm.default, torch.ones(128, 64), torch.ones(64, 192))], [False], ROOF)
     values = dict(zip(NAMES, found.values[0], strict=True))
     assert values["tile_fill_128x128"] == 0.75
@@ -170,28 +173,28 @@ MOVERS = [
 
 
 @pytest.mark.parametrize(("func", "args"), MOVERS, ids=[str(func) for func, _ in MOVERS])
-def test_what_is_written_is_as_large_as_what_torch_makes(func, args):
+def test_what_is_written_is_as_large_as_what_torch_makes(func: Callable[..., Any], args: tuple[object, ...]) -> None:
     made = func(*args)
     results = made if isinstance(made, tuple) else (made,)
     work = work_of(key_for(func, *args))
     assert work.written_bytes == sum(one.numel() * one.element_size() for one in results)
 
 
-def test_what_is_only_filled_is_not_read():
+def test_what_is_only_filled_is_not_read() -> None:
     work = work_of(key_for(aten.new_zeros.default, torch.ones(700, 900), [3, 5]))
     assert (work.read_bytes, work.flops) == (0, 0)
     copied = work_of(key_for(aten.copy_.default, torch.ones(8, 8), torch.ones(8)))
     assert (copied.read_bytes, copied.written_bytes) == (8 * 4, 64 * 4)
 
 
-def test_a_concatenation_launches_a_kernel_for_each_piece_that_is_not_empty():
+def test_a_concatenation_launches_a_kernel_for_each_piece_that_is_not_empty() -> None:
     pieces = [torch.ones(2, 3), torch.ones(0), torch.ones(2, 4)]
     assert work_of(key_for(aten.cat.default, pieces, 1)).launches == 2
     assert work_of(key_for(aten.relu.default, pieces[0])).launches == 1
 
 
-def test_the_same_layer_at_another_batch_is_of_the_same_family_of_shapes():
-    def product(m, k, n):
+def test_the_same_layer_at_another_batch_is_of_the_same_family_of_shapes() -> None:
+    def product(m: int, k: int, n: int) -> str:
         return shape_family(key_for(aten.mm.default, torch.ones(m, k), torch.ones(k, n)))
 
     assert product(8, 16, 32) == product(64, 16, 32) != product(8, 16, 33)
@@ -199,8 +202,8 @@ def test_the_same_layer_at_another_batch_is_of_the_same_family_of_shapes():
     assert relu[0] == relu[1]
 
 
-def test_a_product_with_few_tiles_takes_as_long_as_a_whole_wave():
-    def least_ns(m, n):
+def test_a_product_with_few_tiles_takes_as_long_as_a_whole_wave() -> None:
+    def least_ns(m: int, n: int) -> float:
         key = key_for(aten.mm.default, torch.ones(m, 512), torch.ones(512, n))
         return ROOF.time_ns(key, work_of(key)) - FLOOR_NS
 
@@ -214,7 +217,7 @@ def test_a_product_with_few_tiles_takes_as_long_as_a_whole_wave():
     assert ROOF.time_ns(convolution, work) == pytest.approx(ROOF.least_ns(convolution, work) + FLOOR_NS)
 
 
-def test_what_a_card_was_seen_to_do_is_its_roof_where_the_catalogue_has_none():
+def test_what_a_card_was_seen_to_do_is_its_roof_where_the_catalogue_has_none() -> None:
     key = key_for(aten.mm.default, torch.ones(64, 64), torch.ones(64, 64))
     roof = roof_of_measurements("CPU", [(key, work_of(key), 1_000.0), (key, work_of(key), 2_000.0)])
     assert roof.peak(key) == 2 * 64**3 / 1_000

@@ -2,37 +2,44 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from present import present
 
 from gpuledger.analyze.operator_work.formulas import FAMILIES, work_of
 from gpuledger.errors import EmptyRunError, InputError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.predict.features import NAMES, Features, shape_family
-from gpuledger.ops.predict.fit import Example, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
+from gpuledger.ops.predict.fit import Example, Model, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
 from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
-from gpuledger.ops.predict.process import Scales, _negative_log_likelihood, learn_process
+from gpuledger.ops.predict.process import Process, Scales, _negative_log_likelihood, learn_process
 from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.predict.trees import DRAWN, learn, learn_levels
 
+Floats = npt.NDArray[np.float64]
+Noisy = tuple[Features, Floats, npt.NDArray[np.int64], Process]
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 
 
-def tensor(*shape):
+def tensor(*shape: int) -> dict[str, Any]:
     stride = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
     return {"shape": list(shape), "dtype": "float32", "stride": stride}
 
 
-def product(m, k, n):
+def product(m: int, k: int, n: int) -> OperatorKey:
     return OperatorKey("aten.mm.default", (tensor(m, k), tensor(k, n)))
 
 
-def law_ns(key):
+def law_ns(key: OperatorKey) -> float:
     """The time of a card that reaches 70 % of its roof, less where tiles are not full."""
     work = work_of(key)
     assert work.gemm is not None
@@ -41,35 +48,35 @@ def law_ns(key):
 
 
 @pytest.fixture(scope="module")
-def examples():
+def examples() -> list[Example]:
     random = np.random.default_rng(0)
     keys = [product(*(int(2 ** random.uniform(5, 11)) for _ in range(3))) for _ in range(160)]
     return [Example(key, False, law_ns(key), 350.0, shape_family(key)) for key in keys]
 
 
 @pytest.fixture(scope="module")
-def model(examples):
+def model(examples: list[Example]) -> Model:
     return fit(examples, ROOF, "digest")
 
 
-def errors_of(model, keys):
+def errors_of(model: Model, keys: Sequence[OperatorKey]) -> Floats:
     costs = FittedPredictor(model).costs(keys, [False] * len(keys))
     return np.array([abs(cost.time_ns / law_ns(key) - 1) for cost, key in zip(costs, keys, strict=True)])
 
 
-def test_a_law_is_learned_for_shapes_that_were_not_seen(model):
+def test_a_law_is_learned_for_shapes_that_were_not_seen(model: Model) -> None:
     random = np.random.default_rng(1)
     errors = errors_of(model, [product(*(int(2 ** random.uniform(5.5, 10.5)) for _ in range(3))) for _ in range(60)])
     assert np.median(errors) < 0.1
 
 
-def test_it_holds_far_outside_the_range_it_was_learned_in(model):
+def test_it_holds_far_outside_the_range_it_was_learned_in(model: Model) -> None:
     random = np.random.default_rng(2)
     errors = errors_of(model, [product(*(128 * int(2 ** random.uniform(5, 6)) for _ in range(3))) for _ in range(20)])
     assert np.median(errors) < 0.1  # up to 500 times the FLOPs of the largest it has seen
 
 
-def test_an_interval_lies_around_its_middle_and_energy_is_power_times_time(model):
+def test_an_interval_lies_around_its_middle_and_energy_is_power_times_time(model: Model) -> None:
     keys = [product(2**n, 256, 512) for n in range(4, 13)]
     for cost in FittedPredictor(model).costs(keys, [False] * len(keys)):
         assert 0 < cost.time_low_ns <= cost.time_ns <= cost.time_high_ns
@@ -77,21 +84,22 @@ def test_an_interval_lies_around_its_middle_and_energy_is_power_times_time(model
         assert cost.source == "predicted"
 
 
-def test_another_card_is_predicted_by_its_own_roof(model):
+def test_another_card_is_predicted_by_its_own_roof(model: Model) -> None:
     twice = Roof("faster", {"float32": 120.0}, 9.6e3, 132, 1000.0, None, "datasheet")
     key = product(2048, 2048, 2048)
     here, there = (FittedPredictor(model, roof).costs([key], [False])[0] for roof in (None, twice))
     assert there.time_ns == pytest.approx(here.time_ns / 2, rel=0.05)
-    assert there.energy_j / there.time_ns == pytest.approx(0.5e3 / 1e9, rel=0.02)  # the same share of its power limit
+    share = present(there.energy_j) / there.time_ns
+    assert share == pytest.approx(0.5e3 / 1e9, rel=0.02)  # of its power limit, as here
 
 
-def test_out_of_range_is_said(model):
+def test_out_of_range_is_said(model: Model) -> None:
     assert out_of_range(product(256, 256, 256), model.ranges) == ""
     assert "times the FLOPs" in out_of_range(product(2**14, 2**14, 2**14), model.ranges)
     assert "no elementwise operator" in out_of_range(OperatorKey("aten.relu.default", (tensor(4),)), model.ranges)
 
 
-def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model, tmp_path):
+def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model: Model, tmp_path: Path) -> None:
     place = tmp_path / "operators.model"
     save_model(model, place)
     keys = [product(100, 200, 300), product(7, 7, 7)]
@@ -103,21 +111,21 @@ def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
-def test_a_file_that_is_no_model_is_refused(content, tmp_path):
+def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
     place = tmp_path / "x.model"
     place.write_bytes(content)
     with pytest.raises(InputError, match=r"x\.model"):
         load_model(place)
 
 
-def test_a_pickle_is_refused(tmp_path):
+def test_a_pickle_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "x.npz"
     np.savez(place, facts=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match="not a model"):
         load_model(place)
 
 
-def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
+def test_a_model_of_other_features_is_refused(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "x.model"
     save_model(model, place)
     monkeypatch.setattr("gpuledger.ops.predict.predict.NAMES", ("other",))
@@ -126,7 +134,7 @@ def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("lost", ["laws", "ranges", "roof", "examples"])
-def test_a_model_that_lacks_something_is_refused_and_not_a_defect(model, tmp_path, lost):
+def test_a_model_that_lacks_something_is_refused_and_not_a_defect(model: Model, tmp_path: Path, lost: str) -> None:
     """One of an older gpuledger is kept in the user's cache, and is made anew where it is refused."""
     place = tmp_path / "x.model"
     save_model(model, place)
@@ -140,13 +148,13 @@ def test_a_model_that_lacks_something_is_refused_and_not_a_defect(model, tmp_pat
         load_model(place)
 
 
-def test_few_examples_teach_nothing(examples):
+def test_few_examples_teach_nothing(examples: list[Example]) -> None:
     with pytest.raises(EmptyRunError, match="at least"):
         fit(examples[:5], ROOF)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(2, 6))
-def test_no_split_parts_a_family_of_shapes(numbers, folds):
+def test_no_split_parts_a_family_of_shapes(numbers: list[int], folds: int) -> None:
     examples = [Example(product(4, 4, 4), False, 1.0, None, str(number)) for number in numbers]
     groups = group_numbers(examples)
     places = folds_of(groups, folds)
@@ -155,17 +163,18 @@ def test_no_split_parts_a_family_of_shapes(numbers, folds):
     assert places.max() < folds
 
 
-def test_the_newest_record_of_an_operator_and_mode_is_the_example():
+def test_the_newest_record_of_an_operator_and_mode_is_the_example() -> None:
     key = product(8, 8, 8)
+    cases: list[tuple[str, float | None, float | None, int, Literal["ok", "failed"]]] = [
+        ("rotating", 1000.0, 2e-4, 1, "ok"),
+        ("rotating", 1200.0, None, 2, "ok"),
+        ("hot", 500.0, None, 3, "ok"),
+        ("hot", None, None, 4, "failed"),
+        ("hot", 3.0, None, 5, "ok"),  # launches nothing
+    ]
     records = [
         Record(key.digest, "e", {"mode": mode}, time, time, time, energy, measured_ns=at, status=status)
-        for mode, time, energy, at, status in (
-            ("rotating", 1000.0, 2e-4, 1, "ok"),
-            ("rotating", 1200.0, None, 2, "ok"),
-            ("hot", 500.0, None, 3, "ok"),
-            ("hot", None, None, 4, "failed"),
-            ("hot", 3.0, None, 5, "ok"),  # launches nothing
-        )
+        for mode, time, energy, at, status in cases
     ]
     found = {one.is_hot: one for one in examples_of(records, {key.digest: key})}
     assert (found[False].time_ns, found[True].time_ns) == (1200.0, 500.0)
@@ -173,7 +182,7 @@ def test_the_newest_record_of_an_operator_and_mode_is_the_example():
     assert found[True].power_w is None
 
 
-def row_of(values, kind):
+def row_of(values: Floats, kind: Sequence[str] | npt.NDArray[np.str_]) -> Features:
     """Features of which the first two matter."""
     full = np.full((len(values), len(NAMES)), np.nan)
     full[:, :2] = values
@@ -181,7 +190,7 @@ def row_of(values, kind):
 
 
 @pytest.fixture(scope="module")
-def noisy():
+def noisy() -> Noisy:
     """Two kinds that follow one law, the second twice as slow; the family of shapes is every third row."""
     random = np.random.default_rng(5)
     values = random.normal(size=(120, 2))
@@ -191,7 +200,7 @@ def noisy():
     return row_of(values, kinds), target, groups, learn_process(row_of(values, kinds), target, groups)
 
 
-def test_a_process_tells_kinds_apart_and_interpolates(noisy):
+def test_a_process_tells_kinds_apart_and_interpolates(noisy: Noisy) -> None:
     *_, process = noisy
     asked = row_of(np.array([[0.1, 0.2]] * 2), ["a", "b"])
     middle, deviation = process.predict(asked)
@@ -200,14 +209,14 @@ def test_a_process_tells_kinds_apart_and_interpolates(noisy):
     assert unsure[0] > 3 * deviation.max()
 
 
-def test_beyond_what_was_measured_the_outermost_is_taken(noisy):
+def test_beyond_what_was_measured_the_outermost_is_taken(noisy: Noisy) -> None:
     *_, process = noisy
     edge = process.rows.values.max(axis=0) * process.scale + process.shift
     values = [row_of(np.array([factor * edge[:2]]), ["a"]) for factor in (1.0, 1.5, 40.0)]
     assert len({float(process.predict(asked)[0][0]) for asked in values}) == 1
 
 
-def test_trees_are_not_asked_of_what_lies_beyond_the_largest(noisy):
+def test_trees_are_not_asked_of_what_lies_beyond_the_largest(noisy: Noisy) -> None:
     features, target, groups, process = noisy
     levels, column = learn_levels(features.kinds, target, groups)
     trees = learn(np.column_stack([features.values, column]), target + 5)  # far from the process
@@ -223,7 +232,7 @@ def test_trees_are_not_asked_of_what_lies_beyond_the_largest(noisy):
     assert (middle <= high).all()
 
 
-def test_families_are_told_by_their_own_rows_and_small_ones_with_help():
+def test_families_are_told_by_their_own_rows_and_small_ones_with_help() -> None:
     random = np.random.default_rng(3)
     families = np.repeat([0, 1, 2, 3], [80, 90, 6, 5])
     features = replace(row_of(random.normal(size=(181, 2)), ["x"] * 181), families=families)
@@ -240,29 +249,29 @@ def test_families_are_told_by_their_own_rows_and_small_ones_with_help():
     assert unsure[0] > np.median(deviations)
 
 
-def norm_ns(channels, training):
+def norm_ns(channels: int, training: bool) -> float:
     inputs = (tensor(32, channels, 64, 64), *[tensor(channels)] * 4, training, 0.1, 1e-5)
     key = OperatorKey("aten.cudnn_batch_norm.default", inputs)
     return replace(ROOF, flop_per_ns={"float32": 6e4}).time_ns(key, work_of(key))
 
 
-def test_few_channels_leave_a_card_waiting_where_means_are_made():
+def test_few_channels_leave_a_card_waiting_where_means_are_made() -> None:
     assert norm_ns(64, training=True) > 1.5 * norm_ns(64, training=False)
     assert norm_ns(2112, training=True) == pytest.approx(norm_ns(2112, training=False), rel=0.01)
 
 
-def test_a_long_sum_is_split_over_a_card_that_would_wait():
+def test_a_long_sum_is_split_over_a_card_that_would_wait() -> None:
     short, long = product(128, 4096, 512), product(128, 4096 * 64, 512)
     assert ROOF.time_ns(long, work_of(long)) < 20 * ROOF.time_ns(short, work_of(short))
 
 
-def test_an_embeddings_gradient_reads_rows_and_writes_the_table():
+def test_an_embeddings_gradient_reads_rows_and_writes_the_table() -> None:
     inputs = (tensor(4, 128, 64), {**tensor(4, 128), "dtype": "int64"}, 1000, -1, False)
     work = work_of(OperatorKey("aten.embedding_dense_backward.default", inputs))
     assert (work.read_bytes, work.written_bytes) == (4 * 128 * 64 * 4 + 4 * 128 * 8, 1000 * 64 * 4)
 
 
-def test_leaving_groups_out_at_once_is_what_learning_without_them_gives(noisy):
+def test_leaving_groups_out_at_once_is_what_learning_without_them_gives(noisy: Noisy) -> None:
     features, target, groups, process = noisy
     misses, deviations = process.left_out(groups)
     kept = groups != 7
@@ -272,7 +281,7 @@ def test_leaving_groups_out_at_once_is_what_learning_without_them_gives(noisy):
     assert deviation == pytest.approx(deviations[~kept], abs=1e-4)
 
 
-def test_the_slope_of_the_likelihood_is_its_difference(noisy):
+def test_the_slope_of_the_likelihood_is_its_difference(noisy: Noisy) -> None:
     _, target, _, process = noisy
     rows, flat = process.rows[:40], process.scales.flat
     aim = target[:40] - process.centre
@@ -284,7 +293,7 @@ def test_the_slope_of_the_likelihood_is_its_difference(noisy):
         assert slope[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, rel=1e-3, abs=1e-5)
 
 
-def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does():
+def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does() -> None:
     random = np.random.default_rng(5)
     features = random.normal(size=(300, 3))
     features[random.random((300, 3)) < 0.3] = np.nan
@@ -294,7 +303,7 @@ def test_trees_as_arrays_take_what_is_missing_as_scikit_learn_does():
     assert forest.predict(features[:0]).shape == (0,)
 
 
-def test_a_kinds_level_is_told_without_what_is_to_be_learned():
+def test_a_kinds_level_is_told_without_what_is_to_be_learned() -> None:
     kinds, groups = np.array(["a", "a", "a", "b"]), np.array([0, 0, 1, 2])
     levels, without = learn_levels(kinds, np.array([1.0, 3.0, 8.0, 0.0]), groups)
     mean = 3.0
@@ -303,7 +312,7 @@ def test_a_kinds_level_is_told_without_what_is_to_be_learned():
     assert without == pytest.approx([one, one, other, mean])
 
 
-def test_intervals_hold_nine_tenths_of_what_was_not_learned_from(examples):
+def test_intervals_hold_nine_tenths_of_what_was_not_learned_from(examples: list[Example]) -> None:
     groups = group_numbers(examples)
     inside = [one for one, group in zip(examples, groups, strict=True) if group % 2]
     asked = [one for one, group in zip(examples, groups, strict=True) if not group % 2]

@@ -1,8 +1,11 @@
 """A card that the book does not hold: predicted by datasheets and marked so, or refused with the cards there are."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("sklearn")
@@ -14,14 +17,16 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.book import Environment, Record, open_book
 from gpuledger.ops.workloads.workload import Use, Workload
 
+Predict = Callable[..., Result]
 
-def product(edge):
+
+def product(edge: int) -> OperatorKey:
     tensor = {"shape": [edge, edge], "dtype": "float32", "stride": [edge, 1]}
     return OperatorKey("aten.mm.default", (tensor, tensor), {"autocast": None, "tf32": False, "grad": False})
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory):
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("unmeasured")
     for name, card in (("h200", "NVIDIA H200"), ("here", "A processor")):
         environment = Environment(card, "580", "2.11.0", "13.0", {"cache_bytes": 50 << 20})
@@ -38,13 +43,13 @@ def desk(tmp_path_factory):
 
 
 @pytest.fixture
-def predict(desk, monkeypatch):
+def predict(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
     monkeypatch.chdir(desk)
     monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
     return lambda *words: CliRunner().invoke(main, ["ops", "predict", "w", *words])
 
 
-def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict):
+def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict: Predict) -> None:
     there = predict("--book", "h200.book", "--gpu", "b200")
     assert there.exit_code == 0, there.output
     assert "on NVIDIA B200" in there.stdout
@@ -57,7 +62,7 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
     assert not any("unmeasured card" in note for note in here["notes"])
 
 
-def test_a_long_wait_is_said_once(predict, monkeypatch, tmp_path):
+def test_a_long_wait_is_said_once(predict: Predict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("gpuledger.ops.predict.choose.MANY_RECORDS", 40)
     first, second = (predict("--book", "h200.book") for _ in range(2))
@@ -73,7 +78,7 @@ def test_a_long_wait_is_said_once(predict, monkeypatch, tmp_path):
         ("here", "b200", "the book has none of the catalogue to start from\n  hint: it holds A processor"),
     ],
 )
-def test_it_is_refused_with_the_cards_there_are(predict, book, card, words):
+def test_it_is_refused_with_the_cards_there_are(predict: Predict, book: str, card: str, words: str) -> None:
     refused = predict("--book", f"{book}.book", "--gpu", card)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert words in refused.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_timm_tells_its_input_and_takes_tagged_weights(libraries: Path) -> None:
 @pytest.mark.parametrize("name", ["words", "WordsModel?vocab_size=7"])
 def test_transformers_by_kind_and_by_class(libraries: Path, name: str) -> None:
     model = parse_model(f"transformers:{name}")
-    made = build_model(model)
+    made: Any = build_model(model)
     sizes = default_inputs(made, 2)
     assert sizes[0].text == "2x128:int64"
     (tokens,) = draw_inputs(made, sizes, "cpu")
