@@ -63,14 +63,14 @@ class Oracle(TorchDispatchMode):
         self.stack.pop()
 
     def _own_up_to_now(self) -> None:
-        now = torch.autograd._get_sequence_nr()
+        now = int(vars(torch.autograd)["_get_sequence_nr"]())
         name = self.stack[-1] if self.stack else OUTSIDE
         for number in range(self.starts[-1] if self.starts else now, now):
             self.owner[number] = name
         self.starts[:] = [now]
 
     def __enter__(self) -> Oracle:
-        self.starts[:] = [torch.autograd._get_sequence_nr()]
+        self.starts[:] = [int(vars(torch.autograd)["_get_sequence_nr"]())]
         self.phases.start()
         self.tracker.install()
         return super().__enter__()

@@ -63,7 +63,8 @@ OBSERVED = {
     **{kind.__qualname__: vars(kind)["__init__"] for kind in user_profiler.WATCHED},
 }
 PLAIN = {name: function.__code__ for name, function in OBSERVED.items()}
-REBUILD = torch.distributed.Reducer._rebuild_buckets
+REDUCER: Any = vars(torch.distributed)["Reducer"]
+REBUILD = REDUCER._rebuild_buckets
 
 
 def phase() -> str:
@@ -86,7 +87,7 @@ def installed() -> dict[str, Any]:
     """Return what a recording puts into a process, and what it takes with it."""
     return {
         "exchanged": sorted(name for name, code in PLAIN.items() if OBSERVED[name].__code__ is not code),
-        "rebuild": torch.distributed.Reducer._rebuild_buckets is REBUILD,
+        "rebuild": REDUCER._rebuild_buckets is REBUILD,
         "hooks before": len(optimizers._global_optimizer_pre_hooks),
         "hooks after": len(optimizers._global_optimizer_post_hooks),
         "modes": [type(mode).__name__ for mode in _get_current_dispatch_mode_stack()],

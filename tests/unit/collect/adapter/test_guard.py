@@ -87,7 +87,7 @@ def test_what_is_guarded_for_good_runs_after_the_end(guarded: Guard, failed: lis
 
 def test_in_a_forked_child_nothing_runs(guarded: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(guards.os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
     guarded(calls.append)(1)
     guarded.for_good(calls.append)(2)
     assert calls == []
@@ -192,7 +192,7 @@ def test_a_handler_that_raises_in_our_own_frame(
     guarded: Guard, failed: list[BaseException], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It interrupts the guard itself, between two of its lines: the interrupted frame is the last of ours."""
-    monkeypatch.setattr(guards.os, "getpid", lambda: signal.raise_signal(number))
+    monkeypatch.setattr(os, "getpid", lambda: signal.raise_signal(number))
     signal.signal(number, handler)
     with pytest.raises(DeadlineError):
         guarded.for_good(lambda: None)()
@@ -281,10 +281,9 @@ def test_where_all_frames_are_ours_none_is_left() -> None:
 
 
 def test_an_error_is_described_with_the_line_that_raised_it() -> None:
-    try:
+    with pytest.raises(ValueError, match="Expecting") as caught:
         json.loads("{")
-    except ValueError as error:
-        told = describe(error)
+    told = describe(caught.value)
     assert told.startswith("JSONDecodeError: ")
     assert "decoder.py:" in told
 
@@ -321,7 +320,7 @@ def test_no_room_to_ask_whose_error_it_is(
         raise RecursionError
 
     monkeypatch.setattr(guards, "is_ours", no_room)
-    guarded(lambda: {}["a"])()  # type: ignore[call-overload]
+    guarded(lambda: {}["a"])()  # type: ignore[index]
     assert (guarded.ended, failed) == (True, [])
     guarded.settle()
     assert [type(error) for error in failed] == [KeyError]
@@ -379,7 +378,7 @@ def test_in_a_forked_child_an_error_of_ours_ends_all_and_writes_nothing(
     guarded: Guard, failed: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = Owner(guarded, [])
-    monkeypatch.setattr(guards.os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
     owner.called()
     assert (guarded.ended, failed) == (True, [])
 

@@ -193,7 +193,8 @@ def test_one_is_removed_and_the_other_stays() -> None:
 
 
 def test_an_observer_put_in_during_enter_sees_the_call() -> None:
-    late, made = Seen(), []
+    late = Seen()
+    made: list[Observation] = []
 
     def enter(*_: Any) -> None:
         if not made:
@@ -206,7 +207,8 @@ def test_an_observer_put_in_during_enter_sees_the_call() -> None:
 
 
 def test_without_handing_over_it_sees_the_next_call() -> None:
-    late, made = Seen(), []
+    late = Seen()
+    made: list[Observation] = []
 
     def enter(*_: Any) -> None:
         if not made:
@@ -306,7 +308,8 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
     observation = Observation(functions.everything, seen.observer)
     try:
         functions.everything.__code__ = other.__code__
-        assert functions.everything(1) == "of the program"
+        result: object = functions.everything(1)
+        assert result == "of the program"
         observation.remove()
         assert functions.everything.__code__ is other.__code__
         with pytest.raises(CannotInstrumentError, match="was exchanged by the program"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import observed_functions as functions
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.torch
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("where", ["enter", "leave", "fail"])
 def test_at_the_recursion_limit_the_observer_is_left_out(where: str, count: int) -> None:
-    parts: dict[str, Callable[..., Any]] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
+    parts: dict[str, Any] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
     parts[where] = raises_here(RecursionError)
     observers = [Observer(**parts) for _ in range(count)]
     with observed(functions.everything, *observers), observed(functions.raises, *observers):
@@ -63,7 +62,7 @@ def test_what_an_observer_absorbs_does_not_reach_the_program(where: str, count: 
         absorbed.append(error)
         return True
 
-    parts: dict[str, Callable[..., Any]] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
+    parts: dict[str, Any] = {"enter": lambda *_: 1, "leave": lambda *_: None, "fail": lambda *_: None}
     parts[where] = raises_here(KeyError)
     told: list[Any] = []
     observers = [Observer(**parts, absorbs=absorbs), Seen(into=told).observer][:count]

@@ -18,7 +18,10 @@ from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps
 pytestmark = pytest.mark.torch
 
 KINDS = [before_steps, after_steps]
-REGISTER = {before_steps: register_optimizer_step_pre_hook, after_steps: register_optimizer_step_post_hook}
+REGISTER: dict[Any, Any] = {
+    before_steps: register_optimizer_step_pre_hook,
+    after_steps: register_optimizer_step_post_hook,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +138,7 @@ class Around(torch.optim.Optimizer):
         self.inner = inner
         super().__init__(inner.param_groups[0]["params"], {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.inner.step()
 
 

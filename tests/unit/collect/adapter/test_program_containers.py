@@ -85,19 +85,19 @@ HiddenUserDict = refusing(UserDict, *(name for name in OF_CONTAINERS if name != 
 
 
 def hidden_dict() -> Any:
-    made = dict.__new__(HiddenDict)
+    made: Any = dict.__new__(HiddenDict)
     dict.__setitem__(made, "x", TENSOR)
     return made
 
 
 def hidden_list() -> Any:
-    made = list.__new__(HiddenList)
+    made: Any = list.__new__(HiddenList)
     list.append(made, TENSOR)
     return made
 
 
 def hidden_user_dict() -> Any:
-    made = object.__new__(HiddenUserDict)
+    made: Any = object.__new__(HiddenUserDict)
     made.__dict__["data"] = {"x": TENSOR}
     return made
 
@@ -135,7 +135,7 @@ def test_the_tensor_inside_is_found(name: str) -> None:
 class Proxy:
     """Says that it is another kind of thing."""
 
-    @property
+    @property  # type: ignore[misc]  # Python takes it, types have none such
     def __class__(self) -> type:  # type: ignore[override]
         ran.append("__class__")
         return torch.Tensor

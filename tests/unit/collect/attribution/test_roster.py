@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -31,10 +32,10 @@ class DistributedDataParallel(nn.Module):
 
 
 def test_numbers_paths_and_parents_are_those_of_named_modules() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(activation := nn.ReLU(), nn.Linear(2, 2)))
     registry = ModuleRegistry()
     assert registry.register(model) == 0
-    assert registry.register(model[1][0]) == 3
+    assert registry.register(activation) == 3
     part = drained(registry)
     assert [entry["path"] for entry in part.modules] == [name for name, _ in model.named_modules()]
     assert [entry["parent"] for entry in part.modules] == [-1, 0, 0, 2, 2]
@@ -45,7 +46,8 @@ def test_numbers_paths_and_parents_are_those_of_named_modules() -> None:
 def test_only_a_wrapper_s_own_pieces_are_left_out() -> None:
     model = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": nn.Linear(2, 2)})})
     registry = ModuleRegistry()
-    registry.register(torch.compile(DistributedDataParallel(model)))
+    compiled: Any = torch.compile(DistributedDataParallel(model))
+    registry.register(compiled)
     part = drained(registry)
     assert [entry["path"] for entry in part.modules] == ["", "", "", "module", "module._orig_mod"]
     assert part.names == ["module._orig_mod.weight", "module._orig_mod.bias"]

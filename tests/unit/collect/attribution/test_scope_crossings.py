@@ -13,8 +13,9 @@ from gpuledger.collect.attribution import scope_crossings, scope_tracker
 from gpuledger.collect.attribution.scope_crossings import numbered_nodes
 from gpuledger.collect.attribution.scopes import current_path
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from torch import nn
 
 pytestmark = pytest.mark.torch
 

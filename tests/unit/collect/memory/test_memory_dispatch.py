@@ -6,6 +6,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -156,7 +157,9 @@ def test_the_program_s_own_modes_go_on_working(recorder: DispatchRecorder) -> No
     class Counting(TorchDispatchMode):
         calls = 0
 
-        def __torch_dispatch__(self, func: Callable[..., object], types: object, args=(), kwargs=None) -> object:
+        def __torch_dispatch__(
+            self, func: Callable[..., object], types: object, args: Any = (), kwargs: Any = None
+        ) -> object:
             self.calls += 1
             return func(*args, **(kwargs or {}))
 

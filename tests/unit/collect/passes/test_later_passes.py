@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from present import present
 
 import gpuledger
 from gpuledger.analyze.posting.posting import post_rank
@@ -28,7 +29,7 @@ GIB = 1 << 30
 @pytest.fixture
 def roomy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-a")])
-    monkeypatch.setattr(timing_preconditions.torch.cuda, "mem_get_info", lambda device_idx: (5 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device_idx: (5 * GIB, 80 * GIB))
     for name in timing_preconditions.OUTER_PROFILERS:
         monkeypatch.delenv(name, raising=False)
 
@@ -40,7 +41,7 @@ def test_nothing_is_against_a_time_pass_where_there_is_room() -> None:
 
 @pytest.mark.usefixtures("roomy_card")
 def test_a_full_card_is_left_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing_preconditions.torch.cuda, "mem_get_info", lambda device_idx: (GIB // 2, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device_idx: (GIB // 2, 80 * GIB))
     assert timing_preconditions.why_no_time_pass(1_000) == "cuda:0 has 512.0 MiB left, and CUPTI needs room there"
 
 
@@ -58,7 +59,7 @@ def test_a_profiler_around_the_program_goes_first(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("roomy_card")
 @pytest.mark.parametrize(("pool", "held"), [((0, 0), False), ((0, 1), True)])
 def test_captured_graphs_are_left_alone(pool: tuple[int, int], held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_private.torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch_private, "find", lambda name: name)
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: {"segments": [{"segment_pool_id": pool}]})
     assert ("CUDA graphs" in str(timing_preconditions.why_no_time_pass(1_000))) == held
@@ -183,7 +184,7 @@ def test_a_program_that_is_killed_inside_the_time_pass_is_told(tmp_path: Path) -
     with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
         for number in range(1, 20):
             if number == 15:
-                shutil.copytree(recording.path / "rank-0", tmp_path / "killed" / "rank-0")
+                shutil.copytree(present(recording.path) / "rank-0", tmp_path / "killed" / "rank-0")
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     killed, ended = post_rank(tmp_path / "killed" / "rank-0"), recording.run().rank().manifest
@@ -223,7 +224,7 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
         torch.ones(2) * 3
     assert "aten::mul" in {event.key for event in theirs_after.key_averages()}
     rank = recording.run().rank()
-    assert (rank.manifest.time_steps, rank.manifest.kernels_alone.from_step) == ((14, 16), 15)
+    assert (rank.manifest.time_steps, present(rank.manifest.kernels_alone).from_step) == ((14, 16), 15)
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 1
@@ -247,9 +248,9 @@ def test_a_rank_waits_for_its_own_stream_and_not_for_good(monkeypatch: pytest.Mo
     waited: list[int] = []
     monkeypatch.setattr(energy_cards, "LONGEST_WAIT_S", 0.01)
     monkeypatch.setattr(energy_cards, "is_capturing", lambda: False)
-    monkeypatch.setattr(energy_cards.torch.cuda, "Event", Event)
-    monkeypatch.setattr(energy_cards.torch.cuda, "current_stream", lambda device_idx: None)
-    monkeypatch.setattr(energy_cards.torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device_idx: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     monkeypatch.setattr(energy_cards, "runs_with_others", lambda: True)
     energy_cards.wait_for([(0, "GPU-a"), (-1, "GPU-b")])
     assert waited == []

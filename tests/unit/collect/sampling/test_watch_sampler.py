@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,11 @@ def test_many_short_windows_are_unknown_and_do_not_delay_the_long_one(tmp_path: 
 
 def test_several_cards_share_the_time(tmp_path: Path) -> None:
     clock = Clock()
-    cards = [SimulatedCard(clock, index, watts=lambda _, w=100 * index + 100: w) for index in range(4)]
+
+    def steady(watts: float) -> Callable[[float], float]:
+        return lambda _: watts
+
+    cards = [SimulatedCard(clock, index, watts=steady(100 * index + 100)) for index in range(4)]
     orders = [order(1.5, do="begin", window=0, name=""), order(11.5, do="end", window=0), order(11.6, do="stop")]
     sampler, journal = sampled(tmp_path, clock, cards, INTERVAL_NS, orders)
     table = journal.tables["windows"]

@@ -58,7 +58,8 @@ def model() -> nn.Module:
 
 def fails_once(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have a method raise when it is called for the first time; return a list that then has an element."""
-    original, raised = getattr(owner, name), []
+    original = getattr(owner, name)
+    raised: list[int] = []
 
     def method(*args: Any, **kwargs: Any) -> Any:
         if not raised:
