@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from card_recordings import RECORDED, post_recording
 from folders import DATA, RECORDINGS
@@ -173,8 +173,7 @@ def assert_books(allocator: CachingAllocator) -> None:
     free_bytes = sum(block.size for block in free)
     assert counters.reserved_bytes == counters.active_bytes + free_bytes
     held = sorted((b.address, b.size) for b in (*allocator.live.values(), *free))
-    starts, sizes = (np.array(column, dtype=np.int64) for column in zip(*held, strict=True)) if held else ([], [])
-    assert all(starts[i] + sizes[i] <= starts[i + 1] for i in range(len(held) - 1))
+    assert all(address + size <= later for (address, size), (later, _) in pairwise(held))
     for block in allocator.live.values():
         assert block.size >= block.requested_bytes
 

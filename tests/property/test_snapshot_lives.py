@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_allocator import Allocator, drive
 from snapshots import dumped, snapshot_of, some_frames
-from test_replay import Allocator, drive
 
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.formats.torch_snapshot import Snapshot, read_snapshot

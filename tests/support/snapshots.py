@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.property.test_replay import Allocator
+    from plain_allocator import Allocator
 
 ACTIONS = (
     "alloc",
