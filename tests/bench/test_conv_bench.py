@@ -161,7 +161,7 @@ def make_results(slopes_mib: dict[str, float], held_out_mib: float = 0.0, differ
 
 def make_case(batch: int, peak_mib: float, difference: float) -> dict[str, Any]:
     peaks_bytes = [int((peak_mib - number) * 2**20) for number in range(16)]
-    layers = {
+    layers: dict[str, list[Any]] = {
         "layer": [f"conv{number}" for number in range(16)],
         "conv_ms": [1.0 * batch] * 16,
         "overhead_ms": [0.25 * batch] * 16,

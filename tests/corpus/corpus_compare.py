@@ -71,9 +71,9 @@ def differences(
         if label not in recorded.reports:
             yield f"report {label!r} was not written"
             continue
-        states = (state, second.reports.get(label, {}), recorded.reports[label])
+        states = [state, second.reports.get(label, {}), recorded.reports[label]]
         if still_recording:
-            states = tuple(_without_recorder(one) for one in states)
+            states = [_without_recorder(one) for one in states]
         yield from _compare(label, *states)
     yield from (f"report {label!r} is new" for label in recorded.reports if label not in first.reports)
     if "recording ends early" not in program.allowed:
@@ -93,8 +93,8 @@ def _text(outcome: Outcome, name: str) -> Any:
 
 
 def _changed_lines(before: bytes, after: bytes) -> list[str]:
-    lines = [text.decode(errors="replace").splitlines() for text in (before, after)]
-    changed = list(difflib.unified_diff(*lines, lineterm="", n=0))[2:]
+    old, new = (text.decode(errors="replace").splitlines() for text in (before, after))
+    changed = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
     return [line for line in changed if not line.startswith("@@")][:12] or ["ends of lines differ"]
 
 

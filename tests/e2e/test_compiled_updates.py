@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
-from recorded import record_run  # noqa: E402
-from torch import nn  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from recorded import Recorded, record_run
+from torch import nn
 
-from gpuledger.collect.adapter.torch_private import is_compilers_own  # noqa: E402
+from gpuledger.collect.adapter.torch_private import is_compilers_own
 
 pytestmark = pytest.mark.torch
 
 
-def train(*, accumulated: int) -> object:
+def train(*, accumulated: int) -> Recorded:
     """Return a recording of an Adam without hooks that steps once in ``accumulated`` calls of its model."""
 
     def program(_: object) -> object:
         net = nn.Linear(64, 64)
         optimizer = torch.optim.Adam(net.parameters())
-        step_without_hooks = type(optimizer).step.__wrapped__  # what torch.compile leaves of it
+        step_without_hooks = vars(type(optimizer).step)["__wrapped__"]  # what torch.compile leaves of it
         for number in range(4 * accumulated):
             net(torch.randn(8, 64)).sum().backward()
             if number % accumulated == accumulated - 1:

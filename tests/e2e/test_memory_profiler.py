@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-from drop_in import ACTIVATION, BATCH, WEIGHTS, WIDTH, installed, make_step, reports_of, two_layers  # noqa: E402
-from torch import nn  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from drop_in import ACTIVATION, BATCH, WEIGHTS, WIDTH, installed, make_step, reports_of, two_layers
+from torch import nn
 
-import gpuledger  # noqa: E402
-from gpuledger import memory_profiler  # noqa: E402
-from gpuledger.errors import UsageError  # noqa: E402
+import gpuledger
+from gpuledger import memory_profiler
+from gpuledger.errors import UsageError
 
 pytestmark = pytest.mark.torch
 
@@ -53,7 +54,7 @@ def main():
         profiler.epoch_end()
 main()
 """
-    names = {"two_layers": two_layers, "make_step": make_step}
+    names: dict[str, Any] = {"two_layers": two_layers, "make_step": make_step}
     exec(program, names)
     assert repr(names["profiler"]) == "<MemoryProfiler of Sequential: epoch 3, iteration 0>"
     out = capsys.readouterr().out

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-from drop_in import ACTIVATION, BATCH, WEIGHTS, WIDTH, hooks_of, installed, make_step, reports_of, two_layers  # noqa: E402
-from torch import nn  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from drop_in import ACTIVATION, BATCH, WEIGHTS, WIDTH, hooks_of, installed, make_step, reports_of, two_layers
+from torch import nn
 
-from gpuledger import memory_profiler  # noqa: E402
+from gpuledger import memory_profiler
 
 pytestmark = pytest.mark.torch
 
@@ -115,6 +116,7 @@ def test_tied_weights_are_counted_once(same_object: bool) -> None:
     """Was: a collision of their pointers."""
     model = two_layers()
     first, second = model[0], model[2]
+    assert isinstance(first, nn.Linear)
     second.weight = first.weight if same_object else nn.Parameter(first.weight.data)
     (report,) = reports_of(model, make_step(model), 1)
     assert report.weight_bytes == WEIGHTS - WIDTH * WIDTH * 4

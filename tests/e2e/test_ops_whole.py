@@ -2,13 +2,16 @@
 
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gpuledger.cli.main import main
 from gpuledger.ops.database.book import open_book
 
+Ask = Callable[..., Result]
 QUICK = ("--device", "cpu", "--target-ci", "90%")
 MODEL = """
 import torch
@@ -20,7 +23,7 @@ def net():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("campaign")
     (place / "tiny_ops_model.py").write_text(MODEL)
     (place / "campaign.yml").write_text(
@@ -31,7 +34,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def ask(folder, monkeypatch):
+def ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -40,7 +43,7 @@ def ask(folder, monkeypatch):
     return lambda command, *words: CliRunner().invoke(main, ["ops", command, *trust.get(command, []), *words])
 
 
-def test_a_campaign_goes_from_a_file_to_a_picture_and_an_unknown_model_does_not_stop_it(ask, folder):
+def test_a_campaign_goes_from_a_file_to_a_picture_and_an_unknown_model_does_not_stop_it(ask: Ask, folder: Path) -> None:
     done = ask("campaign", "--config", "campaign.yml", "-o", "out", "--json", *QUICK)
     assert done.exit_code == 3, done.output  # one of three models is not there
     assert "not captured: tiny_ops_model:nett" in done.stderr
@@ -57,7 +60,7 @@ def test_a_campaign_goes_from_a_file_to_a_picture_and_an_unknown_model_does_not_
     assert len(list((folder / "out").glob("*.workload.json"))) == 2
 
 
-def test_what_was_measured_is_not_measured_again_and_is_summed(ask, folder):
+def test_what_was_measured_is_not_measured_again_and_is_summed(ask: Ask, folder: Path) -> None:
     ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)  # where it has run before there is nothing to do
     held = len(open_book(folder / "own.book").records())
     names = sorted(str(path) for path in (folder / "out").glob("*.workload.json"))
@@ -70,7 +73,7 @@ def test_what_was_measured_is_not_measured_again_and_is_summed(ask, folder):
     assert summed.stdout.count("100.0 % of the time") == 2
 
 
-def test_a_model_by_name_is_captured_and_summed(ask, folder):
+def test_a_model_by_name_is_captured_and_summed(ask: Ask, folder: Path) -> None:
     ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)
     name, workload = "op_models:conv_net", next(str(path) for path in (folder / "out").glob("*.workload.json"))
     done = ask("sum", name, workload, "--book", "own.book", "--json")
@@ -89,7 +92,7 @@ def test_a_model_by_name_is_captured_and_summed(ask, folder):
     assert (absent.exit_code, "No such file" in absent.stderr) == (3, True), absent.stderr
 
 
-def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask, folder):
+def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask: Ask, folder: Path) -> None:
     (folder / "there.png").write_text("mine")
     refused = ask("compare", "nothing", "-o", "there.png", "--book", "none.book")
     assert refused.exit_code == 2
@@ -97,7 +100,7 @@ def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask, fol
     assert not (folder / "none.book").exists()
 
 
-def test_the_least_is_measured_until_a_target_is_met(ask, folder):
+def test_the_least_is_measured_until_a_target_is_met(ask: Ask, folder: Path) -> None:
     done = ask(
         "capture",
         "--model",
@@ -119,7 +122,9 @@ def test_the_least_is_measured_until_a_target_is_met(ask, folder):
     assert 1 <= len({record.key_digest for record in records if record.method["mode"] != "host"}) < 3  # it has 3
 
 
-def test_what_the_book_holds_counts_towards_a_target_and_rows_that_are_not_shown_are_said(ask, folder):
+def test_what_the_book_holds_counts_towards_a_target_and_rows_that_are_not_shown_are_said(
+    ask: Ask, folder: Path
+) -> None:
     words = ("--model", "op_models:conv_net", "--input", "1x3x8x8", "--gpu", "cpu", "-o", "c.workload.json", "--force")
     assert ask("capture", *words).exit_code == 0
     ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)  # where it has run before there is nothing to do
@@ -135,7 +140,9 @@ def test_what_the_book_holds_counts_towards_a_target_and_rows_that_are_not_shown
     assert "time: nothing to measure, the book holds all" in again.stdout
 
 
-def test_a_name_gives_a_terminal_no_orders_and_columns_without_figures_are_left_out(ask, folder, monkeypatch):
+def test_a_name_gives_a_terminal_no_orders_and_columns_without_figures_are_left_out(
+    ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask("campaign", "--config", "campaign.yml", "-o", "out", *QUICK)
     found = json.loads(next((folder / "out").glob("*inference*.workload.json")).read_text())
     (folder / "red.workload.json").write_text(json.dumps(found | {"name": "\x1b[31mred"}))
@@ -149,7 +156,7 @@ def test_a_name_gives_a_terminal_no_orders_and_columns_without_figures_are_left_
     assert max(map(len, listed.splitlines())) <= 40
 
 
-def test_a_ray_that_is_not_installed_is_named(ask, monkeypatch):
+def test_a_ray_that_is_not_installed_is_named(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     done = ask("campaign", "--config", "campaign.yml", "-o", "out", "--ray", "local", *QUICK)
     assert done.exit_code == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
+from present import present
 from recorded import Recorded, record_run
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -113,7 +115,7 @@ def test_a_window_that_is_never_reached_keeps_the_steps() -> None:
     assert run.steps == [(1, "optimizer", False), (2, "optimizer", False)]
     assert run.blocks == ()
     assert run.manifest.status == "closed"
-    assert run.manifest.window.to_json() == {"asked": [9, 10], "first_step": None, "last_step": None}
+    assert present(run.manifest.window).to_json() == {"asked": [9, 10], "first_step": None, "last_step": None}
 
 
 def test_gradients_are_accumulated_into_the_same_blocks() -> None:
@@ -139,7 +141,7 @@ class Tied(nn.Module):
         self.head = nn.Linear(8, 10, bias=False)
         self.head.weight = self.embedding.weight
         self.register_buffer("table", torch.arange(12.0))
-        self.register_buffer("row", self.table[2:4])
+        self.register_buffer("row", self.get_buffer("table")[2:4])
         self.frozen = nn.Linear(8, 8).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -360,7 +362,7 @@ def test_a_compiled_model_keeps_its_names_and_the_run_says_so(whole: bool) -> No
 
     def program(_: object) -> object:
         model = Doubling()
-        called = torch.compile(model, backend="eager", fullgraph=True) if whole else model
+        called: Any = torch.compile(model, backend="eager", fullgraph=True) if whole else model
         if not whole:
             model.compile(backend="eager", fullgraph=True)
         train(called, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -262,7 +262,7 @@ def test_energy_is_that_of_one_call(
     used = count(step=4)
     monkeypatch.setattr(step_energy, "ONE_MORE", lambda: next(used), raising=False)
     monkeypatch.setattr(pytest_plugin, "_why_no_energy", lambda: "")
-    monkeypatch.setattr(pytest_energy, "card_energy_counter", lambda: lambda: step_energy.SHOWN)
+    monkeypatch.setattr(pytest_energy, "card_energy_counter", lambda: lambda: vars(step_energy)["SHOWN"])
     source = f"""
 from gpuledger.integrations import step_energy
 

@@ -18,9 +18,10 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.collect.attribution import scopes
 from gpuledger.collect.attribution.scopes import current_path
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.torch
 

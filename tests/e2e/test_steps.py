@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from present import present
 from recorded import record_run
 from torch import nn
 
@@ -73,7 +74,7 @@ def by_hand(_: Any) -> object:
         model(torch.randn(2, 8)).sum().backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad
+                parameter.sub_(0.1 * present(parameter.grad))
                 parameter.grad = None
     return model
 
@@ -141,7 +142,7 @@ def test_what_counts(program: Program, kinds: list[str]) -> None:
 def test_a_window_holds_its_steps_and_nothing_else(program: Program) -> None:
     run = record_run(program, steps=(2, 2))
     assert [recorded for _, _, recorded in run.steps] == [False, True, False][: len(run.steps)]
-    assert run.manifest.window.to_json() == {"asked": [2, 2], "first_step": 2, "last_step": 2}
+    assert present(run.manifest.window).to_json() == {"asked": [2, 2], "first_step": 2, "last_step": 2}
     assert {block.step for block in run.blocks if block.alloc_index >= 0} == {2}
     assert run.manifest.closed_by == "last step"
 

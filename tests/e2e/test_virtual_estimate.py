@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from present import present
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from torch import nn
 
-import gpuledger  # noqa: E402
-from gpuledger.analyze.memory.breakdown import break_down  # noqa: E402
-from gpuledger.analyze.memory.instant import find_peak  # noqa: E402
-from gpuledger.cli.main import main  # noqa: E402
-from gpuledger.errors import InputError, UsageError  # noqa: E402
-from gpuledger.simulate.estimate.failures import describe_failure  # noqa: E402
-from gpuledger.simulate.gpu import hints  # noqa: E402
+import gpuledger
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.cli.main import main
+from gpuledger.errors import InputError, UsageError
+from gpuledger.simulate.estimate.failures import describe_failure
+from gpuledger.simulate.gpu import hints
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -53,7 +55,7 @@ def ask(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
-def make_step(width: int) -> tuple[nn.Module, Any]:
+def make_step(width: int) -> tuple[nn.Sequential, Any]:
     model = nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU())
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -67,7 +69,9 @@ def make_step(width: int) -> tuple[nn.Module, Any]:
 
 def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
     model, step = make_step(512)
-    before = model[0].weight.detach().clone()
+    layer = model[0]
+    assert isinstance(layer, nn.Linear)
+    before = layer.weight.detach().clone()
     found = gpuledger.estimate(step, torch.randn(4096, 512), gpu="a100-80gb")
     rank = found.run.rank(0)
     assert all(check.ok for check in rank.manifest.checks)
@@ -84,10 +88,10 @@ def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
         r"<Estimate: fits on NVIDIA A100.*, [\d.]+ MiB, at most [\d.]+ MiB, of [\d.]+ GiB>", repr(found)
     )
     assert found.steps == 3
-    assert torch.equal(model[0].weight, before)
-    assert type(model[0].weight) is nn.Parameter
+    assert torch.equal(layer.weight, before)
+    assert type(layer.weight) is nn.Parameter
     step(torch.randn(2, 512))
-    assert not torch.equal(model[0].weight, before)
+    assert not torch.equal(layer.weight, before)
 
 
 def test_the_largest_batch_from_python() -> None:
@@ -98,7 +102,7 @@ def test_the_largest_batch_from_python() -> None:
 
     found = gpuledger.find_batch(train, gpu="t4", start=1 << 20, steps=1)
     assert found.largest is not None
-    sizes = [trial.process_bytes for trial in found.trials]
+    sizes = [present(trial.process_bytes) for trial in found.trials]
     assert sizes == sorted(sizes)
     fitting = [trial.value for trial in found.trials if trial.verdict == "fits"]
     assert found.largest == max(fitting)
@@ -141,7 +145,7 @@ def test_the_module_that_called_an_unknown_operator_is_named_and_a_hint_helps() 
 
     with pytest.raises(InputError, match=r"gpuledger_told\.mystery.*called by 1") as caught:
         gpuledger.estimate(step, torch.randn(1024, 256), steps=1)
-    assert "fake_output" in caught.value.hint
+    assert "fake_output" in present(caught.value.hint)
 
     @gpuledger.fake_output("gpuledger_told::mystery")
     def mystery(data: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import (
@@ -72,7 +73,7 @@ for width in (4, 5, 4, 5, 4, 5):
 }
 
 
-def both(source: str, directory: Path, words: tuple[str, ...] = (), **how: object) -> tuple[Ended, Ended]:
+def both(source: str, directory: Path, words: tuple[str, ...] = (), **how: Any) -> tuple[Ended, Ended]:
     """Return how the program ended bare and recorded, each in the same directory."""
     write_script(directory, source)
     return bare(["train.py", *words], directory, **how), recorded(["train.py", *words], directory, **how)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from present import present
 from programs import GPULEDGER, TRAIN, environment, execute, manifest, recorded, signalled, start, write_script
 
 from gpuledger.services.api import load
@@ -62,7 +63,7 @@ def test_a_signal_costs_the_step_it_comes_in_alone(number: signal.Signals, tmp_p
     assert b"gpuledger show train.ledger" in ended.stderr
     rank = load(tmp_path / "train.ledger").rank()
     assert (rank.manifest.status, rank.manifest.damaged) == ("cut off", ())
-    assert rank.manifest.window.to_json() == {"first_step": 1, "last_step": 11, "asked": [1, 100000]}
+    assert present(rank.manifest.window).to_json() == {"first_step": 1, "last_step": 11, "asked": [1, 100000]}
     assert [check for check in rank.manifest.checks if not check.ok] == []
     steps = rank.table("steps", ("step", "start_index", "end_index")).to_pylist()
     assert [row["step"] for row in steps] == list(range(1, 12))
@@ -75,7 +76,7 @@ def on_terminal(directory: Path, options: list[str]) -> tuple[int, bytes]:
     if pid == 0:
         os.chdir(directory)
         os.execve(sys.executable, [*GPULEDGER, "run", *options, "train.py"], environment())
-    seen = b""
+    seen, status = b"", 0
     try:
         while b"ready" not in seen:
             seen += os.read(terminal, 1024)

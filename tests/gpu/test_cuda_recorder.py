@@ -44,7 +44,7 @@ def categories(rank: Any, at: str = "peak") -> Counter[str]:
     return found
 
 
-def net(width: int = 512, depth: int = 4) -> nn.Module:
+def net(width: int = 512, depth: int = 4) -> nn.Sequential:
     return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth)]).cuda()
 
 
@@ -314,7 +314,7 @@ def test_out_of_memory_is_the_programs_own_and_is_explained(tmp_path: Path) -> N
     assert done.stderr.strip().splitlines()[-1].startswith("torch.OutOfMemoryError")
     rank = gpuledger.load(out).rank(0)
     (fact,) = rank.manifest.oom
-    assert fact["tried_bytes"] == 8192 * 8192 * 4
+    assert fact.tried_bytes == 8192 * 8192 * 4
     assert not [check for check in rank.manifest.checks if not check.ok]
     held = categories(rank)
     assert held["activation"] >= 5 * 8192 * 8192 * 4

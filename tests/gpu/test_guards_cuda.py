@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from present import present
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -92,7 +93,7 @@ def run(place: Path, *options: str, steps: int = 9000, program: tuple[str, ...] 
         done = subprocess.run(words, cwd=place, capture_output=True, text=True, env=env, timeout=200, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         said.append(sorted(done.stdout.splitlines()))
-    return Both(*said, load(place / "card.ledger").ranks)
+    return Both(said[0], said[1], load(place / "card.ledger").ranks)
 
 
 def said_of(rank: Rank) -> list[str]:
@@ -148,7 +149,7 @@ def test_a_program_that_ends_inside_the_energy_pass_keeps_its_steps(tmp_path: Pa
     both = run(tmp_path, "--passes", "memory,energy,time", steps=30, in_step=sleeps)
     assert both.bare == both.recorded
     assert [one for one in said_of(both.rank) if "energy pass ended early" in one]
-    (energy,) = both.rank.manifest.energy
+    (energy,) = present(both.rank.manifest.energy)
     assert energy.energy_j is None or energy.energy_j > 0
 
 
@@ -190,8 +191,8 @@ def test_two_ranks_measure_the_same_steps(tmp_path: Path) -> None:
     )
     assert both.bare == both.recorded
     assert len(both.ranks) == 2
-    energies = [rank.manifest.energy for rank in both.ranks]
-    assert all(len(energy) == 1 and energy[0].energy_j > 0 for energy in energies), energies
+    energies = [present(rank.manifest.energy) for rank in both.ranks]
+    assert all(len(energy) == 1 and present(energy[0].energy_j) > 0 for energy in energies), energies
     assert len({energy[0].first_step for energy in energies}) == 1
     times = [break_down_time(rank) for rank in both.ranks]
     assert all(one is not None and "collective" in one.by_kind_ns for one in times)

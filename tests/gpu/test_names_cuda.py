@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
@@ -102,6 +104,7 @@ def test_the_drop_in_s_peak_is_torch_s_own_and_every_cached_byte_has_a_line(
     model = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 1000), nn.ReLU()).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     profiler = gpuledger.memory_profiler(model, print_period=2, csv=True)
+    theirs = (0, 0)
     for _ in range(4):
         torch.cuda.reset_peak_memory_stats()
         loss = model(torch.randn(64, 1000, device="cuda")).sum()
