@@ -57,7 +57,7 @@ def unposted(directory: Path) -> Path:
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     place = tmp_path / "a"
     with pytest.raises(TypeError), replaced(place) as stream:
-        stream.writelines([b"half", "no bytes"])
+        stream.writelines([b"half", "no bytes"])  # type: ignore[list-item]
     assert list(tmp_path.iterdir()) == []
     write_whole(place, b"whole")
     assert [one.name for one in tmp_path.iterdir()] == ["a"]
@@ -222,7 +222,7 @@ NAMES = sorted(commands(Path("/tmp/a.ledger")))
 def test_a_device_stays_a_device(name: str, run: Path, tmp_path: Path) -> None:
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
-    for words in ([*commands(run)[name], null, "--force"], [*commands(run)[name], null]):
+    for words in ([*commands(run)[name], str(null), "--force"], [*commands(run)[name], str(null)]):
         done = invoke(*words)
         assert done.exit_code == 0, done.output
         assert null.is_char_device()

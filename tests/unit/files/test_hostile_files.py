@@ -87,7 +87,7 @@ YAML = {
 def test_a_campaign_that_cannot_be_is_bad_input(name: str, tmp_path: Path) -> None:
     place = tmp_path / "c.yml"
     content = YAML[name]
-    place.write_bytes(content if isinstance(content, bytes) else content.encode())
+    place.write_bytes(content if isinstance(content, bytes) else str(content).encode())
     with pytest.raises(InputError, match=r"c\.yml: "):
         read_campaign(place)
 

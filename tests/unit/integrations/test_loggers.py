@@ -84,7 +84,7 @@ def logged(run: Run, sink: Sink) -> Values:
 
 def test_tensorboard_reads_them_back(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
     expected = logged(run, TensorBoardSink(tmp_path))
     events = EventAccumulator(str(tmp_path))

@@ -11,7 +11,9 @@ import pytest
 import gpuledger
 from gpuledger.integrations.training import RecordedTraining
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
+
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 
@@ -69,7 +71,7 @@ def test_a_training_without_a_step_is_no_error(loop: Loop) -> None:
     assert "gpuledger/step_time_ns" not in training.end()
 
 
-class Data(torch.utils.data.Dataset):
+class Data(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return 40
 
@@ -115,7 +117,10 @@ def test_the_transformers_trainer(loop: Loop, tmp_path: Path) -> None:
 
 
 def test_lightning(loop: Loop, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
+    pytest.importorskip("lightning.pytorch")
+    import lightning.pytorch as lightning
+    from lightning.pytorch.loggers.logger import DummyLogger
+
     from gpuledger.integrations.lightning import GpuLedgerCallback
 
     class Module(lightning.LightningModule):
@@ -129,7 +134,7 @@ def test_lightning(loop: Loop, tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    class Logger(lightning.loggers.logger.DummyLogger):
+    class Logger(DummyLogger):
         logged: dict[str, float] = {}  # noqa: RUF012 - one test
 
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -140,7 +145,7 @@ def test_lightning(loop: Loop, tmp_path: Path) -> None:
         accelerator="cpu",
         max_steps=18,
         accumulate_grad_batches=2,
-        callbacks=[callback],
+        callbacks=[callback],  # type: ignore[list-item]  # a Callback at run time
         logger=logger,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from present import present
 from rich.cells import cell_len
 from synthetic import HOSTILE, make_run
 from synthetic_work import load_timed
@@ -199,7 +200,7 @@ def test_no_line_is_wider_than_the_terminal(runs: Path, width: int) -> None:
 @pytest.mark.parametrize("width", [None, 100, 60])
 def test_the_heads_stand_part_below_part(runs: Path, name: str, width: int | None) -> None:
     main = both(runs).main
-    after = replace(main.after, run=name, books=replace(main.after.books, allocated_bytes=7))
+    after = replace(main.after, run=name, books=replace(present(main.after.books), allocated_bytes=7))
     rows = head_rows(replace(main, after=after), Terminal(width))
     above, below = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     assert (above[0][:7], below[0][:7]) == ("before ", "after  ")
@@ -210,7 +211,7 @@ def test_the_heads_stand_part_below_part(runs: Path, name: str, width: int | Non
 
 def test_a_head_without_bytes_keeps_its_place(runs: Path) -> None:
     main = both(runs).main
-    peak = format_bytes(main.before.books.allocated_bytes)
+    peak = format_bytes(present(main.before.books).allocated_bytes)
     before, after = head_rows(replace(main, after=replace(main.after, books=None)), Terminal())
     assert after.index(" – ") + 2 == before.index(peak) + len(peak)
     assert after.index("rank 0") == before.index("rank 0")
@@ -273,7 +274,12 @@ def with_time_pass(place: Path, times_ms: dict[int | None, int]) -> Run:
     """Return the run with one timed step: a kernel of ``times_ms`` of each module, one after another."""
     start_ns, rows = 10**15, []
     for module_id, time_ms in times_ms.items():
-        row = {"device_idx": 0, "kind": "kernel", "start_ns": start_ns, "end_ns": start_ns + time_ms * 1_000_000}
+        row: dict[str, Any] = {
+            "device_idx": 0,
+            "kind": "kernel",
+            "start_ns": start_ns,
+            "end_ns": start_ns + time_ms * 1_000_000,
+        }
         rows.append(row | {"module_id": module_id, "phase": "forward", "step": 9, "stream": 7})
         start_ns = int(row["end_ns"])
     write_table(place / "rank-0", rows_to_table("spans", rows), "spans", part=1)

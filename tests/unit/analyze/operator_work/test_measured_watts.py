@@ -89,7 +89,7 @@ def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
     model = find_power_model("NVIDIA H200")
     assert model is not None
     works = np.array([(2.0 * m * k * 512, 4.0 * (m * k + k * 512 + m * 512)) for m, k in shapes]).T
-    told_w = model.watts_of(*works, np.full(3, 1e-4), "float32", product=True)
+    told_w = model.watts_of(works[0], works[1], np.full(3, 1e-4), "float32", product=True)
     assert told_w is not None
     records = [
         Record(key.digest, CARD.digest, {}, 1e5, energy_median_j=(100 + 1.2 * watts) * 1e-4, base_w=100)

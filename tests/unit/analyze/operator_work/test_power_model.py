@@ -71,7 +71,7 @@ def test_more_work_in_the_same_time_never_takes_fewer_watts(
 ) -> None:
     of = model()
     works = np.array([(flops, moved_bytes), (flops * more, moved_bytes), (flops, moved_bytes * more)]).T
-    watts = of.watts_of(*works, np.full(3, seconds), numbers, product=product)
+    watts = of.watts_of(works[0], works[1], np.full(3, seconds), numbers, product=product)
     assert watts is not None
     levels = of.levels_of(watts)
     assert (watts >= 0).all()

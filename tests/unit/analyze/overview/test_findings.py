@@ -133,7 +133,8 @@ def test_the_payload_holds_them_with_the_runs_own_name(hostile: bool, tmp_path: 
     assert HOSTILE
 
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch  # noqa: E402
 
 
 def record_training(tmp_path: Path, step: Any) -> Rank:

@@ -202,7 +202,8 @@ def test_whatever_marks_there_are_no_kernel_is_lost_and_none_goes_to_a_scope_tha
 
 # -- a recording ----------------------------------------------------------------------------------------------------
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch  # noqa: E402
 
 
 def _work(recording: Any) -> None:

@@ -51,7 +51,7 @@ def test_show_tables_lists_the_tables_and_the_views(run: Path) -> None:
 def test_at_peak_is_what_show_shows(run: Path) -> None:
     query = "select rank, category, sum(requested_bytes) as bytes from at_peak group by all"
     found = {(row["rank"], row["category"]): row["bytes"] for row in rows(run, query)}
-    wanted = {}
+    wanted: dict[tuple[int, str], int] = {}
     for rank in read_run(run).ranks:
         books = break_down(rank, find_peak(rank), by=("category",))
         wanted |= {(rank.number, a.category): a.bytes for a in books.accounts if a.category != "rounding"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
 
 def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert doctor.directory(tmp_path).status == "ok"
-    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     assert doctor.directory(tmp_path).status == "fail"
 
 

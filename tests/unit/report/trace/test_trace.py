@@ -51,7 +51,8 @@ def trace_of(run: Run) -> dict[str, Any]:
 
 def rows_of(document: dict[str, Any]) -> dict[str, list[Event]]:
     """Return the slices by the name of their row, after holding every event to the format."""
-    names, rows = {}, defaultdict(list)
+    names: dict[tuple[int, int], Any] = {}
+    rows = defaultdict(list)
     for event in document["traceEvents"]:
         if event["ph"] == "M":
             names[event["pid"], event["tid"]] = event["args"].get("name", names.get((event["pid"], event["tid"])))

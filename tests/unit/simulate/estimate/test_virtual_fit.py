@@ -216,6 +216,6 @@ def test_the_argument_is_found_in_both_spellings() -> None:
         place, value = find_argument(words, "batch-size")
         assert value == 8
         assert find_argument(set_argument(words, place, 64), "--batch-size")[1] == 64
-    for words in (("t.py",), ("t.py", "--batch-size", "0"), ("t.py", "--batch-size=many")):
+    for wrong in (("t.py",), ("t.py", "--batch-size", "0"), ("t.py", "--batch-size=many")):
         with pytest.raises(UsageError):
-            find_argument(words, "batch-size")
+            find_argument(wrong, "batch-size")

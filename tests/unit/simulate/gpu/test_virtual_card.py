@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from present import present
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+pytest.importorskip("torch")
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
-from gpuledger.model.journal.journal import Action  # noqa: E402
-from gpuledger.simulate.allocator.allocator import CachingAllocator  # noqa: E402
-from gpuledger.simulate.catalogue import find_card  # noqa: E402
-from gpuledger.simulate.gpu.card import in_place  # noqa: E402
-from gpuledger.simulate.gpu.device import VirtualDevice  # noqa: E402
-from gpuledger.simulate.gpu.dispatch import NotModelledError  # noqa: E402
+from gpuledger.model.journal.journal import Action
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 pytestmark = pytest.mark.torch
 SAID: list[str] = []
@@ -96,16 +99,18 @@ def test_the_card_as_the_default_device(device: VirtualDevice) -> None:
 def test_a_model_moves_and_keeps_its_parameters(device: VirtualDevice) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
     tied = nn.Linear(8, 8)
-    tied.weight = model[0].weight
+    linear = model[0]
+    assert isinstance(linear, nn.Linear)
+    tied.weight = linear.weight
     optimizer = torch.optim.AdamW(model.parameters())
     before = [id(parameter) for parameter in model.parameters()]
     model.cuda()
     assert [id(parameter) for parameter in model.parameters()] == before
-    assert tied.weight is model[0].weight
+    assert tied.weight is linear.weight
     assert all(parameter.is_cuda for parameter in model.parameters())
     model(torch.randn(4, 8, device="cuda")).sum().backward()
     optimizer.step()
-    state = optimizer.state[model[0].weight]
+    state = optimizer.state[linear.weight]
     assert state["exp_avg"].is_cuda
     assert copy.deepcopy(model)[0].weight.is_cuda
 
@@ -125,7 +130,8 @@ def test_autocast_has_the_lists_of_cuda(device: VirtualDevice, dtype: torch.dtyp
 
 
 def test_a_mixed_precision_step_with_everything(device: VirtualDevice) -> None:
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32)).to("cuda")
+    first = nn.Linear(32, 64)
+    model = nn.Sequential(first, nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32)).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     scaler = torch.amp.GradScaler("cuda")
@@ -141,7 +147,7 @@ def test_a_mixed_precision_step_with_everything(device: VirtualDevice) -> None:
         scaler.update()
         schedule.step()
         assert f"{loss.item():.2f} {norm:.2f}"
-    assert optimizer.state[model[0].weight]["exp_avg"].is_cuda
+    assert optimizer.state[first.weight]["exp_avg"].is_cuda
     assert any("asks for a value" in sentence for sentence in SAID)
 
 
@@ -234,13 +240,14 @@ def test_packed_sequences_go_through_cudnn_without_their_padding(device: Virtual
     assert padded.shape == (10, 4, 32)
     assert torch.equal(told, lengths)
     padded.sum().backward()
-    assert layer.weight_ih_l0.grad.shape == layer.weight_ih_l0.shape
+    assert present(layer.weight_ih_l0.grad).shape == layer.weight_ih_l0.shape
 
 
 def test_cells_run_in_fused_kernels(device: VirtualDevice) -> None:
     """Beside hidden state and cell an LSTM's keeps four values a number for backward, a GRU's five."""
     data = torch.randn(4, 8, device="cuda")
-    for cell, kept in ((nn.LSTMCell(8, 512).cuda(), 4), (nn.GRUCell(8, 512).cuda(), 5)):
+    cells: list[tuple[Any, int]] = [(nn.LSTMCell(8, 512).cuda(), 4), (nn.GRUCell(8, 512).cuda(), 5)]
+    for cell, kept in cells:
         before = len(device.events)
         made = cell(data)
         sizes = [event[2] for event in device.events[before:] if event[0] == Action.ALLOC]
@@ -277,12 +284,12 @@ def test_programs_of_other_kinds_are_followed(device: VirtualDevice) -> None:
     table = nn.Embedding(100, 8, sparse=True).cuda()
     torch.optim.SparseAdam(table.parameters()).zero_grad()
     table(torch.zeros(4, dtype=torch.int64, device="cuda")).sum().backward()
-    assert table.weight.grad.is_sparse
+    assert present(table.weight.grad).is_sparse
     scores = torch.randn(50, 4, 20, device="cuda").log_softmax(-1).requires_grad_()
     labels = torch.ones(4, 10, dtype=torch.int64, device="cuda")
     lengths = torch.full((4,), 50), torch.full((4,), 10)
     torch.nn.functional.ctc_loss(scores, labels, *lengths).backward()
-    assert scores.grad.shape == scores.shape
+    assert present(scores.grad).shape == scores.shape
     model = nn.Linear(8, 4).cuda()
     data = torch.randn(16, 8, device="cuda", requires_grad=True)
     slope = torch.autograd.grad(model(data).sum(), data, create_graph=True)[0]
