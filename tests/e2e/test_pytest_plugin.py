@@ -243,7 +243,7 @@ def test_an_unmarked_test_is_left_alone(pytester: pytest.Pytester) -> None:
 from gpuledger.collect.session import session
 
 def test_it():
-    assert session._session is None
+    assert session.current() is None
 """
     run(pytester, source, CPU).assert_outcomes(passed=1)
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from programs import execute
 from stubbed import with_stub
@@ -32,8 +33,10 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def sampler_of(watcher: Watcher) -> int:
-    return watcher._process.pid
+def sampler() -> int:
+    """Return the only process that this one has started."""
+    (one,) = psutil.Process().children()
+    return one.pid
 
 
 def test_signals_are_what_they_were_after_a_command() -> None:
@@ -71,8 +74,7 @@ def test_a_sampler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(watchers, "PATIENCE_S", 0.5)
     watch = gpuledger.watch("stuck")
     with watch:
-        assert watch._watcher is not None
-        os.kill(sampler_of(watch._watcher), signal.SIGSTOP)
+        os.kill(sampler(), signal.SIGSTOP)
         for number in range(3000):  # more than a pipe holds: the program is not held up
             with watch.window(f"{number:0200d}"):
                 pass
@@ -103,7 +105,7 @@ def test_a_forked_child_leaves_the_watch_to_its_parent() -> None:
         child = os.fork()
         if not child:
             watch.__exit__(None, None, None)
-            os._exit(0 if watch._watcher is not None else 1)
+            os._exit(0 if repr(watch) == "<Watch 'forked': watching into forked.ledger>" else 1)
         assert os.waitpid(child, 0)[1] == 0
         time.sleep(0.3)
     assert repr(watch) == "<Watch 'forked': ended, forked.ledger>"
@@ -144,11 +146,12 @@ def test_a_sampler_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch, tm
 
 
 SIGPIPE = """
-import os, signal, time, gpuledger
+import os, psutil, signal, time, gpuledger
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 with gpuledger.watch("piped") as watch:
-    os.kill(watch._watcher._process.pid, signal.SIGKILL)
-    watch._watcher._process.wait()
+    (sampler,) = psutil.Process().children()
+    sampler.kill()
+    os.waitid(os.P_PID, sampler.pid, os.WEXITED | os.WNOWAIT)
     with watch.window("x"):
         pass
     print("on")

@@ -25,7 +25,7 @@ read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest.w
 for number in range(1, 5):
     step()
     if number < 4:
-        sessions._session.window.drain()
+        sessions.current().window.drain()
     if number < 3:
         subprocess.run([sys.executable, "-c", read], check=True)
 model(torch.ones(8, 16))

@@ -27,14 +27,14 @@ def early(number: int) -> str:
     try:
         return "tried"
     finally:
-        _finished.append(number)
+        finished.append(number)
 
 
-_finished: list[int] = []
+finished: list[int] = []
 
 
 def returns_nothing(value: int) -> None:
-    _finished.append(value)
+    finished.append(value)
 
 
 def raises(value: Any) -> Any:

@@ -25,12 +25,12 @@ class Card(BareCard):
         super().__init__(0, "Ticking", "GPU-ticking", counter=counter)
         self.now_ns = self.reads = 0
         self.period_ns = period_ns
-        self._read_ns = read_ns
+        self.read_ns = read_ns
 
     def read_energy_mj(self) -> int | None:
-        self.now_ns += self._read_ns // 2
+        self.now_ns += self.read_ns // 2
         energy_mj = round(self._ticks() * WATTS * self.period_ns / 1e6)
-        self.now_ns += self._read_ns - self._read_ns // 2
+        self.now_ns += self.read_ns - self.read_ns // 2
         self.reads += 1
         return energy_mj
 
@@ -162,11 +162,11 @@ def test_one_read_that_takes_longer_than_a_tick_keeps_no_later_edge_waiting(slow
         card.now_ns += 370 * MS
         began_ns = card.now_ns
         finder.want(began_ns, found.append)
-        card._read_ns = slow_ns if number == 9 else 3 * MS
+        card.read_ns = slow_ns if number == 9 else 3 * MS
         while finder.due_ns is not None and card.now_ns < began_ns + slow_ns + 500 * MS:
             card.now_ns = max(card.now_ns, finder.due_ns)
             finder.read()
-            card._read_ns = 3 * MS
+            card.read_ns = 3 * MS
         assert len(found) == number + 1
 
 

@@ -43,7 +43,7 @@ class World:
         self.now_s = 0.0
         self.ran: list[tuple[float, tuple[str, ...]]] = []
         self.said: list[str] = []
-        self._statuses = statuses or {}
+        self.statuses = statuses or {}
         self._busy_s = busy_s
         self._busy_until_s = 0.0
 
@@ -60,7 +60,7 @@ class World:
     def watch(self, command: tuple[str, ...], place: Path) -> int:
         self.ran.append((self.now_s, command))
         rows = [{"t_ns": t * S, "device_idx": 0, "used_bytes": len(self.ran) * MIB * (t == 1)} for t in range(3)]
-        status = self._statuses.get(command[-1], 0)
+        status = self.statuses.get(command[-1], 0)
         if status == 127:
             return status
         facts = {"started_ns": 1, "ended_ns": 2 * S, "exit_status": abs(status)}
@@ -281,7 +281,7 @@ def test_a_repeat_that_failed_is_not_in_the_mean(tmp_path: Path) -> None:
     world = World()
 
     def watch(command: tuple[str, ...], place: Path) -> int:
-        world._statuses["x"] = 7 * (len(world.ran) == 1)
+        world.statuses["x"] = 7 * (len(world.ran) == 1)
         return world.watch(command, place)
 
     assert run_and_tell(variants, tmp_path / "out", replace(world.tools(), watch=watch)) == 1

@@ -87,10 +87,11 @@ def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_thei
         Event("in a graph", 140, 43, on_card=True),
     ]
     assert set(torch_private.graph_launches(events, 100)) == {42}
-    one = TimePass(Journal(), None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
+    journal = Journal()
+    one = TimePass(journal, None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
     one._alone = {"from_step": 5, "from_ns": 100}
     one._write(events)
-    table = journal_of([one._journal.part]).tables["activities"]
+    table = journal_of([journal.part]).tables["activities"]
     kinds = [ActivityKind(kind).name for kind in table["kind"].tolist()]
     assert list(zip(kinds, table["launch_id"].tolist(), strict=True)) == [
         ("HOST", 42),
@@ -106,6 +107,7 @@ def test_a_program_on_a_card_whose_kernels_were_not_told_is_noted(
     on_card: bool, noted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-a")])
-    one = TimePass(Journal(), None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
+    journal = Journal()
+    one = TimePass(journal, None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
     one._write([Event("aten::mm", 10, 42), Event("gemm", 20, 41, linked=42, on_card=on_card)])
-    assert ["no kernels" in note for note in one._journal.part.notes] == [True] * noted
+    assert ["no kernels" in note for note in journal.part.notes] == [True] * noted

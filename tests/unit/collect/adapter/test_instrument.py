@@ -96,7 +96,7 @@ def test_the_observer_is_told_every_parameter_in_order() -> None:
 @pytest.mark.parametrize("number", [-1, 0, 1, 2, 5])
 def test_every_return_is_left_once(number: int) -> None:
     bare = functions.early(number)
-    functions._finished.clear()
+    functions.finished.clear()
     seen = Seen()
     with observed(functions.early, seen.observer):
         result = functions.early(number)

@@ -28,13 +28,13 @@ def test_at_the_recursion_limit_the_observer_is_left_out(where: str, count: int)
 
 
 def test_what_enter_raises_comes_before_the_body() -> None:
-    functions._finished.clear()
+    functions.finished.clear()
     with (
         observed(functions.returns_nothing, Observer(raises_here(KeyError))),
         pytest.raises(KeyError, match="of the observer's"),
     ):
         functions.returns_nothing(1)
-    assert functions._finished == []
+    assert functions.finished == []
 
 
 def test_where_leave_raises_fail_follows() -> None:

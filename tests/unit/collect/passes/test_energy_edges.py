@@ -78,7 +78,7 @@ def test_an_open_pass_names_its_cards_and_a_closed_one_leaves_nothing(opened: An
 def test_ranks_start_after_the_same_step_though_their_clocks_differ(
     opened: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first, steps, *_ = opened
+    first, steps, journal, place = opened
     other_journal, other_steps = RankJournal(lambda: tmp_path / "rank-1", []), Steps()
     other = EnergyPass(other_journal, other_steps, other_journal.note)  # type: ignore[arg-type]
     other.begin()
@@ -88,10 +88,12 @@ def test_ranks_start_after_the_same_step_though_their_clocks_differ(
     for _ in range(40):
         assert not run_steps(other, other_steps, 1)  # it is always the first to be asked
         assert not run_steps(first, steps, 1)
-    starts = [one._facts["first_step"] for one in (first, other)]
-    assert starts == [4 + energy_pass.AHEAD_STEPS + 1] * 2
     for one in (first, other):
         one.finish()
+    for kept in (journal, other_journal):
+        kept.write()
+    starts = [facts_of(rank)["energy_pass"]["first_step"] for rank in (place, tmp_path / "rank-1")]
+    assert starts == [4 + energy_pass.AHEAD_STEPS + 1] * 2
     assert not [place for place in tmp_path.iterdir() if place.name not in ("rank-0", "rank-1")]
 
 

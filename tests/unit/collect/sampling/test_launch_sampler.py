@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,8 @@ def test_what_cannot_be_written_ends_the_readings_with_a_note(cards: FakeCards, 
     with make(cards, tmp_path) as sampler:
         cards.used_bytes["GPU-a"] = 5
         sampler.start()
-        sampler._stopped.wait(0.2)
+        deadline = time.monotonic() + 20
+        while sampler.failure is None and time.monotonic() < deadline:
+            time.sleep(0.01)
     assert sampler.failure is not None
     assert sampler.failure.startswith("The readings of the cards stopped: ")

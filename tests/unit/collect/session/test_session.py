@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from present import present
 from recorded import record_run
 from torch import nn
 from torch.optim import optimizer as optimizers
@@ -203,11 +204,12 @@ def test_a_forked_child_is_left_alone() -> None:
     def program(_: Any) -> None:
         model = nn.Linear(4, 4)
         model(torch.ones(1, 4)).sum().backward()
+        session = present(sessions.current())
         child = os.fork()
         if not child:
             try:
                 assert installed()[:5] == before[:5]
-                sessions._session.mark_step()  # type: ignore[union-attr]
+                session.mark_step()
                 assert model(torch.ones(1, 4)).sum() != 0
                 os._exit(0)
             except BaseException:
@@ -226,7 +228,7 @@ def test_a_forked_child_is_left_alone() -> None:
 def test_a_session_is_not_kept_by_what_python_never_forgets(tmp_path: Path) -> None:
     kept: Callable[[], Any]
     with record(out=tmp_path / "run", devices="cpu"):
-        kept = weakref.ref(sessions._session)  # type: ignore[arg-type]
+        kept = weakref.ref(present(sessions.current()))
         train()
     gc.collect()
     assert kept() is None

@@ -88,15 +88,12 @@ def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(book: Book,
 def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_rest_goes_on(
     book: Book, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gpuledger.ops.measure.one as module
-
-    def full(blank: Record, key: OperatorKey, *words: Any) -> Record:
+    def full(key: OperatorKey, mode: Mode, place: Place) -> list[Copy]:
         if key == relu(1):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …")
-        return measured(blank, key, *words)
+        return make_copies(key, mode, place)
 
-    measured = module._measured
-    monkeypatch.setattr(module, "_measured", full)
+    monkeypatch.setattr("gpuledger.ops.measure.one.make_copies", full)
     outcome = measure(tasks_of_keys([relu(1), relu(2)]), book, place, QUICK)
     assert (outcome.measured, outcome.failed) == (1, 1)
     (failed,) = (record for record in book.records() if record.status == "failed")
