@@ -74,6 +74,10 @@ class Work:
         return self.read_bytes + self.written_bytes
 
 
+_OTHER_ARGUMENTS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
+"""What formulas raise of arguments that are not those of the schema known here: keys are read from files."""
+
+
 def family_of(key: OperatorKey) -> str:
     """Return which of :data:`FAMILIES` an operator belongs to."""
     name = key.name
@@ -92,18 +96,24 @@ def work_of(key: OperatorKey) -> Work:
     Source: formulas of the shapes; FLOPs agree with torch.utils.flop_counter where that knows the operator.
     """
     family = family_of(key)
+    return replace(_by_formula(key, family) or _by_elements(key, family), launches=launches_of(key))
+
+
+def _by_formula(key: OperatorKey, family: str) -> Work | None:
+    """Return what the family's formula says; None where there is none, or for the way the operator is called."""
     formula = _FORMULAS.get(family)
-    found = None if formula is None else formula(key)
-    return replace(found or _by_elements(key, family), launches=launches_of(key))
+    try:
+        return None if formula is None else formula(key)
+    except _OTHER_ARGUMENTS:
+        return None
 
 
 def known_work_of(key: OperatorKey) -> Work | None:
     """Return the work of one call; None where no formula is for its operator, or for the way it is called."""
     family = family_of(key)
-    formula = _FORMULAS.get(family)
     try:
-        return None if family == "other" or (formula is not None and formula(key) is None) else work_of(key)
-    except (KeyError, IndexError, TypeError, ValueError):  # arguments that are not those of the schema known here
+        return None if family == "other" or (family in _FORMULAS and not _by_formula(key, family)) else work_of(key)
+    except _OTHER_ARGUMENTS:
         return None
 
 
@@ -220,9 +230,12 @@ def _read_convolution(arguments: Sequence[Any]) -> Convolution | None:
 def convolution_of(key: OperatorKey) -> Convolution | None:
     """Return the convolution that an operator is, or is the gradient of; None where it is none."""
     values = key.arguments
-    if key.name == "convolution_backward":
-        return _read_convolution((values[1], values[2], None, *values[4:10])) if len(values) > 10 else None
-    return _read_convolution(values) if family_of(key) == "convolution" else None
+    try:
+        if key.name == "convolution_backward":
+            return _read_convolution((values[1], values[2], None, *values[4:10])) if len(values) > 10 else None
+        return _read_convolution(values) if family_of(key) == "convolution" else None
+    except _OTHER_ARGUMENTS:
+        return None
 
 
 def _spread(value: Any, count: int) -> list[int]:

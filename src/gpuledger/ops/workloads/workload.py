@@ -123,7 +123,8 @@ class Workload:
 
     def encoded(self) -> bytes:
         """Return the content of the workload's file."""
-        return f"{json.dumps(to_json(self), ensure_ascii=False, allow_nan=False)}\n".encode()
+        # A lone surrogate, which UTF-8 has not, becomes its JSON escape.
+        return f"{json.dumps(to_json(self), ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace")
 
 
 def to_json(workload: Workload) -> dict[str, Any]:
