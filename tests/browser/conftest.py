@@ -65,7 +65,7 @@ def edit() -> Callable[[Path, str, object], None]:
     return write
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = find_chromium()
     with sync_playwright() as playwright:
