@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from present import present
 from programs import execute, manifest
-from stubbed import GPULEDGER, library_directory, watch, with_stub
+from stubbed import GPULEDGER, library_directory, sampler_of, watch, with_stub
 
 from gpuledger.analyze.samples.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
 from gpuledger.analyze.samples.watched import watched
@@ -209,14 +209,6 @@ def begin(directory: Path, *words: str) -> subprocess.Popen[bytes]:
     assert running.stdout is not None
     assert running.stdout.readline() == b"ready\n"
     return running
-
-
-def sampler_of(pid: int) -> int:
-    """Return the sampler's process id."""
-    import psutil
-
-    children = psutil.Process(pid).children()
-    return next(child.pid for child in children if any("watch_process" in word for word in child.cmdline()))
 
 
 READY = "import time; print('ready', flush=True); time.sleep(1.2); print('on')"

@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from programs import execute
-from stubbed import with_stub
+from stubbed import sampler_of, with_stub
 
 import gpuledger
 from gpuledger.analyze.samples.watched import watched
@@ -31,12 +30,6 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def sampler() -> int:
-    """Return the only process that this one has started."""
-    (one,) = psutil.Process().children()
-    return one.pid
 
 
 def test_signals_are_what_they_were_after_a_command() -> None:
@@ -74,7 +67,7 @@ def test_a_sampler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(watchers, "PATIENCE_S", 0.5)
     watch = gpuledger.watch("stuck")
     with watch:
-        os.kill(sampler(), signal.SIGSTOP)
+        os.kill(sampler_of(os.getpid()), signal.SIGSTOP)
         for number in range(3000):  # more than a pipe holds: the program is not held up
             with watch.window(f"{number:0200d}"):
                 pass

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import psutil
 from folders import TESTS
 from programs import SETTINGS_OF_OTHERS, Ended
 
@@ -34,6 +35,12 @@ def with_stub(directory: Path, **script: float) -> dict[str, str]:
     place.write_text("".join(f"{key} {value}\n" for key, value in script.items()))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS_OF_OTHERS)}
     return {**kept, "LD_LIBRARY_PATH": str(library_directory()), "STUB_NVML": str(place)}
+
+
+def sampler_of(pid: int) -> int:
+    """Return the process id of the sampler that a process has started, which may have other children too."""
+    children = psutil.Process(pid).children()
+    return next(child.pid for child in children if any("watch_process" in word for word in child.cmdline()))
 
 
 def watch(words: list[str], directory: Path, **script: float) -> Ended:
