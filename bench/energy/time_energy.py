@@ -38,7 +38,7 @@ from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.manifest import RankManifest
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 PARTS = ("halves", "models", "zeus")
 """The last one leaves this process on the card, where the others would see it."""

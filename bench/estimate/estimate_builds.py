@@ -39,7 +39,7 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import read_journal
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 TRAININGS = (
     "gpt2-bf16-adamw-8",

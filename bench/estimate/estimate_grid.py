@@ -58,7 +58,7 @@ def train(combination: Combination, directory: Path, keep: Path, timeout_s: floa
 def _peak(run: Path, journal: Path) -> dict[str, Any]:
     from gpuledger.analyze.memory.breakdown import break_down
     from gpuledger.analyze.memory.instant import find_peak
-    from gpuledger.services.api import load
+    from gpuledger.services.runs import load
 
     rank = load(run).rank(0)
     join_parts(run / "rank-0" / "journal", journal)

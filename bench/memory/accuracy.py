@@ -27,7 +27,7 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.model.run import Rank
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 
 def train(name: str, steps: int, before: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def kept(records: list[Record]) -> dict[str, Any]:
 
 def windows_of(folder: Path) -> dict[str, Any] | None:
     """Return each worker's windows in the campaign's own run, and how many of them overlap; None without a card."""
-    from gpuledger.services.api import load
+    from gpuledger.services.runs import load
 
     ledgers = sorted((folder / "out").glob("campaign-*.ledger"))
     if not ledgers:

@@ -1,13 +1,15 @@
 """gpuledger: every byte, millisecond and joule of a GPU run, on the account of the layer that spent it.
 
-What is listed in ``__all__`` here, in ``gpuledger.ops`` and in ``gpuledger.integrations`` is public; everything else
-may change without notice.
+What is listed in ``__all__`` here, in ``gpuledger.ops`` and in ``gpuledger.integrations`` is public, and so are
+``Card`` and ``Vendor`` of ``gpuledger.cards``, for packages that add GPUs of another vendor. Everything else may change
+without notice.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuledger._lazy import lazy_names
 from gpuledger._version import __version__
 
 if TYPE_CHECKING:
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     )
     from gpuledger.integrations.memory_profiler import MemoryProfiler, memory_profiler
     from gpuledger.model.run import Rank, Run
-    from gpuledger.services.api import diff, load
     from gpuledger.services.queries import balance, breakdown, check, step_energy, step_times
     from gpuledger.services.recording import Recording, record
+    from gpuledger.services.runs import diff, load
     from gpuledger.services.watching import Watch, watch
     from gpuledger.simulate.estimate.api import estimate, find_batch
     from gpuledger.simulate.estimate.fit import Search
@@ -60,11 +62,11 @@ _MODULES = {
     "balance": "gpuledger.services.queries",
     "breakdown": "gpuledger.services.queries",
     "check": "gpuledger.services.queries",
-    "diff": "gpuledger.services.api",
+    "diff": "gpuledger.services.runs",
     "estimate": "gpuledger.simulate.estimate.api",
     "fake_output": "gpuledger.simulate.gpu.hints",
     "find_batch": "gpuledger.simulate.estimate.api",
-    "load": "gpuledger.services.api",
+    "load": "gpuledger.services.runs",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
     "record": "gpuledger.services.recording",
     "scope": "gpuledger.collect.attribution.scopes",
@@ -112,16 +114,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker would take every other name for a public one
-
-    def __getattr__(name: str) -> object:
-        """Return a public name, imported when first asked for: ``import gpuledger`` loads neither torch nor numpy."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import importlib
-
-        importlib.import_module("gpuledger.services")  # registers how values show themselves in notebooks
-        value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
-        return value
+    # "import gpuledger" loads neither torch nor numpy. Services register how values show themselves in notebooks.
+    __getattr__ = lazy_names(__name__, _MODULES, before="gpuledger.services")
 
 
 def __dir__() -> list[str]:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from conv_example import ALGORITHMS, MODES, Load, example_modules
+from conv_example import ALGORITHMS, MODES, Load
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def load() -> Iterator[Load]:
-    with example_modules() as load_module:
-        yield load_module
-
-
-@pytest.fixture(scope="module")
-def convolutions(load: Load) -> ModuleType:
-    module: ModuleType = load("convolutions")
-    return module
 
 
 def convolve(convolutions: ModuleType, name: str, mode: str, images: Any, weight: Any) -> Any:

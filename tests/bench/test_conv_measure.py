@@ -5,28 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from conv_example import ALGORITHMS, EXAMPLE, MODES, TIMES, Load, example_modules, run_script_file
+from conv_example import ALGORITHMS, EXAMPLE, MODES, TIMES, Load, run_script_file
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def load() -> Iterator[Load]:
-    with example_modules() as load_module:
-        yield load_module
-
-
-@pytest.fixture(scope="module")
-def convolutions(load: Load) -> ModuleType:
-    module: ModuleType = load("convolutions")
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -137,14 +124,14 @@ def test_bytes_of_a_layer_and_the_peak_between_layers_are_told_apart(
 
 def test_the_times_of_a_script_are_a_time_log_to_gpuledger(tmp_path: Path, load: Load, network: Any) -> None:
     from gpuledger.analyze.step.time_logs import read_time_log
-    from gpuledger.services import api
+    from gpuledger.services import runs
 
     measure = load("measure")
     with torch.inference_mode():
         result = measure.measure(network, network.make_images(2, 32), "winograd", "loop", 1, 0.0, 60.0)
     log = tmp_path / "times.txt"
     log.write_text(measure.time_log_lines(result), encoding="utf-8")
-    read = read_time_log(api.load_foreign(log))
+    read = read_time_log(runs.load_foreign(log))
     assert (read.algorithms, read.batches, read.types) == (("WINOGRAD-LOOP",), (2,), ("TOTAL", "CONV", "OVERHEAD"))
     assert read.layer_s[0, 0, 0].tolist() == pytest.approx([ms / 1000 for ms in result["layers"]["total_ms"]])
 

@@ -12,7 +12,7 @@ from watched_runs import watch_run
 from gpuledger.analyze.samples.watched import watched
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.run import write_table
-from gpuledger.services.api import import_files
+from gpuledger.services.runs import import_files
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:

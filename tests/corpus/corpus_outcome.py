@@ -119,7 +119,7 @@ def _notes(run: Path) -> list[str]:
     """Return what is wrong with a run: that it cannot be read, or that the recorder had to give up."""
     from gpuledger.errors import GpuLedgerError
     from gpuledger.model.journal.journal import OWN_ERROR
-    from gpuledger.services.api import load
+    from gpuledger.services.runs import load
 
     try:
         loaded = load(run)
@@ -228,7 +228,7 @@ def _begin_run(
     from gpuledger.config import resolve
     from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_writer import RunWriter, new_manifest
-    from gpuledger.services.api import settle
+    from gpuledger.services.runs import settle
 
     words = iter(options)
     flags: dict[str, Any] = {word.removeprefix("--"): next(words) for word in words}

@@ -18,7 +18,7 @@ from gpuledger.analyze.step.times import break_down_time
 from gpuledger.cli.main import main
 from gpuledger.model.energy_window import ENERGY_MARKER, METERED_CARDS
 from gpuledger.model.run import Rank
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ import pytest
 from notebooks import Notebook, open_notebook
 from stubbed import with_stub
 
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,7 @@ from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.side_by_side import lines_by
 from gpuledger.analyze.step.step_parts import step_parts
 from gpuledger.analyze.step.times import break_down_time
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

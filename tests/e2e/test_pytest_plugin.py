@@ -234,7 +234,7 @@ def test_a_session_that_asks_for_nothing_loads_nothing() -> None:
     code = "import gpuledger.integrations.pytest_plugin, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert loaded.isdisjoint(
-        {"torch", "numpy", "pyarrow", "rich", "click", "gpuledger.services.api", "gpuledger.units"}
+        {"torch", "numpy", "pyarrow", "rich", "click", "gpuledger.services.runs", "gpuledger.units"}
     )
 
 

@@ -13,7 +13,7 @@ from present import present
 from programs import TRAIN, bare, environment, execute, manifest, recorded, write_script
 
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 DISTRIBUTED = """
 import time

@@ -11,7 +11,7 @@ from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, manifest, recorded
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 START_UP_LIMIT_S = 0.4
 """Twice what is aimed at: the machine may be busy."""

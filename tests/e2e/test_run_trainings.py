@@ -13,7 +13,7 @@ from programs import COMPILER_ASIDE, Ended, recorded, write_script
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.model.run import Rank
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,7 @@ from programs import recorded as recorded_with
 
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import Rank
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

@@ -20,7 +20,7 @@ from stubbed import GPULEDGER, library_directory, sampler_of, watch, with_stub
 from gpuledger.analyze.samples.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
 from gpuledger.analyze.samples.watched import watched
 from gpuledger.cli.main import main
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 BUSY = "import time; time.sleep(0.7)"
 

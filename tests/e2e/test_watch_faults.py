@@ -17,7 +17,7 @@ from gpuledger.analyze.samples.watched import watched
 from gpuledger.collect.sampling import watcher as watchers
 from gpuledger.collect.sampling.watcher import Watcher
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 from gpuledger.services.watching import WatchSettings, watch_command
 
 SETTINGS = WatchSettings()

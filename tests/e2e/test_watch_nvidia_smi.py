@@ -12,7 +12,7 @@ from programs import Ended, environment, execute
 from stubbed import GPULEDGER
 
 from gpuledger.analyze.samples.watched import watched
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 TOOL = """#!{python}
 import sys, time

@@ -12,7 +12,7 @@ from present import present
 from programs import GPULEDGER, TRAIN, Ended, execute, manifest, recorded, write_script
 
 from gpuledger.model.tables import SCHEMA_VERSION
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

@@ -14,7 +14,7 @@ from present import present
 from programs import GPULEDGER, TRAIN, environment, execute, start, write_script
 
 from gpuledger.processes.parent_death import dying_with
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 SAYS_ITS_NUMBER = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
 

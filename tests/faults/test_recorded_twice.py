@@ -9,7 +9,7 @@ from present import present
 from programs import TRAIN, bare, manifest, recorded, write_script
 
 from gpuledger.collect.session.outer_run import NOTE
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 

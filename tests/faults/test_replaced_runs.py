@@ -16,7 +16,7 @@ from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.errors import UsageError
 from gpuledger.model.run_directory import choose_directory
 from gpuledger.model.run_writer import RunReplacedError, RunWriter, find_run_id, new_manifest
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 FORCED = ("-q", "--force", "--out", "keep")
 

@@ -15,7 +15,7 @@ import pytest
 from present import present
 from programs import GPULEDGER, TRAIN, environment, execute, manifest, recorded, signalled, start, write_script
 
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 WAITS = """
 import os, signal, sys, time

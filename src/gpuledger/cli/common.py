@@ -181,9 +181,9 @@ def open_run(text: str) -> Run:
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
     """
-    from gpuledger.services import api
+    from gpuledger.services import runs
 
-    run = api.open_run(text)
+    run = runs.open_run(text)
     if _is_foreign(run, text):
         _tell_unread(run.manifest.imported.unread if run.manifest.imported else ())
     return run

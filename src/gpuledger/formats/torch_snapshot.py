@@ -21,7 +21,7 @@ from gpuledger.formats.snapshot_columns import SnapshotColumns, count_of
 from gpuledger.formats.snapshot_lives import I64, Closing, DeviceLives, Trace, follow, paired
 from gpuledger.formats.snapshot_tables import snapshot_tables
 from gpuledger.model.imported import ImportedRank, ImportedRun
-from gpuledger.model.journal.journal import Action, BlockState
+from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action, BlockState
 from gpuledger.model.pools import UNKNOWN_POOL, pool_number
 
 MAX_BYTES = 1 << 44
@@ -29,25 +29,6 @@ MAX_BYTES = 1 << 44
 MAX_DEVICES = 4_096
 _LATEST_US = 1 << 53
 _LARGEST_POOL = (1 << 31) - 1
-
-ACTIONS = {
-    "alloc": Action.ALLOC,
-    "free_requested": Action.FREE_REQUESTED,
-    "free_completed": Action.FREE_COMPLETED,
-    "free": Action.FREE_COMPLETED,
-    "segment_alloc": Action.SEGMENT_ALLOC,
-    "segment_free": Action.SEGMENT_FREE,
-    "segment_map": Action.SEGMENT_MAP,
-    "segment_unmap": Action.SEGMENT_UNMAP,
-    "snapshot": Action.SNAPSHOT,
-    "oom": Action.OOM,
-}
-STATES = {
-    "inactive": BlockState.INACTIVE,
-    "active_allocated": BlockState.ALLOCATED,
-    "active_pending_free": BlockState.AWAITING_FREE,
-    "active_awaiting_free": BlockState.AWAITING_FREE,
-}
 
 
 def looks_like(path: Path, head: bytes) -> bool:
@@ -172,7 +153,7 @@ def _closing(columns: SnapshotColumns, segments: list[Any]) -> Closing:
         address=segment_address[owner] + before[:-1] - before[first][owner],
         bytes=sizes,
         requested_bytes=np.where((requested >= 0) & (requested <= sizes), requested, sizes),
-        state=_coded(columns, columns.labels(items, "state"), STATES, BlockState.ALLOCATED),
+        state=_coded(columns, columns.labels(items, "state"), TORCH_STATES, BlockState.ALLOCATED),
         stream=streams[owner],
         stack_id=columns.stack_numbers(items),
         text_id=columns.labels(items, "user_metadata"),
@@ -211,7 +192,7 @@ def _coded(columns: SnapshotColumns, labels: I64, codes: Mapping[str, int], defa
 
 def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
     count_of(items)
-    action = _coded(columns, columns.labels(items, "action"), ACTIONS, Action.OTHER).astype(np.int8)
+    action = _coded(columns, columns.labels(items, "action"), TORCH_ACTIONS, Action.OTHER).astype(np.int8)
     sizes = columns.numbers(items, "size")
     sized = action <= Action.SEGMENT_UNMAP
     _checked(sizes[sized & (action >= Action.SEGMENT_ALLOC)], "segment in the trace")

@@ -1,12 +1,14 @@
 """Where gpuledger meets other tools: pytest, training frameworks, loggers.
 
-From Python: ``from gpuledger.integrations import TensorBoardSink, log_run``. May import every room but ``cli`` and
+From Python: ``from gpuledger.integrations import TensorBoardSink, log_run``. May import every package but ``cli`` and
 ``live``; the other tool is imported when it is used. Begin with ``scalars`` for loggers, ``training`` for callbacks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from gpuledger._lazy import lazy_names
 
 if TYPE_CHECKING:
     from gpuledger.integrations.log_mlflow import MlflowSink
@@ -37,13 +39,5 @@ _MODULES = {
     "step_scalars": "gpuledger.integrations.scalars",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Return a public name, imported when first asked for: the pytest plugin loads nothing of this."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value: object = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # the pytest plugin loads nothing of this
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
 from gpuledger.model.run_writer import RunWriter, new_manifest
-from gpuledger.services.api import load, post_missing
+from gpuledger.services.runs import load, post_missing
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.session import VirtualSession

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuledger._lazy import lazy_names
+
 if TYPE_CHECKING:
     from gpuledger.operator_key import OperatorKey
     from gpuledger.ops.capturing import capture
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Capture", "Layer", "OperatorKey", "Use", "Workload", "capture", "read_workload", "rebuild"]
 
-_HOMES = {
+_MODULES = {
     "Call": "gpuledger.ops.workloads.rebuild",
     "Capture": "gpuledger.ops.workloads.capture",
     "Layer": "gpuledger.ops.workloads.workload",
@@ -33,13 +35,5 @@ _HOMES = {
     "rebuild": "gpuledger.ops.workloads.rebuild",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Return a public name, imported when first asked for: sums and predictions need no torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value: object = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # sums and predictions need no torch
+    __getattr__ = lazy_names(__name__, _MODULES)

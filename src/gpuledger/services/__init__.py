@@ -1,6 +1,6 @@
 """What commands and Python users both call: record, watch, load and compare runs.
 
-Joins collecting, posting and reading; may import every room but ``cli``, ``live`` and ``integrations``. Begin with
+Joins collecting, posting and reading; may import every package but ``cli``, ``live`` and ``integrations``. Begin with
 ``api``.
 """
 

@@ -16,7 +16,7 @@ from gpuledger.analyze.step.steps import step_times as times_of
 from gpuledger.errors import UsageError
 from gpuledger.files.reading import read_text
 from gpuledger.model.run import Run
-from gpuledger.services.api import open_run
+from gpuledger.services.runs import open_run
 
 
 def breakdown(
@@ -164,9 +164,15 @@ def read_limits(budget: str | Path | None, base: Run | None, allow: str | None) 
         UsageError: there is neither, or ``allow`` cannot be read or has no ``base``.
     """
     if budget is None and base is None:
-        raise UsageError("check: nothing to check against", hint="give --budget FILE, or --against BASE")
+        raise UsageError(
+            "There is nothing to check the run against",
+            hint="give a file of limits (--budget FILE), or another run (--against RUN)",
+        )
     if allow is not None and base is None:
-        raise UsageError("--allow: more than what?", hint="give --against BASE as well")
+        raise UsageError(
+            "allow says how much more than another run is accepted, and there is no other run",
+            hint="give the other run as well (--against RUN)",
+        )
     limits: tuple[Limit, ...] = ()
     if budget is not None:
         text = read_text(Path(budget), hint="gpuledger budget RUN writes a first one")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.model.run import Run
 from gpuledger.model.run_writer import RunWriter
-from gpuledger.services.api import load, post_missing
+from gpuledger.services.runs import load, post_missing
 from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:

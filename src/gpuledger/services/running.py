@@ -274,7 +274,7 @@ def _settle(run_directory: Path, *, listeners: Listeners) -> None:
             for note in read_run_manifest(run_directory).notes:
                 listeners.note(f"gpuledger: nothing was recorded: {note}")
         return
-    from gpuledger.services.api import settle
+    from gpuledger.services.runs import settle
 
     run = settle(run_directory)
     if listeners.show is not None:

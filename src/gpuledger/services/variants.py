@@ -306,7 +306,7 @@ def compare_variants(result: VariantsResult) -> Compared:
 def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:
     """Return the runs that can be read, and why others cannot."""
     from gpuledger.model.run_directory import SUFFIX
-    from gpuledger.services.api import load
+    from gpuledger.services.runs import load
 
     runs, problems = [], []
     for name in result.recorded:

@@ -20,7 +20,7 @@ from gpuledger.model.manifest import RankManifest, read_json, write_rank_manifes
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import LISTENING, write_json
 from gpuledger.model.tables import TABLES
-from gpuledger.services import api
+from gpuledger.services import runs
 
 SAFE = "the owner's own"
 """What a victim of a link holds before and after."""
@@ -171,12 +171,12 @@ def test_tables_and_manifests_are_not_written_through_links(run: Path, tmp_path:
 def test_a_pipe_in_a_run_is_refused(run: Path) -> None:
     os.mkfifo(run / "rank-0" / "notes.txt")
     with pytest.raises(InputError, match=r"rank-0/notes\.txt is no regular file"):
-        api.load(run)
+        runs.load(run)
 
 
 def test_a_run_behind_a_link_that_the_user_names_is_read_and_posted(tmp_path: Path) -> None:
     (tmp_path / "link.ledger").symlink_to(unposted(tmp_path))
-    assert api.load(tmp_path / "link.ledger").ranks
+    assert runs.load(tmp_path / "link.ledger").ranks
     assert (tmp_path / "b.ledger" / "rank-0" / "manifest.json").is_file()
 
 

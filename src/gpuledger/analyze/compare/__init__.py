@@ -1,4 +1,4 @@
 """Several runs side by side, and a run against a budget.
 
-The highest room of ``analyze``. Begin with ``metrics`` and ``diff``.
+The highest package of ``analyze``. Begin with ``metrics`` and ``diff``.
 """

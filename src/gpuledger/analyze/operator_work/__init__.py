@@ -1,4 +1,4 @@
 """What an operator has to do (FLOPs, bytes) and how hard that drives a GPU.
 
-The lowest room of ``analyze``. Begin with ``formulas``.
+The lowest package of ``analyze``. Begin with ``formulas``.
 """

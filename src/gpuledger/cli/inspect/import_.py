@@ -56,7 +56,7 @@ Examples:
 @_with_format_options
 def import_command(format_name: str, files: Sequence[str], out: str | None, force: bool, **options: str | None) -> int:
     """Return the exit code, after the runs are written and named."""
-    from gpuledger.services.api import import_files
+    from gpuledger.services.runs import import_files
 
     given = {name: value for name, value in options.items() if value is not None}
     unread: list[str] = []

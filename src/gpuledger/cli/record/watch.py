@@ -195,7 +195,7 @@ def _tell(directory: Path, say: Callable[[str], None]) -> None:
     from gpuledger.errors import words_of
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.watched_text import watched_lines
-    from gpuledger.services.api import load
+    from gpuledger.services.runs import load
 
     try:
         run = load(directory)

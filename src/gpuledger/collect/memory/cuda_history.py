@@ -15,30 +15,11 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackBook
 from gpuledger.collect.attribution.tags import TagBook
 from gpuledger.collect.attribution.tensor_observations import storage_place
-from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
+from gpuledger.model.journal.journal import REASONS, TORCH_ACTIONS, TORCH_STATES, Action, BlockState, Part
 from gpuledger.model.pools import pool_number
 
 MAX_ENTRIES = 4_000_000
 """Events the allocator may keep between two drains (about 250 bytes each); drains come long before."""
-
-_ACTIONS = {
-    "alloc": Action.ALLOC,
-    "free_requested": Action.FREE_REQUESTED,
-    "free_completed": Action.FREE_COMPLETED,
-    "free": Action.FREE_COMPLETED,
-    "segment_alloc": Action.SEGMENT_ALLOC,
-    "segment_free": Action.SEGMENT_FREE,
-    "segment_map": Action.SEGMENT_MAP,
-    "segment_unmap": Action.SEGMENT_UNMAP,
-    "snapshot": Action.SNAPSHOT,
-    "oom": Action.OOM,
-}
-_STATES = {
-    "inactive": BlockState.INACTIVE,
-    "active_allocated": BlockState.ALLOCATED,
-    "active_pending_free": BlockState.AWAITING_FREE,
-    "active_awaiting_free": BlockState.AWAITING_FREE,
-}
 
 
 class CudaRecorder:
@@ -141,7 +122,7 @@ class CudaRecorder:
         pick = itemgetter("action", "size", "stream", "time_us")
         actions, sizes, streams, times = zip(*map(pick, trace), strict=True)
         return {
-            "action": [_ACTIONS.get(action, Action.OTHER) for action in actions],
+            "action": [TORCH_ACTIONS.get(action, Action.OTHER) for action in actions],
             "address": [entry.get("addr", 0) for entry in trace],
             "bytes": sizes,
             "stream": [_signed(stream) for stream in streams],
@@ -202,7 +183,7 @@ def _block_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
             block["address"],
             block["size"],
             block["requested_size"],
-            _STATES.get(block["state"], BlockState.ALLOCATED),
+            TORCH_STATES.get(block["state"], BlockState.ALLOCATED),
             -1,
         )
         for segment in segments

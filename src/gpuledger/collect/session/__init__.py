@@ -1,4 +1,4 @@
 """One recorded process from its first step to its last.
 
-The highest room of ``collect``. Begin with ``session``.
+The highest package of ``collect``. Begin with ``session``.
 """

@@ -59,6 +59,29 @@ class BlockState(IntEnum):
     AWAITING_FREE = 2
 
 
+TORCH_ACTIONS = {
+    "alloc": Action.ALLOC,
+    "free_requested": Action.FREE_REQUESTED,
+    "free_completed": Action.FREE_COMPLETED,
+    "free": Action.FREE_COMPLETED,
+    "segment_alloc": Action.SEGMENT_ALLOC,
+    "segment_free": Action.SEGMENT_FREE,
+    "segment_map": Action.SEGMENT_MAP,
+    "segment_unmap": Action.SEGMENT_UNMAP,
+    "snapshot": Action.SNAPSHOT,
+    "oom": Action.OOM,
+}
+"""What PyTorch's memory history calls an action."""
+
+TORCH_STATES = {
+    "inactive": BlockState.INACTIVE,
+    "active_allocated": BlockState.ALLOCATED,
+    "active_pending_free": BlockState.AWAITING_FREE,
+    "active_awaiting_free": BlockState.AWAITING_FREE,
+}
+"""What PyTorch's memory snapshot calls the state of a block."""
+
+
 class TagFlag(IntEnum):
     """Bits of a tag."""
 

@@ -1,4 +1,4 @@
 """PyTorch's caching allocator for CUDA, simulated.
 
-The lowest room of ``simulate``. Begin with ``allocator``.
+The lowest package of ``simulate``. Begin with ``allocator``.
 """

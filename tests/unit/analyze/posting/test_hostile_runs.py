@@ -29,7 +29,7 @@ from gpuledger.analyze.step.rates import find_rates
 from gpuledger.errors import InputError
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.run import read_run
-from gpuledger.services import api
+from gpuledger.services import runs
 
 LSTM = RECORDINGS / "lstm.npz"
 
@@ -141,7 +141,7 @@ TABLES = {
 def test_a_table_with_values_that_cannot_be_is_bad_input(words: str, run: Path) -> None:
     replace(run, *TABLES[words])
     with pytest.raises(InputError) as caught:
-        api.load(run).rank().table("blocks")
+        runs.load(run).rank().table("blocks")
     assert caught.value.message.startswith("x.ledger: rank-0/blocks/part-00000.parquet: damaged part: ")
     assert words in caught.value.message
 
@@ -152,7 +152,7 @@ def test_a_table_that_unpacks_to_much_is_not_unpacked(run: Path) -> None:
     pq.write_table(table, place, compression="zstd")
     assert place.stat().st_size < 1 << 20
     with pytest.raises(InputError, match=r"samples/part-00000\.parquet: damaged part: it would unpack to 2.. MiB"):
-        summarize(api.load(run).rank())
+        summarize(runs.load(run).rank())
 
 
 def test_a_text_that_many_rows_share_is_not_written_out(run: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_text_that_many_rows_share_is_not_written_out(run: Path) -> None:
     }
     pq.write_table(pa.table(columns), run / "rank-0" / "names" / "part-00000.parquet")
     with pytest.raises(InputError, match=r"names\.name: its texts would take 286 MiB"):
-        api.load(run).rank().table("names")
+        runs.load(run).rank().table("names")
 
 
 def write(place: Path, **changes: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_manifest_that_a_view_cannot_take_is_bad_input(changes: dict[str, Any]
     place = run / "rank-0" / "manifest.json"
     write(place, **changes)
     with pytest.raises(InputError) as caught:
-        api.load(run)
+        runs.load(run)
     assert caught.value.message.startswith(f"{place}: ")
     assert words in caught.value.message
 
@@ -201,7 +201,7 @@ def test_calls_that_never_end_are_read_at_once(run: Path) -> None:
         calls=[[1, 1 << 61, 4, 5]] * 4_000,
         energy_pass={"cards": [], "first_step": 1, "last_step": 1 << 61, "start_ns": 1, "end_ns": 2},
     )
-    rates = find_rates(api.load(run).rank())
+    rates = find_rates(runs.load(run).rank())
     assert rates is not None
     assert rates.batch == 4
 
@@ -221,7 +221,7 @@ def test_readings_that_cannot_be_are_left_out(damage: str, tmp_path: Path) -> No
     else:
         arrays["samples.device_idx"] = arrays["samples.device_idx"] + 100
     np.savez(place, **arrays)
-    (found,) = present(api.load(run).rank().manifest.energy)
+    (found,) = present(runs.load(run).rank().manifest.energy)
     assert (found.source == POWER) == (damage == "ticks at one time")
 
 
@@ -234,7 +234,7 @@ def test_an_energy_pass_with_some_of_its_edges_is_bad_input(where: str, tmp_path
     del manifest["energy"], manifest["energy_pass"][where]  # not posted yet
     place.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=rf"energy_pass: {where} is missing"):
-        api.load(run)
+        runs.load(run)
 
 
 @pytest.mark.parametrize("where", ["first_step", "start_ns"])
@@ -245,7 +245,7 @@ def test_an_energy_pass_that_ends_before_it_begins_is_bad_input(where: str, tmp_
     energy = json.loads(manifest.read_text())["energy"]
     write(manifest, energy=[{**energy[0], where: 1 << 61}])
     with pytest.raises(InputError, match=r"energy\[0\]: it ends before it begins"):
-        api.load(run)
+        runs.load(run)
 
 
 @pytest.mark.parametrize(

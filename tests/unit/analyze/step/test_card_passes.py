@@ -37,7 +37,7 @@ from gpuledger.model.run_directory import write_json
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.ops.predict.watts import shipped
 from gpuledger.report.html.payload import build_payload
-from gpuledger.services.api import load
+from gpuledger.services.runs import load
 
 RECORDED = RECORDINGS / "passes"
 NAMES = ("halves", "neumf-training")

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.posting.card_samples import post_card_samples
 from gpuledger.analyze.posting.energy_posting import post_energy
@@ -32,9 +32,6 @@ from gpuledger.model.run_directory import SUFFIX, choose_directory
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.diff import Diff
-
-MEMORY_ALONE = "memory"
-Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def load(path: str | Path) -> Run:
