@@ -1,4 +1,4 @@
-"""Fit the model of watts by FLOPs and bytes to the committed book: `python tools/fit_power_model.py`.
+"""Fit the model of watts by FLOPs and bytes to the committed database: `python tools/fit_power_model.py`.
 
 Every type of operator is left out in turn and told by the others: what the errors of that are stands beside the
 coefficients. Errors are by time. Of products of 16 bits there are hardly any that the power cap did not slow: theirs
@@ -24,7 +24,7 @@ from gpuledger.simulate.catalogue import Card, find_card
 
 F64 = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parent.parent
-BOOK = ROOT / "tests" / "data" / "h200" / "operator_book.parquet"
+DATABASE = ROOT / "tests" / "data" / "h200" / "operator_database.parquet"
 CARD = "NVIDIA H200"
 TABLE = ROOT / "src" / "gpuledger" / "ops" / "predict" / "power_model.json"
 SOURCE = "fitted on operators of an NVIDIA H200"
@@ -48,7 +48,7 @@ class Measured:
 
 
 def measured_in(contents: Contents, card: Card) -> Measured:
-    """Return every record of a card with joules and an operator whose FLOPs and bytes are known."""
+    """Return every record of a GPU with joules and an operator whose FLOPs and bytes are known."""
     rows = []
     for record in contents.records:
         key = contents.keys[record.key_digest]
@@ -73,68 +73,68 @@ def measured_in(contents: Contents, card: Card) -> Measured:
     return Measured(np.array(names), np.array(is_matrix), *(np.array(one, dtype=np.float64) for one in columns))
 
 
-def told_by(values: F64, book: Measured) -> F64:
+def told_by(values: F64, database: Measured) -> F64:
     """Return the watts, as shares of the limit, that coefficients tell of each record; as power_model.py does."""
     product, other, gain, plain, tf32, moved, narrow = np.maximum(values, 1e-9)
-    filled = book.plain / plain + book.tf32 / tf32 + book.moved / moved
-    found = np.where(book.is_product, product, other) - gain * np.expm1(-filled)
-    return np.asarray(found + narrow * np.minimum(book.narrow, 1.0), dtype=np.float64)
+    filled = database.plain / plain + database.tf32 / tf32 + database.moved / moved
+    found = np.where(database.is_product, product, other) - gain * np.expm1(-filled)
+    return np.asarray(found + narrow * np.minimum(database.narrow, 1.0), dtype=np.float64)
 
 
-def fit(book: Measured, chosen: NDArray[np.bool_]) -> F64:
+def fit(database: Measured, chosen: NDArray[np.bool_]) -> F64:
     """Return the coefficients with the least absolute error by time over the chosen records."""
-    weight = chosen * book.ns / book.ns.sum()
+    weight = chosen * database.ns / database.ns.sum()
 
     def off(values: F64) -> float:
-        return float(np.abs(told_by(values, book) - book.watts_frac) @ weight)
+        return float(np.abs(told_by(values, database) - database.watts_frac) @ weight)
 
     found: F64 = np.maximum(minimize(off, BEGIN, method="Nelder-Mead", options={"maxiter": 6000, "maxfev": 6000}).x, 0)
     return found
 
 
-def held_out(book: Measured) -> F64:
+def held_out(database: Measured) -> F64:
     """Return what each record is told to be by a fit to the types of operators that are not its own."""
-    found = np.zeros(book.ns.size)
-    for one in sorted(set(book.operator.tolist())):
-        found = np.where(book.operator == one, told_by(fit(book, book.operator != one), book), found)
+    found = np.zeros(database.ns.size)
+    for one in sorted(set(database.operator.tolist())):
+        found = np.where(database.operator == one, told_by(fit(database, database.operator != one), database), found)
     return found
 
 
-def coefficients_of(book: Measured) -> Coefficients:
+def coefficients_of(database: Measured) -> Coefficients:
     """Return the coefficients, with what a fit leaves for types that it has not seen."""
-    told = held_out(book)
-    ratio, weight = book.watts_frac / told, told * book.ns
+    told = held_out(database)
+    ratio, weight = database.watts_frac / told, told * database.ns
     order = np.argsort(ratio)
     by_time = np.cumsum(weight[order]) / weight.sum()
     low, high = (float(ratio[order][np.searchsorted(by_time, part)]) for part in FOUR_FIFTHS)
-    values = fit(book, np.ones(book.ns.size, dtype=bool))
-    left = [round(low, 3), round(high, 3), round(off_by(told, book), 3)]
+    values = fit(database, np.ones(database.ns.size, dtype=bool))
+    left = [round(low, 3), round(high, 3), round(off_by(told, database), 3)]
     names = [field.name for field in fields(Coefficients)]
     return Coefficients(**dict(zip(names, values.round(4).tolist() + left, strict=True)))
 
 
-def scaled_weights(book: Measured) -> F64:
+def scaled_weights(database: Measured) -> F64:
     """Return what the assumed weights tell of each record, scaled to the same joules."""
-    scaled: F64 = book.assumed * (float(book.watts_frac @ book.ns) / float(book.assumed @ book.ns))
+    scaled: F64 = database.assumed * (float(database.watts_frac @ database.ns) / float(database.assumed @ database.ns))
     return scaled
 
 
-def off_by(told: F64, book: Measured) -> float:
+def off_by(told: F64, database: Measured) -> float:
     """Return how far what is told is from what was measured: the mean by time, over what was measured."""
-    return float(np.abs(told - book.watts_frac) @ book.ns / (book.watts_frac @ book.ns))
+    return float(np.abs(told - database.watts_frac) @ database.ns / (database.watts_frac @ database.ns))
 
 
 def render() -> str:
     """Return the coefficients as JSON text."""
-    book = measured_in(read_parquet(BOOK), find_card(CARD))
+    database = measured_in(read_parquet(DATABASE), find_card(CARD))
     about = {
         "source": SOURCE,
-        "made_of": str(BOOK.relative_to(ROOT)),
-        "records": int(book.ns.size),
-        "types": len(set(book.operator.tolist())),
-        "assumed_weights_off_by": round(off_by(scaled_weights(book), book), 3),
+        "made_of": str(DATABASE.relative_to(ROOT)),
+        "records": int(database.ns.size),
+        "types": len(set(database.operator.tolist())),
+        "assumed_weights_off_by": round(off_by(scaled_weights(database), database), 3),
     }
-    return json.dumps({**about, "coefficients": asdict(coefficients_of(book))}, indent=1) + "\n"
+    return json.dumps({**about, "coefficients": asdict(coefficients_of(database))}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ def batching(results: Row) -> str:
     held_out, capacity = results["held_out"], results["capacity_bytes"]
     peaks = {name: case(find(results, name), held_out)["peak_bytes"] for name in ("fft", "winograd")}
     largest = max(peaks.values())
-    verdict = "No, not on this card" if largest < capacity / 2 else "It fits this card, narrowly"
+    verdict = "No, not on this card" if largest < capacity / 2 else "It fits this GPU, narrowly"
     told = " and ".join(f"{name} {count / GIB:.1f} GiB" for name, count in peaks.items())
     return (
         f"{verdict}: {held_out} images convolved at once took {told} at the peak, at most "
@@ -296,8 +296,8 @@ def first_experiment(results: Row) -> list[str]:
         then_mib = f"{first_peak_mib(name):,}"
         rows.append([name, *then, *(ms(one["total_ms"]) for one in here), then_mib, mib(here[0]["peak_bytes"])])
     told = (
-        "Then: its published logs, another card, FFT and Winograd looping over the batch, milliseconds summed over the "
-        "convolutions, and the whole card's bytes above the first reading; here: the tables above, so context and "
+        "Then: its published logs, another GPU, FFT and Winograd looping over the batch, milliseconds summed over the "
+        "convolutions, and the whole GPU's bytes above the first reading; here: the tables above, so context and "
         f"library are not in the bytes, and all weights are. {blame(results)}"
     )
     return [*wrap(told), "", *table(head, rows)]

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def picture_recording(desk: Path) -> None:
-    """Make the picture of the report of a recording of a real card."""
+    """Make the picture of the report of a recording of a real GPU."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from card_recordings import post_recording
 

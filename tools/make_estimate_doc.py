@@ -37,7 +37,7 @@ def errors_toml(results: dict[str, Any]) -> str:
     """Return truth over estimate by kind of program, and what categories were off by."""
     card = results["truth_on"]
     lines = [
-        "# Truth over estimate of a process's bytes on the card, for each training our estimates were held against, by",
+        "# Truth over estimate of a process's bytes on the GPU, for each training our estimates were held against, by",
         "# kind: those whose workspaces all follow a rule, and those with layers of cuDNN, whose algorithm is guessed.",
         f"# Truth: one {card['card']}, torch {card['versions']['torch']}; both in bench/estimate/results/h200.",
         "# Made by tools/make_estimate_doc.py.",
@@ -75,7 +75,7 @@ def category_shares(results: dict[str, Any]) -> dict[str, float]:
 
 
 def all_of(*sets: dict[str, Any]) -> dict[str, Any]:
-    """Return all sets of trainings as one; versions and cards are the first one's."""
+    """Return all sets of trainings as one; versions and GPUs are the first one's."""
     return {**sets[0], "combinations": {name: one for some in sets for name, one in some["combinations"].items()}}
 
 
@@ -90,7 +90,7 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any], new: dict[str, 
     versions = results["truth_on"]["versions"]["torch"], results["estimated_on"]["versions"]["torch"]
     words = (
         f"**The interval** is made of our own errors (`simulate/estimate/errors.toml`): {len(held(every))} trainings "
-        f"on one {results['truth_on']['card']} with torch {versions[0]}, estimated on a machine without a card with "
+        f"on one {results['truth_on']['card']} with torch {versions[0]}, estimated on a machine without a GPU with "
         f"torch {versions[1]}. {_where_from(sets)} The interval is that of the program's kind: where all workspaces "
         f"follow a rule the truth was at most {excess['followed']:.1%} above the estimate, with cuDNN's layers, whose "
         f"algorithms are guessed where their shapes were not measured, {excess['guessed']:.1%}. A program of yours is "
@@ -101,8 +101,8 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any], new: dict[str, 
         f"{upper['guessed']:.1%} above the estimate, and nowhere less than half a percent. Held against the errors of "
         f"the other models alone, {summary['above_upper_left_out_frac']:.1%} of the trainings lay above their upper end"
         f"{_named(summary['above_upper_left_out'])}, {summary['above_upper_left_out_models_frac']:.1%} of the models. "
-        "`--confidence` chooses p. Other cards borrow the H200's context and library bytes, which "
-        "`gpuledger cards` marks, and its convolutions' workspaces, which a note says."
+        "`--confidence` chooses p. Other GPUs borrow the H200's context and library bytes, which "
+        "`gpuledger gpus` marks, and its convolutions' workspaces, which a note says."
     )
     errors = [{name: one["error"] for name, one in held(some).items()} for some in sets]
     worst = sorted(
@@ -127,7 +127,7 @@ def _where_from(sets: list[dict[str, Any]]) -> str:
     if len(sets) > 2:
         said += (
             f" The last {len(held(sets[2]))} are models chosen before anything was measured, and estimated before "
-            "they were ever trained on the card, by the rules as they are; "
+            "they were ever trained on the GPU, by the rules as they are; "
             f"{sets[2]['summary']['above_stated_frac']:.0%} of them lay above the upper end that was stated to them."
         )
     return said

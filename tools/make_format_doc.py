@@ -60,12 +60,12 @@ MANIFESTS = """\
 
 `rank-N/manifest.json`: `schema_version`, `rank`, `pid`, `recorder` (cuda-history or dispatch), `devices` (device_idx,
 name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `python_version`, `allocator_settings`,
-`passes`, `energy_pass` (the edges its process wrote down; absent without one), `energy` (per card: device_idx,
+`passes`, `energy_pass` (the edges its process wrote down; absent without one), `energy` (per GPU: device_idx,
 first_step, last_step, start_ns, end_ns, energy_j, uncertainty_j, ticks, throttled_ns, source, base_before_w and
-base_after_w of the idle card, idle_w before the program, notes), `inputs` (module, shape and tokens of the first input
+base_after_w of the idle GPU, idle_w before the program, notes), `inputs` (module, shape and tokens of the first input
 tensor of the outermost module), `calls` (runs of steps with one shape: first, last, rows, length),
-`measured_watts` (of operators on its card, by which joules are shared: card, source, types; absent where not known),
-`power_model` (watts by FLOPs and bytes on its card: peaks, coefficients; absent where the catalogue lacks it),
+`measured_watts` (of operators on its GPU, by which joules are shared: GPU, source, types; absent where not known),
+`power_model` (watts by FLOPs and bytes on its GPU: peaks, coefficients; absent where the catalogue lacks it),
 `time_steps` (first and last of the time pass; absent without one), `kernels_alone` (from which of them on, and from
 which time, only kernels were recorded; null where operators always were), `host_waits` (the time pass's gaps on each
 device, and the part of them that the host took), `status` (closed, cut off),
@@ -87,13 +87,13 @@ JOURNAL_ROWS = {
     "snapshot_blocks": "one block in a snapshot",
     "identities": "a storage seen to be a weight, buffer, gradient, optimizer state or input, and when",
     "counters": "the allocator's counters at one moment",
-    "samples": "one reading of the card's memory",
+    "samples": "one reading of the GPU's memory",
     "process_samples": "one process's bytes on the card",
     "steps": "one step",
     "activities": "one event of the time pass, as Kineto tells it",
-    "sensors": "one reading of a card's slower sensors, at the time of a row of samples",
+    "sensors": "one reading of a GPU's slower sensors, at the time of a row of samples",
     "windows": "one energy window",
-    "ticks": "one move of a card's energy counter",
+    "ticks": "one move of a GPU's energy counter",
     "pauses": "one stretch in which the recorder held the program up",
 }
 

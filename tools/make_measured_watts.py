@@ -1,4 +1,4 @@
-"""Make the table of measured watts that ships with the package, from a book: `python tools/make_measured_watts.py`."""
+"""Make the table of measured watts that ships, from an operator database: `python tools/make_measured_watts.py`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuledger.ops.database.contents import Contents, read_parquet
 from gpuledger.ops.predict.watts import groups_of, ratios_of, told_by_others, watts_of
 
 ROOT = Path(__file__).resolve().parent.parent
-BOOK = ROOT / "tests" / "data" / "h200" / "operator_book.parquet"
+DATABASE = ROOT / "tests" / "data" / "h200" / "operator_database.parquet"
 CARD = "NVIDIA H200"
 TABLE = ROOT / "src" / "gpuledger" / "ops" / "predict" / "measured" / "nvidia_h200.json"
-SOURCE = "operators measured on such a card, shipped with gpuledger"
+SOURCE = "operators measured on such a GPU, shipped with gpuledger"
 
 
 def errors(contents: Contents) -> dict[str, float]:
@@ -55,13 +55,13 @@ def _others(found: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def render() -> str:
     """Return the table as JSON text."""
-    contents = read_parquet(BOOK)
+    contents = read_parquet(DATABASE)
     table = watts_of(contents, CARD, SOURCE)
-    assert table is not None, f"{BOOK} holds no energies of an {CARD}"
+    assert table is not None, f"{DATABASE} holds no energies of an {CARD}"
     environments = [one for one in contents.environments.values() if one.card == CARD]
     last_ns = max(record.measured_ns for record in contents.records)
     about = {
-        "made_of": str(BOOK.relative_to(ROOT)),
+        "made_of": str(DATABASE.relative_to(ROOT)),
         "measured_on": time.strftime("%Y-%m-%d", time.gmtime(last_ns / 1e9)),
         "drivers": sorted({str(one.driver) for one in environments}),
         "off_by": errors(contents),

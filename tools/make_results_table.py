@@ -58,8 +58,8 @@ def accuracy_lines() -> list[str]:
     failed = sum(len(model["checks"]["failed"]) for model in models.values())
     same = [name for name, model in models.items() if is_same(model)]
     other = max(model["other_frac"] for model in models.values())
-    remainder = max(abs(model["remainder_bytes"]) for model in models.values()) / 2**20
-    share = max(abs(model["remainder_frac"]) for model in models.values())
+    remainder = max(abs(model["unaccounted_bytes"]) for model in models.values()) / 2**20
+    share = max(abs(model["unaccounted_frac"]) for model in models.values())
     spread = "".join(f"; {bare_spread(name, models[name])}" for name in models if name not in same)
     return [
         f"- {made} comparisons with the allocator's own counters and its closing snapshot, {failed} failed.",

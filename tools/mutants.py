@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "every error of a database is tried again",
-        "ops/database/book.py",
+        "ops/database/operator_database.py",
         "if not _passes_by(error) or time.monotonic()",
         "if time.monotonic()",
         (*READ_ONLY, "-k", "broken_one"),

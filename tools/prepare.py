@@ -115,8 +115,8 @@ def prepare_postgresql() -> None:
     if shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise PrepareError("no PostgreSQL, the operator book's tests need one\n  hint: sudo apt-get install postgresql")
-    with step("installing PostgreSQL for the operator book's tests (once)"):
+        raise PrepareError("tests of operator databases need PostgreSQL\n  hint: sudo apt-get install postgresql")
+    with step("installing PostgreSQL for the operator database's tests (once)"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         call(["apt-get", "update", "-qq"], environment)
         call(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"], environment)

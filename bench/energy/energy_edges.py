@@ -1,7 +1,7 @@
 """Whether a window that begins and ends where a load does holds that load's energy: bursts between idle stretches.
 
 Each burst is measured twice: by a window from its first launch to its end, and by one that begins and ends while the
-card is idle, less what the idle card takes in between. The difference is told in ms of the step in power: how far the
+GPU is idle, less what the idle GPU takes in between. The difference is told in ms of the step in power: how far the
 edges stand from where they are said to be.
 
 Usage: python bench/energy/energy_edges.py --out bench/energy/results/h200/energy_edges.json   (50 s)
@@ -32,7 +32,7 @@ from gpuledger.cards.nvml import NvmlCard
 from gpuledger.model.energy_window import Edge, measure_window
 
 ASIDE_S, IDLE_S = 0.35, 0.8
-"""How far the outer windows' edges lie from a burst, and how long the idle card is measured between bursts."""
+"""How far the outer windows' edges lie from a burst, and how long the idle GPU is measured between bursts."""
 
 
 class Edges:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _calibrated_load(seconds: float) -> Any:
-    """Return what keeps the card busy for so long, and waits for it."""
+    """Return what keeps the GPU busy for so long, and waits for it."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
     def run(count: int) -> float:
@@ -116,8 +116,8 @@ def _burst(edges: Edges, work: Any, number: int) -> Burst:
 def summarize(bursts: list[Burst]) -> dict[str, Any]:
     """Return how far the windows on the load's edges are from those around them, and what lies beside them.
 
-    ``lead_j`` and ``tail_j`` are what the idle stretches before and after a burst hold beyond the idle card's power:
-    a tail is what the card takes to come to rest, as well as an end edge that stands too early.
+    ``lead_j`` and ``tail_j`` are what the idle stretches before and after a burst hold beyond the idle GPU's power:
+    a tail is what the GPU takes to come to rest, as well as an end edge that stands too early.
     """
     rows = []
     for earlier, burst in itertools.pairwise(bursts):

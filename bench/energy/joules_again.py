@@ -2,7 +2,7 @@
 
 Usage: python bench/energy/joules_again.py RUN.ledger …
            --alone bench/energy/results/h200/time_energy_halves.json --out FILE
-A recording keeps the watts it was posted with; the tables are fitted anew whenever the book grows. Runs come from
+A recording keeps the watts it was posted with; the tables are fitted anew whenever the database grows. Runs come from
 bench/energy/time_energy.py --keep.
 """
 

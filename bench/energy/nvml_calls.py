@@ -2,7 +2,7 @@
 
 Usage: python bench/energy/nvml_calls.py --out bench/energy/results/h200/nvml_calls.json   (50 s)
 
-Each call alone, idle and beside a busy card: by the clock and in processor time. When the energy counter ticks and when
+Each call alone, idle and beside a busy GPU: by the clock and in processor time. When the energy counter ticks and when
 the power moves, each read alone and the counter read some time after a move of the power. A loop that waits and reads
 at 200 Hz: what it takes of a core with nothing to read, with the bytes alone, and with the sensors as well.
 """

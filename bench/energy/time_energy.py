@@ -2,7 +2,7 @@
 
 Each model is recorded twice as a user would (`gpuledger run --passes memory,energy,time`), training and inference. Then
 a model of two known halves, and each half alone; then one window of ten seconds by our ticks and by ZeusMonitor (where
-the package zeus is installed). Without a card the joules are null, and the rest is run all the same.
+the package zeus is installed). Without a GPU the joules are null, and the rest is run all the same.
 
 Usage: python bench/energy/time_energy.py --out bench/energy/results/h200/time_energy.json
            [--models gpt2,resnet50] [--small]
@@ -41,7 +41,7 @@ from gpuledger.model.manifest import RankManifest
 from gpuledger.services.runs import load
 
 PARTS = ("halves", "models", "zeus")
-"""The last one leaves this process on the card, where the others would see it."""
+"""The last one leaves this process on the GPU, where the others would see it."""
 SCRIPTS = {
     "training": ("train_one.py", "--steps", "24", "--times"),
     "inference": ("infer_one.py", "--calls", "60"),
@@ -112,7 +112,7 @@ def _off(found: Any) -> float:
 
 
 def _halves(found: Any) -> dict[str, float]:
-    """Return the joules of each half of bench/lib/halves.py, and of the idle card."""
+    """Return the joules of each half of bench/lib/halves.py, and of the idle GPU."""
     return {
         half: sum(one.energy_j for one in found.accounts if (one.module or one.phase) == half)
         for half in ("products", "copies", "idle")
@@ -151,7 +151,7 @@ def model_twice(model: str, words: list[str], directory: Path) -> dict[str, Any]
 
 
 def keep_run(directory: Path, name: str, kept: Path | None) -> None:
-    """Keep what one program recorded, for tests that have no card."""
+    """Keep what one program recorded, for tests that have no GPU."""
     if kept is not None:
         shutil.copytree(directory / f"{name}.ledger", kept / f"{name}.ledger", dirs_exist_ok=True)
 
@@ -207,7 +207,7 @@ def against_zeus(seconds: float) -> dict[str, Any]:
 
 
 def _products() -> Iterator[None]:
-    """Run matrix products for about 10 ms at a time; the card is waited for."""
+    """Run matrix products for about 10 ms at a time; the GPU is waited for."""
     left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     right = torch.randn_like(left)
     while True:

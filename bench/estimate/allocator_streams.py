@@ -1,6 +1,6 @@
-"""Feeds the simulated allocator with every recorded stream of requests, and counts where it differs from the card.
+"""Feeds the simulated allocator with every recorded stream of requests, and counts where it differs from the GPU.
 
-Needs no card: the streams are the journals of the grid, as a card recorded them (tests/data/h200/estimate_truth).
+Needs no GPU: the streams are the journals of the grid, as a GPU recorded them (tests/data/h200/estimate_truth).
 
 Usage: python bench/estimate/allocator_streams.py --out bench/estimate/results/h200/allocator_streams.json
 """
@@ -31,7 +31,7 @@ SEGMENTS = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE:
 
 
 def compare(stream: Path) -> dict[str, Any]:
-    """Return how many requests were made, and after how many of them the reserved bytes differ from the card's."""
+    """Return how many requests were made, and after how many of them the reserved bytes differ from the GPU's."""
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "00000.npz").write_bytes(stream.read_bytes())
         journal = read_journal(Path(directory))

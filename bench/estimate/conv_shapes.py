@@ -136,7 +136,7 @@ def list_training(name: str) -> dict[Row, None]:
 
 
 def follow(name: str, out: Path) -> None:
-    """Follow a training on a virtual card in this process, and write the rows of its convolutions."""
+    """Follow a training on a virtual GPU in this process, and write the rows of its convolutions."""
     from gpuledger.simulate.estimate import child
     from gpuledger.simulate.gpu import kernels, workspaces
 

@@ -1,4 +1,4 @@
-"""Measures what convolutions hold beside their results on a card: every block the allocator gives out inside them.
+"""Measures what convolutions hold beside their results on a GPU: every block the allocator gives out inside them.
 
 Three sets: the convolutions of many models (conv_shapes.npz) at several batches, types and formats; convolutions
 drawn from a wide distribution; and those of the trainings that estimates are judged by. ``aten::convolution`` and
@@ -342,7 +342,7 @@ def join(places: list[Path], out: Path) -> None:
 
 
 def run_workers(arguments: argparse.Namespace) -> None:
-    """Measure one card's share with several processes, and join what they wrote."""
+    """Measure one GPU's share with several processes, and join what they wrote."""
     share, shares = (int(part) for part in arguments.share.split("/"))
     parts = [arguments.out.with_suffix(f".{number}.npz") for number in range(arguments.workers)]
     running = []
@@ -361,7 +361,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--share", default="0/1", metavar="I/N", help="measure every N-th case, from the I-th on")
     parser.add_argument("--workers", type=int, default=1, help="processes on this card")
-    parser.add_argument("--memory", type=float, default=0.95, help="share of the card's memory a process may take")
+    parser.add_argument("--memory", type=float, default=0.95, help="share of the GPU's memory a process may take")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE")
     arguments = parser.parse_args()

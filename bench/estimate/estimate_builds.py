@@ -1,14 +1,14 @@
 """Estimates the same trainings with several builds of torch and tells whether the answers are the same to the byte.
 
-``--setting card`` runs ``gpuledger estimate --json`` as any user would on a machine with a card; ``hidden`` with no
-card visible; ``no driver`` with a driver's library that cannot be loaded; ``cpu`` is for a torch built without CUDA.
+``--setting card`` runs ``gpuledger estimate --json`` as any user would on a machine with a GPU; ``hidden`` with no
+GPU visible; ``no driver`` with a driver's library that cannot be loaded; ``cpu`` is for a torch built without CUDA.
 Beside the peaks each answer keeps a digest of all blocks taken, in order, and of those given back, in any: autocast
 drops its copies of weights at the end of a step in the order of their addresses, which no two processes have alike.
 ``--keep`` keeps the requests, so that a difference can be followed up. ``--join`` puts several files together and
 compares each setting with the first.
 
 Usage:
-    python bench/estimate/estimate_builds.py --setting card hidden "no driver" --out builds_cuda.json
+    python bench/estimate/estimate_builds.py --setting GPU hidden "no driver" --out builds_cuda.json
     python bench/estimate/estimate_builds.py --setting cpu --out builds_cpu.json
     python bench/estimate/estimate_builds.py --join builds_*.json --out bench/estimate/results/h200/estimate_builds.json
 """
@@ -94,7 +94,7 @@ def estimate(training: str, setting: str, timeout_s: float, keep: Path | None) -
 def requests_of(run: Path, keep: Path | None) -> dict[str, Any]:
     """Return the peak by category, and number and digests of all requests."""
     rank = load(run).rank(0)
-    books = break_down(rank, find_peak(rank), by=("category",))
+    breakdown = break_down(rank, find_peak(rank), by=("category",))
     events = read_journal(run / "rank-0" / "journal").tables["events"]
     asked = np.isin(events["action"], (int(Action.ALLOC), int(Action.FREE_REQUESTED)))
     sizes = np.where(events["action"] == int(Action.ALLOC), events["bytes"], -events["bytes"])[asked].astype(np.int64)
@@ -102,7 +102,7 @@ def requests_of(run: Path, keep: Path | None) -> dict[str, Any]:
     if keep:
         np.save(keep, sizes)
     return {
-        "by_category": {account.category: account.bytes for account in books.accounts},
+        "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "requests": len(sizes),
         "taken_sha256": hashlib.sha256(taken.tobytes()).hexdigest(),
         "given_back_sha256": hashlib.sha256(np.sort(sizes[sizes < 0]).tobytes()).hexdigest(),
@@ -110,7 +110,7 @@ def requests_of(run: Path, keep: Path | None) -> dict[str, Any]:
 
 
 def driver_seen(setting: str) -> str:
-    """Return what torch itself says of cards in a setting."""
+    """Return what torch itself says of GPUs in a setting."""
     program = "import torch as t; print(t.__version__, t.version.cuda, t.cuda.is_available(), t.cuda.device_count())"
     with tempfile.TemporaryDirectory() as name:
         done = subprocess.run(

@@ -1,8 +1,8 @@
-"""Measures how right an estimate is: a grid of trainings on the card, and the same lines estimated without one.
+"""Measures how right an estimate is: a grid of trainings on the GPU, and the same lines estimated without one.
 
 ``--truth DIR`` trains every combination under ``gpuledger run``, several at a time, each in a process of its own
 (the counters are the process's own), and keeps what it printed, its peak by category and its journal. ``--estimate``
-estimates the same script on this machine, needs no card, and writes truth, estimate and errors side by side.
+estimates the same script on this machine, needs no GPU, and writes truth, estimate and errors side by side.
 
 Usage:
     python bench/estimate/estimate_grid.py --truth OUT_DIRECTORY --limit-s 170
@@ -62,10 +62,10 @@ def _peak(run: Path, journal: Path) -> dict[str, Any]:
 
     rank = load(run).rank(0)
     join_parts(run / "rank-0" / "journal", journal)
-    books = break_down(rank, find_peak(rank), by=("category",))
+    breakdown = break_down(rank, find_peak(rank), by=("category",))
     return {
-        "recorded_peak_bytes": books.allocated_bytes,
-        "by_category": {account.category: account.bytes for account in books.accounts},
+        "recorded_peak_bytes": breakdown.allocated_bytes,
+        "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "failed_checks": [check.to_json() for check in rank.manifest.checks if not check.ok],
         "libraries": rank.manifest.libraries and rank.manifest.libraries.to_json(),
     }
@@ -78,7 +78,7 @@ def _profiles() -> Any:
 
 
 def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: float) -> None:
-    """Train every combination and write ``truth.json`` after each; the first one alone, as it calibrates the card."""
+    """Train every combination and write ``truth.json`` after each; the first one alone, as it calibrates the GPU."""
     out.mkdir(parents=True, exist_ok=True)
     deadline_s = time.monotonic() + limit_s
     results: dict[str, Any] = {"environment": describe_environment("cuda"), "combinations": {}}
@@ -108,7 +108,7 @@ def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: floa
 
 
 def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
-    """Return what the same script would hold, followed on this machine without a card."""
+    """Return what the same script would hold, followed on this machine without a GPU."""
     from gpuledger.analyze.memory.breakdown import break_down
     from gpuledger.analyze.memory.instant import find_peak
     from gpuledger.errors import GpuLedgerError
@@ -124,7 +124,7 @@ def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
     except GpuLedgerError as error:
         return {"failed": [error.message]}
     rank = found.run.rank(0)
-    books = break_down(rank, find_peak(rank), by=("category",))
+    breakdown = break_down(rank, find_peak(rank), by=("category",))
     return {
         "peak_allocated_bytes": found.peak_allocated_bytes,
         "peak_reserved_bytes": found.peak_reserved_bytes,
@@ -132,7 +132,7 @@ def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
         "upper_bytes": found.upper_bytes,
         "kind": found.peaks.kind,
         "convolutions": [note for note in found.notes if note.startswith("Convolutions:")],
-        "by_category": {account.category: account.bytes for account in books.accounts},
+        "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "wall_s": round(time.monotonic() - started_s, 1),
     }
 
@@ -158,7 +158,7 @@ def compare(truth_file: Path, out: Path, chosen: list[Combination], workers: int
     kept = json.loads(truth_file.read_text(encoding="utf-8"))
     before = json.loads(out.read_text(encoding="utf-8"))["combinations"] if out.exists() else {}
     results: dict[str, Any] = {
-        "note": "Truth: torch with CUDA, on the card. Estimates: torch for the CPU, another version, without a card.",
+        "note": "Truth: torch with CUDA, on the GPU. Estimates: torch for the CPU, another version, without a GPU.",
         "truth_on": kept["environment"],
         "estimated_on": describe_environment("cpu"),
         "combinations": before,
@@ -271,7 +271,7 @@ def join_sets(out: Path, others: list[Path]) -> None:
 def main() -> None:
     """Tell the truth or estimate it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--truth", type=Path, metavar="DIR", help="train on the card of this machine")
+    parser.add_argument("--truth", type=Path, metavar="DIR", help="train on the GPU of this machine")
     parser.add_argument("--estimate", action="store_true", help="estimate on this machine")
     parser.add_argument("--sum-up", action="store_true", help="estimate nothing; take interval and summary anew")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="sum --out up together with others")

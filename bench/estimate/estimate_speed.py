@@ -1,6 +1,6 @@
 """Measures how long an estimate takes and how much memory: GPT-2 small for three steps, Llama-2's 7B shape for one.
 
-Needs no card. Each is the whole command in a process of its own, imports included; memory is the most that process or
+Needs no GPU. Each is the whole command in a process of its own, imports included; memory is the most that process or
 the one it follows the program in held at once.
 
 Usage: python bench/estimate/estimate_speed.py --out bench/estimate/results/cpu/estimate_speed.json

@@ -1,4 +1,4 @@
-"""Targets that are single files: the older formats, settings, budgets, keywords, workloads, books and caches."""
+"""Targets that are single files: the older formats, settings, budgets, keywords, workloads, databases and caches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mutations import damage_bytes, damage_parquet, damage_value, to_json
 from run_targets import ROOT, RUN, command, damage_manifest, run_seeds
 
 DATA = ROOT / "tests" / "data"
-BOOK = ROOT / "tests" / "data" / "h200" / "operator_book.parquet"
+DATABASE = ROOT / "tests" / "data" / "h200" / "operator_database.parquet"
 CAMPAIGN = b"""gpu: h200
 defaults: &shared [1x3x8x8, 2x3x8x8]
 models:
@@ -168,28 +168,28 @@ def _only(name: str) -> Callable[[random.Random, Tree], Tree]:
 
 
 @functools.cache
-def _book_parquet() -> bytes:
+def _database_parquet() -> bytes:
     import pyarrow.parquet as pq
 
     stream = io.BytesIO()
-    pq.write_table(pq.read_table(BOOK).slice(0, 40), stream)
+    pq.write_table(pq.read_table(DATABASE).slice(0, 40), stream)
     return stream.getvalue()
 
 
 @functools.cache
-def _book_files() -> tuple[bytes, bytes]:
-    """Return a small book as SQLite and a workload of its operators."""
-    from gpuledger.ops.database.book import open_book
+def _database_files() -> tuple[bytes, bytes]:
+    """Return a small database as SQLite and a workload of its operators."""
     from gpuledger.ops.database.contents import contents_of, merge
+    from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.workloads.workload import Layer, Use, Workload
 
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        (folder / "x.parquet").write_bytes(_book_parquet())
+        (folder / "x.parquet").write_bytes(_database_parquet())
         contents = contents_of(str(folder / "x.parquet"))
-        with open_book(folder / "x.book") as book:
-            merge(book, contents)
-        with sqlite3.connect(folder / "x.book") as connection:
+        with open_database(folder / "x.db") as database:
+            merge(database, contents)
+        with sqlite3.connect(folder / "x.db") as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute("PRAGMA journal_mode=DELETE")
         connection.close()
@@ -205,21 +205,21 @@ def _book_files() -> tuple[bytes, bytes]:
             "no_kernel": {},
         }
         Workload("w", "inference", uses, (layer,), settings).write(folder / "w.workload.json")
-        return (folder / "x.book").read_bytes(), (folder / "w.workload.json").read_bytes()
+        return (folder / "x.db").read_bytes(), (folder / "w.workload.json").read_bytes()
 
 
-def _book_tree() -> list[Tree]:
-    book, workload = _book_files()
-    return [{"x.book": book, "w.workload.json": workload}]
+def _database_tree() -> list[Tree]:
+    database, workload = _database_files()
+    return [{"x.db": database, "w.workload.json": workload}]
 
 
-def _damage_book(rng: random.Random, tree: Tree) -> Tree:
+def _damage_database(rng: random.Random, tree: Tree) -> Tree:
     """Damage a cell of the database, or bytes of its file."""
     if rng.random() < 0.25:
-        return {**tree, "x.book": damage_bytes(rng, tree["x.book"])}
+        return {**tree, "x.db": damage_bytes(rng, tree["x.db"])}
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory) / "x.book"
-        place.write_bytes(tree["x.book"])
+        place = Path(directory) / "x.db"
+        place.write_bytes(tree["x.db"])
         with sqlite3.connect(place) as connection:
             connection.execute("PRAGMA foreign_keys=OFF")
             table = rng.choice(("keys", "environments", "records", "records", "gpuledger_book"))
@@ -231,7 +231,7 @@ def _damage_book(rng: random.Random, tree: Tree) -> Tree:
             with contextlib.suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
                 connection.execute(f"UPDATE {table} SET {column} = ?{where}", (value,))
         connection.close()
-        return {**tree, "x.book": place.read_bytes()}
+        return {**tree, "x.db": place.read_bytes()}
 
 
 def _damaged_cell(rng: random.Random, cell: object) -> object:
@@ -241,14 +241,14 @@ def _damaged_cell(rng: random.Random, cell: object) -> object:
     return rng.choice((None, "", "x", -1, 0, 1 << 62, 1e308, b"\xff", "[" * 2_000, "9" * 5_000, "null", "{}", "[]"))
 
 
-def _look_at_book(directory: Path, rng: random.Random) -> None:
+def _look_at_database(directory: Path, rng: random.Random) -> None:
     views = (
-        ("ops", "sum", "w.workload.json", "--book", "x.book"),
-        ("ops", "query", "SELECT * FROM measured", "--book", "x.book"),
-        ("ops", "diff", "x.book", "x.book"),
-        ("ops", "export", "--book", "x.book", "--to", "parquet", "-o", "out.parquet", "--force"),
-        ("ops", "export", "--book", "x.book", "--to", "html", "-o", "out.html", "--force"),
-        ("ops", "predict", "w.workload.json", "--book", "x.book", "--gpu", "NVIDIA H200"),
+        ("ops", "sum", "w.workload.json", "--database", "x.db"),
+        ("ops", "query", "SELECT * FROM measured", "--database", "x.db"),
+        ("ops", "diff", "x.db", "x.db"),
+        ("ops", "export", "--database", "x.db", "--to", "parquet", "-o", "out.parquet", "--force"),
+        ("ops", "export", "--database", "x.db", "--to", "html", "-o", "out.html", "--force"),
+        ("ops", "predict", "w.workload.json", "--database", "x.db", "--gpu", "NVIDIA H200"),
     )
     with contextlib.chdir(directory):
         for view in rng.sample(views, 2):
@@ -259,8 +259,8 @@ def _look_at_workload(directory: Path, rng: random.Random) -> None:
     views = (
         ("ops", "list", "w.workload.json"),
         ("ops", "list", "w.workload.json", "--by", "operator", "--json"),
-        ("ops", "sum", "w.workload.json", "--book", "x.book"),
-        ("ops", "predict", "w.workload.json", "--book", "x.book", "--gpu", "NVIDIA H200"),
+        ("ops", "sum", "w.workload.json", "--database", "x.db"),
+        ("ops", "predict", "w.workload.json", "--database", "x.db", "--gpu", "NVIDIA H200"),
     )
     with contextlib.chdir(directory):
         for view in rng.sample(views, 2):
@@ -271,7 +271,7 @@ def _look_at_exchange(directory: Path, rng: random.Random) -> None:
     with contextlib.chdir(directory):
         command(
             *rng.choice(
-                (("ops", "merge", "x.parquet", "--book", "new.book"), ("ops", "diff", "x.parquet", "x.parquet"))
+                (("ops", "merge", "x.parquet", "--database", "new.db"), ("ops", "diff", "x.parquet", "x.parquet"))
             )
         )
 
@@ -312,11 +312,13 @@ TARGETS = (
         _inside("group", RUN, "--keywords", "SETME.py"),
     ),
     Target("diff-manifest", lambda: run_seeds()[:1], damage_manifest, _inside("diff", RUN, RUN)),
-    Target("workload", _book_tree, lambda rng, tree: _text_or_value(rng, tree, "w.workload.json"), _look_at_workload),
-    Target("book-sqlite", _book_tree, _damage_book, _look_at_book),
     Target(
-        "book-parquet",
-        lambda: [_alone("x.parquet", _book_parquet())],
+        "workload", _database_tree, lambda rng, tree: _text_or_value(rng, tree, "w.workload.json"), _look_at_workload
+    ),
+    Target("database-sqlite", _database_tree, _damage_database, _look_at_database),
+    Target(
+        "database-parquet",
+        lambda: [_alone("x.parquet", _database_parquet())],
         lambda rng, tree: _alone(
             "x.parquet", (damage_parquet if rng.random() < 0.8 else damage_bytes)(rng, tree["x.parquet"])
         ),
@@ -337,7 +339,7 @@ TARGETS = (
             )
         ],
         _bytes_of_all,
-        _inside("ops", "import", "printed-rows", "rows.txt", "--gpu", "NVIDIA A30", "--book", "new.book"),
+        _inside("ops", "import", "printed-rows", "rows.txt", "--gpu", "NVIDIA A30", "--database", "new.db"),
     ),
     Target(
         "calibration",

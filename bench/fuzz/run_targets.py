@@ -99,7 +99,7 @@ MANIFEST = {
 
 @functools.cache
 def journal_seeds() -> list[Tree]:
-    """Return runs that are not posted yet: recordings of a real card, one with a time pass."""
+    """Return runs that are not posted yet: recordings of a real GPU, one with a time pass."""
     import numpy as np
 
     manifest = {f"{RUN}/manifest.json": to_json(MANIFEST)}
@@ -137,7 +137,7 @@ def _imported(name: str, directory: Path) -> Tree:
 
 @functools.cache
 def unposted_seeds() -> list[Tree]:
-    """Return a run whose readings of the cards are not posted yet."""
+    """Return a run whose readings of the GPUs are not posted yet."""
     tree = tree_of(PASSES)
     name = f"{RUN}/rank-0/manifest.json"
     manifest = json.loads(tree[name])

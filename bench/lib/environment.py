@@ -1,4 +1,4 @@
-"""What a figure was measured on: card, driver, versions, commit, date."""
+"""What a figure was measured on: GPU, driver, versions, commit, date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = ("torch", "torchvision", "transformers", "numpy", "pyarrow", "nvidia-
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Return card, driver, versions, commit and date; what is not known here is None."""
+    """Return GPU, driver, versions, commit and date; what is not known here is None."""
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),

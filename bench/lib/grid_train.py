@@ -1,6 +1,6 @@
 """A plain training script for one combination of the grid; it knows nothing of who may be watching.
 
-Run on a card it tells the truth, under ``gpuledger estimate`` the same lines are the estimate.
+Run on a GPU it tells the truth, under ``gpuledger estimate`` the same lines are the estimate.
 
 Usage: python bench/lib/grid_train.py gpt2-bf16-adamw-8
 """
@@ -116,7 +116,7 @@ NEW = (
     Combination("whisper", 8, "fp16", "adamw"),
     Combination("clip", 16, "bf16", "adamw"),
 )
-"""Models estimated before they were ever trained on the card, by rules that had not seen one of their convolutions."""
+"""Models estimated before they were ever trained on the GPU, by rules that had not seen one of their convolutions."""
 
 
 EVERYTHING = (*COMBINATIONS, *HELD_OUT, *NEW)

@@ -19,7 +19,7 @@ IDLE_AFTER_PRODUCTS, IDLE_AFTER_COPIES = 1.3, 0.6
 
 
 class Products(nn.Module):
-    """Matrix products, one after another; on a card of 700 W half of its multiprocessors' work is left undone."""
+    """Matrix products, one after another; on a GPU of 700 W half of its multiprocessors' work is left undone."""
 
     def __init__(self, size: int, count: int, device: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Products(nn.Module):
 
 
 class Copies(nn.Module):
-    """Copies of a buffer larger than the card's cache."""
+    """Copies of a buffer larger than the GPU's cache."""
 
     def __init__(self, elements: int, count: int, device: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Copies(nn.Module):
 
 
 class Halves(nn.Module):
-    """The halves that are asked for, the card left idle after each for a share of the time it took."""
+    """The halves that are asked for, the GPU left idle after each for a share of the time it took."""
 
     def __init__(self, which: str, small: bool, device: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Halves(nn.Module):
         self.data = torch.randn(size, size, device=device, dtype=dtype)
 
     def forward(self, _: Tensor) -> Tensor:
-        """Return the data, after each half has run and the card has rested."""
+        """Return the data, after each half has run and the GPU has rested."""
         for half, idle_frac in ((self.products, IDLE_AFTER_PRODUCTS), (self.copies, IDLE_AFTER_COPIES)):
             if half is not None:
                 started_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measures how right a recording is: against the allocator, against the card, against the program run bare.
+"""Measures how right a recording is: against the allocator, against the GPU, against the program run bare.
 
 Each model is trained as a user would: bare, several times, each in a process of its own, then under
 ``gpuledger run``. Nothing is changed in the program. The figures come from the run that ``gpuledger`` wrote and from
@@ -56,8 +56,8 @@ def outside_modules(rank: Rank) -> dict[str, int]:
 
 def other_frac(rank: Rank) -> float:
     """Return the share of the peak in category ``other``."""
-    books = break_down(rank, find_peak(rank), by=("category",))
-    return sum(a.bytes for a in books.accounts if a.category == "other") / books.allocated_bytes
+    breakdown = break_down(rank, find_peak(rank), by=("category",))
+    return sum(a.bytes for a in breakdown.accounts if a.category == "other") / breakdown.allocated_bytes
 
 
 def measure(name: str, directory: Path, steps: int, bare_runs: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def measure(name: str, directory: Path, steps: int, bare_runs: int) -> dict[str,
     recorded = train(name, steps, ("-m", "gpuledger", "run", "-q", "--out", str(run_directory)))
     rank = load(run_directory).rank(0)
     balance = build_balance(rank)
-    process_bytes, remainder_bytes = balance.process_bytes, balance.remainder_bytes
+    process_bytes, unaccounted_bytes = balance.process_bytes, balance.unaccounted_bytes
     return {
         "checks": checks_of(rank),
         "bare_peak_allocated_bytes": [printed["peak_allocated_bytes"] for printed in bare],
@@ -78,8 +78,10 @@ def measure(name: str, directory: Path, steps: int, bare_runs: int) -> dict[str,
         "outside_modules_bytes": outside_modules(rank),
         "balance": {line.name: line.bytes for line in balance.lines if line.level < 2},
         "process_bytes": process_bytes,
-        "remainder_bytes": remainder_bytes,
-        "remainder_frac": None if not process_bytes or remainder_bytes is None else remainder_bytes / process_bytes,
+        "unaccounted_bytes": unaccounted_bytes,
+        "unaccounted_frac": None
+        if not process_bytes or unaccounted_bytes is None
+        else unaccounted_bytes / process_bytes,
         "pauses_ns": sum(pause.duration_ns for pause in rank.manifest.pauses),
         "recorder_bytes": rank.manifest.recorder_bytes,
         "notes": rank.manifest.notes,
@@ -104,7 +106,7 @@ def main() -> None:
             same = figures["recorded_peak_allocated_bytes"] in figures["bare_peak_allocated_bytes"]
             print(
                 f"{name:10s} checks {figures['checks']['made']} failed {len(figures['checks']['failed'])}  "
-                f"peak as bare {same}  other {figures['other_frac']:.4%}  remainder {figures['remainder_bytes']}",
+                f"peak as bare {same}  other {figures['other_frac']:.4%}  remainder {figures['unaccounted_bytes']}",
                 flush=True,
             )
             arguments.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")

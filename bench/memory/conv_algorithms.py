@@ -3,7 +3,7 @@
 All algorithms, modes and batches run in one process, on 256×256 images with TF32 off (examples/conv_algorithms/ has
 the code). Peak bytes over the batch get a straight line by least squares with its largest residual, and a larger
 batch that had no part in the line is held against it. With ``--watch`` every algorithm is first run in a process of
-its own under ``gpuledger watch``, from which the picture is drawn; this process has no context on the card then.
+its own under ``gpuledger watch``, from which the picture is drawn; this process has no context on the GPU then.
 
 Usage: python bench/memory/conv_algorithms.py --out bench/memory/results/h200/conv_algorithms.json [--watch DIRECTORY]
 """
@@ -91,7 +91,7 @@ def fit_cases(cases: list[dict[str, Any]], held_out: int) -> dict[str, Any] | No
 def measure_all(network: VGG19, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield each algorithm and mode with its cases and their lines; one that fails, with its error.
 
-    A card's time is dear: what fails on it, for want of memory most likely, does not take the others with it.
+    A GPU's time is dear: what fails on it, for want of memory most likely, does not take the others with it.
     """
     batches = sorted({*asked.batches, asked.held_out})
     images = {batch: network.make_images(batch, asked.size).cpu() for batch in batches}

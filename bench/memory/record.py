@@ -1,6 +1,6 @@
-"""Makes the recordings that drive the tests on machines without a card.
+"""Makes the recordings that drive the tests on machines without a GPU.
 
-Each model is trained as a user would, under ``gpuledger run``, on the card of this machine. Its journal, whole and
+Each model is trained as a user would, under ``gpuledger run``, on the GPU of this machine. Its journal, whole and
 unchanged, is joined into one compressed part: no event is left out.
 
 Usage: python bench/memory/record.py --out tests/recordings

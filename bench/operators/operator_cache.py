@@ -4,7 +4,7 @@ Usage: python bench/operators/operator_cache.py --model torchvision:resnet50 --i
        python bench/operators/operator_cache.py --device cpu --model operator_pairs:conv_net
            --input 16x3x64x64 --out FILE
 The cost in its place: the model's operators run one after the other in their order, and each is timed there (events on
-a card, the clock on a processor). Beside hot and rotating: a chain of identical layers, output into input where the
+a GPU, the clock on a processor). Beside hot and rotating: a chain of identical layers, output into input where the
 shape is kept, and predecessor + operator - predecessor.
 """
 
@@ -72,7 +72,7 @@ def timed(call: Callable[[], Any], *, on_card: bool) -> tuple[Any, float]:
         result = call()
         return result, float(time.perf_counter_ns() - start_ns)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(HELD_CYCLES)  # the card waits until everything is launched, so no launch from the host is timed
+    torch.cuda._sleep(HELD_CYCLES)  # the GPU waits until everything is launched, so no launch from the host is timed
     start.record()
     result = call()
     end.record()

@@ -1,13 +1,14 @@
 """Sums of operators against whole models, of the ancestor's model–input pairs, and of others.
 
-Usage: python bench/operators/operator_pairs.py --pairs 'inference/*' --book h200.book --folder pairs --out FILE.json
+Usage: python bench/operators/operator_pairs.py --pairs 'inference/*' --database h200.db --folder pairs --out FILE.json
        python bench/operators/operator_pairs.py --pairs 'training/resnet18@*,*/gpt2@512/bfloat16' --limit-s 480 …
-       python bench/operators/operator_pairs.py --parts sum --book h200.book --folder pairs --out FILE
+       python bench/operators/operator_pairs.py --parts sum --database h200.db --folder pairs --out FILE
        python bench/operators/operator_pairs.py --device cpu --pairs 'small/*'
            --out bench/operators/results/cpu/operator_pairs.json
-Measuring fills the book and writes workloads and whole models into the folder: all captures first, then model by model
-the times of its operators and the whole, then energies, those first that hold most of the models' time. What is killed
-has left what it measured. Sums are made from these, also without a card. Models come from torchvision and transformers;
+Measuring fills the database and writes workloads and whole models into the folder: all captures first, then model by
+model the times of its operators and the whole, then energies, those first that hold most of the models' time. What is
+killed
+has left what it measured. Sums are made from these, also without a GPU. Models come from torchvision and transformers;
 those of ``small/`` need neither.
 """
 
@@ -32,8 +33,8 @@ from environment import describe_environment, write_results
 from torch import nn
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.ops.database.book import Book, open_book
 from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.statistics import Spread
 from gpuledger.ops.measure.captured_models import step_of
 from gpuledger.ops.measure.fill import energy_tasks_of, fill
@@ -115,8 +116,8 @@ def wanted_pairs(patterns: str) -> list[WorkloadSpec]:
 class Campaign:
     """One run: it writes each thing down as soon as it is measured, and begins nothing once its time is over."""
 
-    def __init__(self, options: argparse.Namespace, place: Place, book: Book) -> None:
-        self.folder, self.place, self.book = options.folder, place, book
+    def __init__(self, options: argparse.Namespace, place: Place, database: OperatorDatabase) -> None:
+        self.folder, self.place, self.database = options.folder, place, database
         self.share_frac, self.again = options.energy_share, options.again or options.energy_again
         self.energy_again = options.energy_again
         self.method = Method(
@@ -160,12 +161,12 @@ class Campaign:
         self.tell("captured")
 
     def measure_pairs(self) -> None:
-        """Measure, model by model, the time of every operator that the book lacks, and the whole model."""
+        """Measure, model by model, the time of every operator that the database lacks, and the whole model."""
         times = replace(self.method, energy=False)
         for workload in self.workloads:
             if self.left_s <= 0:
                 break
-            filled = fill([workload], self.book, self.place, times, budget_ns=self.left_ns)
+            filled = fill([workload], self.database, self.place, times, budget_ns=self.left_ns)
             self._measure_whole(workload)
             self.tell(f"{workload.name}: {filled.times.measured} operators timed, {filled.failed} failed")
 
@@ -202,18 +203,18 @@ class Campaign:
             return
         shares = self.shares()
         uses = [use for workload in self.workloads for use in workload.uses]
-        tasks = energy_tasks_of(self.workloads, uses, self.book, self.place.environment, self.share_frac)
+        tasks = energy_tasks_of(self.workloads, uses, self.database, self.place.environment, self.share_frac)
         tasks.sort(key=lambda task: -shares.get(task.key.digest, 0.0))
         for start in range(0, len(tasks), CHUNK):
             if self.left_s <= 0:
                 break
             some = tasks[start : start + CHUNK]
-            done = measure(some, self.book, self.place, self.method, budget_ns=self.left_ns)
+            done = measure(some, self.database, self.place, self.method, budget_ns=self.left_ns)
             self.tell(f"energies {start + len(some)} of {len(tasks)}: {done}")
 
     def shares(self) -> dict[str, float]:
         """Return what each operator holds of the workloads' times, added up, by digest."""
-        records = self.book.records(self.place.environment)
+        records = self.database.records(self.place.environment)
         shares: dict[str, float] = {}
         for workload in self.workloads:
             total = sum_up(workload, records, self.place.environment)
@@ -233,11 +234,11 @@ def read_whole(document: dict[str, Any]) -> Whole:
     return Whole(**{name: Spread(**value) if name in spreads and value else value for name, value in document.items()})
 
 
-def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
+def sum_all(options: argparse.Namespace, database: OperatorDatabase) -> dict[str, Any]:
     """Return the sums beside the wholes, of every pair in the folder."""
     if not any(options.folder.glob("*.whole.json")):
         raise SystemExit(f"{options.folder}: no whole model was measured, so there is nothing to hold sums against")
-    shelf = open_environment_records(book)
+    shelf = open_environment_records(database)
     powers, _ = stand_in(shelf, options.folder / ".models")
     pairs, machines = [], []
     for place in sorted(options.folder.glob("*.whole.json")):
@@ -258,7 +259,7 @@ def sum_all(options: argparse.Namespace, book: Book) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--book", default="operators.book")
+    parser.add_argument("--database", default="operators.db")
     parser.add_argument("--folder", type=Path, default=Path("operator-pairs"))
     parser.add_argument("--parts", nargs="+", choices=("measure", "sum"), default=["measure", "sum"])
     parser.add_argument("--device")
@@ -276,18 +277,18 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    book = open_book(options.book)
+    database = open_database(options.database)
     if "measure" in options.parts:
         options.folder.mkdir(parents=True, exist_ok=True)
         place = find_place(options.device)
-        campaign = Campaign(options, place, book)
+        campaign = Campaign(options, place, database)
         campaign.capture(wanted_pairs(options.pairs))
         campaign.measure_pairs()
         if not options.whole_only:
             campaign.measure_energies()
-        campaign.tell(f"{name_kernels(book, place)} operators' kernels named")
+        campaign.tell(f"{name_kernels(database, place)} operators' kernels named")
     if "sum" in options.parts:
-        results = sum_all(options, book)
+        results = sum_all(options, database)
         write_results(options.out, results)
         print(json.dumps(results["errors"], indent=1))
 

@@ -1,6 +1,6 @@
-"""What predictions from a book are worth, and how long one takes.
+"""What predictions from a database are worth, and how long one takes.
 
-Usage: python bench/operators/operator_predict.py --book h200.book --workload a.workload.json --out FILE
+Usage: python bench/operators/operator_predict.py --database h200.db --workload a.workload.json --out FILE
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
 
-from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.predict.accuracy import hold_out, validate
 from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 from gpuledger.ops.predict.fit import fit
@@ -27,13 +27,13 @@ from gpuledger.ops.workloads.workload import read_workload
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--book", default="operators.book")
+    parser.add_argument("--database", default="operators.db")
     parser.add_argument("--card")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workload", type=Path, action="append", default=[])
     parser.add_argument("--batch", type=int, default=1000, help="operators predicted at once")
     options = parser.parse_args()
-    shelf = open_environment_records(open_book(options.book), options.card)
+    shelf = open_environment_records(open_database(options.database), options.card)
     examples, roof = shelf.examples, roof_of_records(shelf)
     started_s = time.perf_counter()
     predictor = FittedPredictor(fit(examples, roof))
@@ -49,7 +49,7 @@ def main() -> None:
         busy_s.append(time.process_time() - processor_s)
     results: dict[str, Any] = {
         "environment": describe_environment(options.device),
-        "book_card": shelf.environment.to_json(),
+        "database_card": shelf.environment.to_json(),
         "fit_s": fitted_s,
         "batch": options.batch,
         "ms_an_operator": sorted(spans_s)[2] / options.batch * 1e3,

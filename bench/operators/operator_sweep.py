@@ -1,9 +1,9 @@
 """Times of operators that no model uses, for predictions to learn from: what they lack most, in random order.
 
-Usage: python bench/operators/operator_sweep.py --book h200.book --avoid pairs --lane 0/2 --seconds 500 --out FILE.json
-       python bench/operators/operator_sweep.py --device cpu --smaller 200 --book cpu.book --seconds 20 --out FILE.json
+Usage: python bench/operators/operator_sweep.py --database h200.db --avoid pairs --lane 0/2 --seconds 500 --out FILE
+       python bench/operators/operator_sweep.py --device cpu --smaller 200 --database cpu.db --seconds 20 --out FILE
 Every record is committed at once: what is ended goes on with the same command. No operator is of a family of shapes
-that a workload under --avoid has, so that models are judged by others than their own. With --lane several cards share
+that a workload under --avoid has, so that models are judged by others than their own. With --lane several GPUs share
 one list.
 """
 
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
 
-from gpuledger.ops.database.book import open_book
 from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.measure.chains import fill_around
 from gpuledger.ops.measure.measure import Task, measure
 from gpuledger.ops.measure.names import name_kernels
@@ -78,8 +78,8 @@ PARTS = (
     Part("bmm", 50, Grid((96, 192, 384, 768, 1536), (32, 49, 64, 98, 196), (32, 64, 96, 128)), train=True),
     Part("softmax", 20, Grid((96, 384, 1536), (49, 98, 196), (49, 98, 196, 512))),
 )  # fmt: skip
-"""What predictions of an H200's book were furthest off at: convolutions' algorithms, depthwise ones, their gradients,
-products of few and of many rows, and concatenations."""
+"""What predictions of an H200's database were furthest off at: convolutions' algorithms, depthwise ones, their
+gradients, products of few and of many rows, and concatenations."""
 
 
 def wanted_tasks(avoided: set[str], smaller: int) -> Iterator[Task]:
@@ -114,7 +114,7 @@ def own_share(tasks: list[Task], lane: str) -> list[Task]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--book", default="operators.book")
+    parser.add_argument("--database", default="operators.db")
     parser.add_argument("--avoid", type=Path, help="a folder of workloads")
     parser.add_argument("--lane", default="0/1")
     parser.add_argument("--seconds", type=float, default=500.0, help="for all of it, kernels' names among it")
@@ -123,9 +123,9 @@ def main() -> None:
     options = parser.parse_args()
     started_s = time.monotonic()
     tasks = own_share(list(dict.fromkeys(wanted_tasks(families_under(options.avoid), options.smaller))), options.lane)
-    place, book = find_place(options.device), open_book(options.book)
-    fill_around(book, place, time.time_ns)
-    lacking = missing_tasks(tasks, book, place, need_energy=False)
+    place, database = find_place(options.device), open_database(options.database)
+    fill_around(database, place, time.time_ns)
+    lacking = missing_tasks(tasks, database, place, need_energy=False)
     method = Method(target_frac=0.02, energy=False, least_blocks=6)
     results = {
         "environment": describe_environment(place.device),
@@ -138,11 +138,11 @@ def main() -> None:
     print(f"{len(lacking)} of {len(tasks)} to be measured, after {time.monotonic() - started_s:.0f} s", flush=True)
     left_s = options.seconds - (time.monotonic() - started_s) - NAMES_S * len(lacking)
     measuring_s = time.monotonic()
-    done = measure(lacking, book, place, method, budget_ns=max(int(left_s * 1e9), 0))
+    done = measure(lacking, database, place, method, budget_ns=max(int(left_s * 1e9), 0))
     seconds = (time.monotonic() - measuring_s) / max(done.measured + done.failed, 1)
     write_results(options.out, {**results, "outcome": asdict(done), "seconds_an_operator": seconds})
     print(f"{done}, {seconds:.3f} s an operator", flush=True)
-    print(f"{name_kernels(book, place)} operators' kernels named, {time.monotonic() - started_s:.0f} s", flush=True)
+    print(f"{name_kernels(database, place)} operators' kernels named, {time.monotonic() - started_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How long an energy window has to be: tick-aligned and plain reads of the counter, and the averages of polled power.
 
 Usage: python bench/operators/operator_window.py --out bench/operators/results/h200/operator_window.json
-           (needs a card; 4 minutes)
+           (needs a GPU; 4 minutes)
 One steady load; the truth is its mean power over the whole run, from tick to tick. For each length the error of single
 windows is told; the three ways look at the same moments. nvidia-smi logs the same load for ten
 seconds where it is installed.
@@ -92,7 +92,7 @@ def main() -> None:
     place = find_place(options.device)
     sensors = place.sensors
     if sensors is None:
-        raise SystemExit("operator_window: needs a card with an energy counter")
+        raise SystemExit("operator_window: needs a GPU with an energy counter")
     key = OperatorKey("aten.mm.default", (MATRIX, {**MATRIX}))
     runner, _ = make_runner(make_copies(key, Mode.ROTATING, place), Method().block_ns, on_card=True, needs_host=False)
     unit_ns = runner.time_units(1)

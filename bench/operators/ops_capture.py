@@ -1,8 +1,8 @@
-"""Named models captured on a virtual card, and every record made a call again: seconds, operators, and what fails.
+"""Named models captured on a virtual GPU, and every record made a call again: seconds, operators, and what fails.
 
     python bench/operators/ops_capture.py --out bench/operators/results/cpu/ops_capture.json
 
-Needs torchvision and transformers, no card. The processor's seconds are this process's alone.
+Needs torchvision and transformers, no GPU. The processor's seconds are this process's alone.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
 
-from gpuledger.ops.database.book import Book, open_book
+from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Record
 
 MODELS = ("torchvision:resnet18@32x3x32x32", "torchvision:resnet34@32x3x56x56")
 BEFORE_KILL = 5
-"""Records in the book when the first worker is killed."""
+"""Records in the database when the first worker is killed."""
 WORKER = "ray::Measurer"
 
 
@@ -59,10 +59,10 @@ def workers_of(campaign: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def run(options: argparse.Namespace, book: Book) -> dict[str, Any]:
+def run(options: argparse.Namespace, database: OperatorDatabase) -> dict[str, Any]:
     """Run the campaign, kill one of its workers, and return what became of both."""
     folder = options.folder
-    words = ["ops", "campaign", "--config", str(write_config(options)), "--book", str(folder / "ray.book")]
+    words = ["ops", "campaign", "--config", str(write_config(options)), "--database", str(folder / "ray.db")]
     words += ["-o", str(folder / "out"), "--ray", "local", "--workers", str(options.workers)]
     words += ["--device", options.device] if options.device else []
     words += ["--time-only"] if options.time_only else []
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, book: Book) -> dict[str, Any]:
         if time.monotonic() - started_s > options.seconds:
             campaign.terminate()
             break
-        held = len(book.records())
+        held = len(database.records())
         if held and first_s is None:
             first_s = time.monotonic() - started_s
         if killed is None and held >= BEFORE_KILL:
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, book: Book) -> dict[str, Any]:
 
 
 def kept(records: list[Record]) -> dict[str, Any]:
-    """Return how often operators are in the book, and what is told of how busy the card was."""
+    """Return how often operators are in the database, and what is told of how busy the GPU was."""
     good = [record for record in records if record.status == "ok" and record.method["mode"] != "host"]
     times = Counter((record.key_digest, record.method["mode"], record.energy_median_j is not None) for record in good)
     shares = [[block["busy_frac"] for block in record.blocks if block.get("busy_frac") is not None] for record in good]
@@ -114,7 +114,7 @@ def kept(records: list[Record]) -> dict[str, Any]:
 
 
 def windows_of(folder: Path) -> dict[str, Any] | None:
-    """Return each worker's windows in the campaign's own run, and how many of them overlap; None without a card."""
+    """Return each worker's windows in the campaign's own run, and how many of them overlap; None without a GPU."""
     from gpuledger.services.runs import load
 
     ledgers = sorted((folder / "out").glob("campaign-*.ledger"))
@@ -147,10 +147,10 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    book = open_book(str(options.folder / "ray.book"))
-    results = {"environment": describe_environment(options.device or "cuda:0"), "campaign": run(options, book)}
+    database = open_database(str(options.folder / "ray.db"))
+    results = {"environment": describe_environment(options.device or "cuda:0"), "campaign": run(options, database)}
     write_results(options.out, results)
-    results |= {"kept": kept(book.records()), "windows": windows_of(options.folder)}
+    results |= {"kept": kept(database.records()), "windows": windows_of(options.folder)}
     place = options.folder / "out" / "compare.json"
     if place.exists():
         results["compare"] = json.loads(place.read_text(encoding="utf-8"))

@@ -124,7 +124,7 @@ class _Net(nn.Module):
 
 
 def record_small(directory: Path) -> Path:
-    """Record three steps of a small training on the CPU, or on the card where there is one."""
+    """Record three steps of a small training on the CPU, or on the GPU where there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = _Net().to(device)
     optimizer = torch.optim.AdamW(model.parameters())

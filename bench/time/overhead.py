@@ -104,7 +104,7 @@ def run_round(timer: Timer, rounds: Rounds, directory: Path, *, bare_first: bool
 def run_window(timer: Timer, rounds: Rounds, directory: Path) -> None:
     """Open a window, time its steps, let it close by itself, and time the steps after it.
 
-    The window's first step is not timed (it opens the books), nor is its drain; the last one is timed alone, since it
+    The window's first step is not timed (it opens the recording), nor is its drain; the last one is timed alone, as it
     alone keeps stacks, and the window closes at its end.
     """
     last_step = timer.block_steps + 2

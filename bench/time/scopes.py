@@ -4,7 +4,7 @@ Each leaf module's forward is decorated with its share of the scopes, nested, so
 forward and of its backward. Blocks of steps with scopes and without take turns on one model; a block's time is wall
 time between two synchronizations, and a ratio is a block against the one beside it, in a recording a window's block
 against that of the window beside it. What the host spends is measured apart, in windows of their own: in a step that
-begins on an idle card, forward and backward each from call to return, and in them the search for the places where
+begins on an idle GPU, forward and backward each from call to return, and in them the search for the places where
 backward goes from one scope to another. The cost of one scope alone is timed in a loop that does nothing else.
 
 Usage: python bench/time/scopes.py --out bench/time/results/h200/scopes.json --seconds 110
@@ -43,7 +43,7 @@ WINDOWS = 20
 PART_WINDOWS = 3
 """Pairs of windows in which the host's parts are timed."""
 BLOCK_STEPS = 16
-"""Steps of a timed block: it begins on an idle card, which waits for the first forward's scopes and for none after."""
+"""Steps of a timed block: it begins on an idle GPU, which waits for the first forward's scopes and for none after."""
 PART_STEPS = 8
 WARM_UP_STEPS = 8
 TIMED_SCOPES = 20_000
@@ -230,7 +230,7 @@ def main() -> None:
         "block_steps": timer.block_steps,
         "step_ms": round(statistics.median(plain_s) * 1e3, 4),
         "issued_frac": round(statistics.median(issued_frac), 3),
-        "unrecorded": _ratios(scoped_s, plain_s),
+        "unprofiled": _ratios(scoped_s, plain_s),
     }
     write_results(arguments.out, results)
     with tempfile.TemporaryDirectory() as name:

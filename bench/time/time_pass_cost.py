@@ -2,7 +2,7 @@
 
 One process per case (model-mode-batch, batch 0 being the model's own); there, rounds in which ways take their turn, the
 order turning with the rounds, the less telling ways in every fourth round. A turn begins the way, takes three steps,
-each from idle card to idle card, and ends it; three bare steps, and one that is not counted, stand before every turn,
+each from idle GPU to idle GPU, and ends it; three bare steps, and one that is not counted, stand before every turn,
 and a round's ratios are against the median of its own. By default batches are small, so that the host is the limit;
 ``--cases spine`` is the eight models of the spine's bench with their own batches, training and inference.
 
@@ -58,7 +58,7 @@ KEPT = ("time_pass", "uncorrelated", "nodes", "nodes_uncorrelated", "cuda_only")
 
 
 def build(model: str, mode: str, batch_size: int, device: str, small: bool) -> Step:
-    """Return a function that takes one step, and waits for the card."""
+    """Return a function that takes one step, and waits for the GPU."""
     workload = MODELS[model].build(device, small=small, batch_size=0 if small else batch_size)
     wait = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
     batch = workload.make_batch()

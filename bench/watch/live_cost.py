@@ -1,7 +1,7 @@
 """What the live view costs: its share of a core at 2 Hz, and the step time of a training with and without it.
 
 Usage: python bench/watch/live_cost.py --out bench/watch/results/h200/live.json
-           (90 s; --device cpu --run RUN without a card)
+           (90 s; --device cpu --run RUN without a GPU)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WARM_S, WINDOW_S = 5.0, 15.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--run", help="A run to look at; needed where there is no card.")
+    parser.add_argument("--run", help="A run to look at; needed where there is no GPU.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Measures the sampler of `gpuledger watch` on a card: lateness, rate, its own CPU, peaks seen, energy, slow-down.
+"""Measures the sampler of `gpuledger watch` on a GPU: lateness, rate, its own CPU, peaks seen, energy, slow-down.
 
 Usage: python bench/watch/watch.py --out bench/watch/results/h200/watch.json
            (about 150 s; a part that fails names its error)
@@ -74,7 +74,7 @@ def sampler_facts(watch: gpuledger.services.watching.Watch, seconds: float) -> d
 
 
 def steady_windows(directory: Path) -> dict[str, Any]:
-    """Sample a busy card at 200 Hz for 60 s, in thirty windows of 2 s."""
+    """Sample a busy GPU at 200 Hz for 60 s, in thirty windows of 2 s."""
     load = begin(LOAD, "75")
     time.sleep(5)  # the power and the clock settle
     started_s = time.monotonic()
@@ -118,7 +118,7 @@ def sampling_alone(directory: Path) -> dict[str, Any]:
 
 
 def windows_alone(directory: Path) -> dict[str, Any]:
-    """Sample for 20 s at 200 Hz in ten windows, with nothing on the card: whether the counter's reads cost samples."""
+    """Sample for 20 s at 200 Hz in ten windows, with nothing on the GPU: whether the counter's reads cost samples."""
     started_s = time.monotonic()
     with gpuledger.watch("windows", interval="5ms", out=directory / "windows") as watch:
         for number in range(10):
@@ -130,7 +130,7 @@ def windows_alone(directory: Path) -> dict[str, Any]:
 
 
 def highest_rate(directory: Path) -> dict[str, Any]:
-    """Sample a busy card every millisecond, and every half, for 10 s."""
+    """Sample a busy GPU every millisecond, and every half, for 10 s."""
     load = begin(LOAD, "30")
     found = {}
     for interval in ("1ms", "500us"):

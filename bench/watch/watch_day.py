@@ -1,6 +1,6 @@
 """Lets the sampler of `gpuledger watch` run for a day at 10 Hz on a simulated clock: bytes on disk, and its memory.
 
-Usage: python bench/watch/watch_day.py --out bench/watch/results/cpu/watch_day.json      (some minutes; needs no card)
+Usage: python bench/watch/watch_day.py --out bench/watch/results/cpu/watch_day.json      (some minutes; needs no GPU)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def bytes_of(directory: Path) -> int:
 
 
 def busy_card(clock: Clock, generator: np.random.Generator) -> SimulatedCard:
-    """Return a card whose watts and bytes change from reading to reading, with one process on it."""
+    """Return a GPU whose watts and bytes change from reading to reading, with one process on it."""
     noise = generator.normal(0, 8, 4096).tolist()
     card = SimulatedCard(clock, watts=lambda at_s: 500 + 150 * (at_s % 60 < 40) + noise[int(at_s * 20) % 4096])
     sizes = (generator.integers(2, 60_000, 4096) * 2 * MIB).tolist()

@@ -37,7 +37,7 @@ class LayerBytes:
 class LayerTimes:
     """Times each layer between marks on the device's own time line.
 
-    Source: CUDA events, so time in which the card waits for the host is included; on a CPU the host's clock.
+    Source: CUDA events, so time in which the GPU waits for the host is included; on a CPU the host's clock.
     """
 
     algorithm: str

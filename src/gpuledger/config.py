@@ -32,12 +32,12 @@ OPTIONS: dict[str, Option] = {
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""
 
-NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_RUN_ID", "GPULEDGER_DEBUG", "GPULEDGER_BOOK", "GPULEDGER_LISTEN")
+NOT_SETTINGS = ("GPULEDGER_RUN", "GPULEDGER_RUN_ID", "GPULEDGER_DEBUG", "GPULEDGER_DATABASE", "GPULEDGER_LISTEN")
 """Other variables: where the run is, which run is meant to be there, that an error of gpuledger's own is to be raised,
-where the operator book is, that the process can be asked for a memory pass."""
+where the operator database is, that the process can be asked for a memory pass."""
 
-DEFAULT_BOOK = "operators.book"
-"""The operator book where nobody names one: a file where the command is given."""
+DEFAULT_DATABASE = "operators.db"
+"""The operator database where nobody names one: a file where the command is given."""
 
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 """Words of a variable that is yes or no."""

@@ -4,7 +4,7 @@ GpuLedgerError            1   failure
 ├── UsageError            2   the call itself is wrong
 ├── InputError            3   a file or run cannot be read
 │   └── EmptyRunError     3   the run holds nothing to answer from
-├── NoDeviceError         4   no card, no driver or no permission
+├── NoDeviceError         4   no GPU, no driver or no permission
 └── BudgetExceededError   5   a gate is not met
 
 The number is the exit code of the command line. ``run`` and ``watch`` return the program's own status instead.
@@ -48,7 +48,7 @@ class EmptyRunError(InputError):
 
 
 class NoDeviceError(GpuLedgerError):
-    """There is no card, no driver, or no permission to read it."""
+    """There is no GPU, no driver, or no permission to read it."""
 
     exit_code = 4
 

@@ -61,7 +61,7 @@ class OperatorKey:
         operator: ``aten.addmm.default``.
         inputs: The positional arguments as JSON values, then ``{"kwargs": {…}}`` where there are keyword arguments.
             A tensor is ``{"shape", "dtype", "stride"}``, with ``"same": n`` where it is its n-th distinct tensor again,
-            ``"host": true`` where it is not on the card and ``"sparsity": 0.9`` where that share of it is zero. What
+            ``"host": true`` where it is not on the GPU and ``"sparsity": 0.9`` where that share of it is zero. What
             JSON lacks is an object of one name: ``{"float": "-inf"}``, ``{"torch": "float16"}``,
             ``{"complex": [re, im]}``, ``{"device": "card"}``.
         flags: ``autocast`` (a dtype or None), ``tf32`` (whether this operator may use it), ``grad``.

@@ -223,10 +223,10 @@ def test_the_pages_words_follow_the_figures(page_maker: ModuleType, load: Load) 
     assert "8 of the 8 peaks follow a straight line" in fine
     assert "Constant in effect: none. Growing: direct (× 2.00), im2col (× 2.00)" in fine
     assert "Constant in effect: fft (× 1.03). " in flat(fill(page_maker, load, make_results({"fft batched": 2.75})))
-    assert "No, not on this card: 32 images" in fine
+    assert "No, not on this GPU: 32 images" in fine
     off = flat(fill(page_maker, load, make_results({"winograd batched": 2000}, held_out_mib=900, difference=0.02)))
     assert "not within 0.001: cudnn, direct, fft" in off
-    assert "It fits this card, narrowly: 32 images" in off
+    assert "It fits this GPU, narrowly: 32 images" in off
     assert "which is off by +24% at batch 32" in off
     assert "- winograd, batch 8: looping takes × 1.00 the time and saves 15,200 of 16,600 MiB." in off
 

@@ -1,4 +1,4 @@
-"""Time beside bytes in the report: the switch, the bars, the cards and the strip of watts."""
+"""Time beside bytes in the report: the switch, the bars, the GPUs and the strip of watts."""
 
 from __future__ import annotations
 

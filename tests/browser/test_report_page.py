@@ -93,9 +93,9 @@ def test_the_table_is_the_breakdown_at_the_peak(opened: Opened, run: Run, summar
     opened.page.select_option("#group", "account")
     while opened.page.locator("#more").is_visible():
         opened.page.click("#more")
-    books = break_down(run.ranks[0], find_peak(run.ranks[0]), by=("category", "module"))
+    breakdown = break_down(run.ranks[0], find_peak(run.ranks[0]), by=("category", "module"))
     shown = table_bytes(opened)
-    assert shown == sorted((account.bytes for account in books.accounts), reverse=True)
+    assert shown == sorted((account.bytes for account in breakdown.accounts), reverse=True)
     assert sum(shown) == summary.recorded_peak_allocated_bytes
 
 
@@ -166,8 +166,8 @@ def test_search_filters_table_and_picture_alike(opened: Opened, run: Run) -> Non
     before = pixels(opened, "#structure")
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("weight mlp")
-    books = break_down(run.ranks[0], find_peak(run.ranks[0]), by=("category", "module"))
-    expected = [a.bytes for a in books.accounts if a.category == "weight" and "mlp" in a.module]
+    breakdown = break_down(run.ranks[0], find_peak(run.ranks[0]), by=("category", "module"))
+    expected = [a.bytes for a in breakdown.accounts if a.category == "weight" and "mlp" in a.module]
     assert table_bytes(opened) == sorted(expected, reverse=True)
     assert format_bytes(sum(expected)) in opened.text("#matched")
     assert pixels(opened, "#structure") != before
@@ -315,7 +315,7 @@ def test_dark_follows_the_system_and_the_button(open_report: Callable[..., Opene
 
 
 def test_numbers_explain_themselves(opened: Opened) -> None:
-    opened.page.locator("#balance-body dfn", has_text="remainder").hover()
+    opened.page.locator("#balance-body dfn", has_text="unaccounted").hover()
     assert "never hidden" in opened.text("#tip")
     opened.page.locator("#balance-body dfn", has_text="context").focus()
     assert "CUDA context" in opened.text("#tip")
@@ -323,7 +323,7 @@ def test_numbers_explain_themselves(opened: Opened) -> None:
 
 def test_the_balance_ends_with_the_remainder(opened: Opened) -> None:
     rows = opened.page.locator("#balance-body tr")
-    assert rows.last.locator("th").inner_text() == "remainder"
+    assert rows.last.locator("th").inner_text() == "unaccounted"
     assert "3.0 MiB" in rows.last.inner_text()
 
 
@@ -374,7 +374,7 @@ def test_running_out_of_memory_stands_above_all(
     edit(path / "rank-0" / "manifest.json", "checks", checks)
     edit(path / "rank-0" / "manifest.json", "notes", ["<b>first</b>", "second"])
     opened = open_report(ledger=path)
-    assert "Out of memory: 2.0 GiB could not be allocated; the card had 1.0 GiB free." in opened.text("#alarm")
+    assert "Out of memory: 2.0 GiB could not be allocated; the GPU had 1.0 GiB free." in opened.text("#alarm")
     assert "1 of 1 differ" in opened.text("#checks-summary")
     assert "peak </script>" in opened.text("#checks")
     assert opened.page.locator("#notes li").all_inner_texts() == ["<b>first</b>", "second"]
@@ -387,7 +387,7 @@ def test_a_narrow_window_needs_no_sideways_scroll(open_report: Callable[..., Ope
 
 
 def test_nothing_moves_after_the_page_is_ready(opened: Opened) -> None:
-    places = "[...document.querySelectorAll('section, .card, canvas')].map((one) => one.getBoundingClientRect().top)"
+    places = "[...document.querySelectorAll('section, .GPU, canvas')].map((one) => one.getBoundingClientRect().top)"
     first = opened.page.evaluate(places)
     opened.page.wait_for_timeout(300)
     assert opened.page.evaluate(places) == first

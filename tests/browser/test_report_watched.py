@@ -1,4 +1,4 @@
-"""The report on a card that was only watched: its curve, its figures, its windows, and nothing of books."""
+"""The report on a GPU that was only watched: its curve, its figures, its windows, and nothing of breakdown."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_events_without_times_are_counted_instead(open_report: Callable[..., Ope
     assert opened.page.locator("#axis").is_disabled()
     assert opened.page.locator("#axis").get_attribute("aria-pressed") == "true"
     assert "0 ns" not in opened.text("main")
-    assert opened.page.locator("[data-card=step_time_ns], [data-card=remainder_bytes]").count() == 0
+    assert opened.page.locator("[data-card=step_time_ns], [data-card=unaccounted_bytes]").count() == 0
     opened.page.locator("#timeline .u-over").hover(position={"x": 1000, "y": 60})
     assert opened.complaints == []

@@ -47,7 +47,7 @@ BALANCE = {
     "total_bytes": int,
     "used_bytes": int,
     "process_bytes": int,
-    "remainder_bytes": int,
+    "unaccounted_bytes": int,
     "lines": list,
     "notes": list,
 }

@@ -35,7 +35,7 @@ OWN_TYPE = {
     ("--steps", "run"): "the first and the last step to record; an estimate follows so many",
     ("--markdown", "check"): "a file beside the answer",
     ("--to", "export"): "forms of a run",
-    ("--to", "ops export"): "forms of an operator book",
+    ("--to", "ops export"): "forms of an operator database",
     ("--by", "ops list"): "layers or operators",
     ("--by", "show"): "also operators and kernels",
 }

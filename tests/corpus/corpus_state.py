@@ -291,7 +291,7 @@ def _foreign(place: str, members: Iterable[tuple[str, Any]], own: str) -> Iterat
 
 
 def _cuda(torch: Any) -> dict[str, Any]:
-    """Return what the caching allocator says of each card; synchronises first."""
+    """Return what the caching allocator says of each GPU; synchronises first."""
     torch.cuda.synchronize()
     kept = re.compile(
         r"(allocated_bytes|reserved_bytes|active_bytes|requested_bytes|allocation|segment)\.all\.(peak|allocated)"

@@ -1,4 +1,4 @@
-"""The energy pass of a recorded program on a scripted card: the real binding, two processes, one counter."""
+"""The energy pass of a recorded program on a scripted GPU: the real binding, two processes, one counter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rank_of(directory: Path) -> Rank:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Rank:
-    """A training with the passes that a user gets, on a card of 250 W."""
+    """A training with the passes that a user gets, on a GPU of 250 W."""
     directory = tmp_path_factory.mktemp("whole")
     ended = metered(directory, watts=250, wobble=5)
     assert (ended.status, ended.stdout, ended.stderr) == (0, b"", b"")

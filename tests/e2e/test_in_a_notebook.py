@@ -1,4 +1,4 @@
-"""``gpuledger.record`` and ``gpuledger.watch`` in a real Jupyter kernel, cell by cell, on a scripted card."""
+"""``gpuledger.record`` and ``gpuledger.watch`` in a real Jupyter kernel, cell by cell, on a scripted GPU."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def test_what_is_asked_for_is_a_run_of_its_own(place: Path) -> None:
         assert "asked" in watched.ask()
         train(20)
         now = watched.read()
-        assert now.books is not None
-        assert {one.category for one in now.books.accounts} >= {"weight", "gradient"}
+        assert now.breakdown is not None
+        assert {one.category for one in now.breakdown.accounts} >= {"weight", "gradient"}
         assert watched.ask()
         train(20)
     finally:

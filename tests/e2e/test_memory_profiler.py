@@ -133,7 +133,7 @@ def test_the_csv_has_the_older_tool_s_columns_first_and_the_new_ones_after() -> 
     assert int(last["allocated_bytes"]) == device.allocated_bytes
     assert int(last["optimizer_state_bytes"]) == device.optimizer_state_bytes >= WEIGHTS
     assert (last["0.bias_bytes"], last["0.bias_grad_bytes"]) == ("4000", "4000")
-    assert last["context_bytes"] == ""  # there is no card: not known, and not 0
+    assert last["context_bytes"] == ""  # there is no GPU: not known, and not 0
 
 
 def test_two_profilers_of_one_second_have_a_file_each() -> None:

@@ -135,7 +135,7 @@ def test_without_a_card_the_marks_skip_and_say_why(pytester: pytest.Pytester) ->
     source = marked("1", "assert False") + "@pytest.mark.limit_gpu_growth()\ndef test_other(): assert False\n"
     result = run(pytester, source, "-rs")
     result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["*limit_gpu_memory: no CUDA card here; --gpuledger-virtual h200 follows it *"])
+    result.stdout.fnmatch_lines(["*limit_gpu_memory: no CUDA GPU here; --gpuledger-virtual h200 follows it *"])
 
 
 def test_the_devices_can_stand_in_the_ini_file(pytester: pytest.Pytester) -> None:
@@ -252,7 +252,7 @@ def test_it():
 def test_energy_needs_a_card(pytester: pytest.Pytester) -> None:
     result = run(pytester, "@pytest.mark.limit_step_energy('5 J')\ndef test_it(): assert False\n", "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*limit_step_energy: no CUDA card here"])
+    result.stdout.fnmatch_lines(["*limit_step_energy: no CUDA GPU here"])
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("'5 J'", 0), ("'3 J'", 1)])

@@ -1,4 +1,4 @@
-"""Real trainings below ``gpuledger run``: steps, ranks and books of each, against answers known beforehand."""
+"""Real trainings below ``gpuledger run``: steps, ranks and databases of each, against answers known beforehand."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ TRAININGS = {
 
 
 def assert_closed(rank: Rank) -> None:
-    """Assert that a rank's books are whole: every check holds, and accounts sum to what was allocated."""
+    """Assert that a rank's databases are whole: every check holds, and accounts sum to what was allocated."""
     assert (rank.manifest.status, rank.manifest.damaged) == ("closed", ())
     assert len(rank.manifest.checks) >= 7
     assert [check for check in rank.manifest.checks if not check.ok] == []
     for at in ("peak", "end"):
-        books = break_down(rank, resolve_instant(rank, at))
-        assert sum(account.bytes for account in books.accounts) == books.allocated_bytes
+        databases = break_down(rank, resolve_instant(rank, at))
+        assert sum(account.bytes for account in databases.accounts) == databases.allocated_bytes
 
 
 @pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS.keys())
@@ -124,8 +124,8 @@ def test_a_training_is_recorded_as_it_is(training: Training, tmp_path: Path) -> 
     steps = rank.table("steps", ("step", "kind")).to_pylist()
     assert [row["step"] for row in steps] == list(range(1, training.steps + 1))
     assert {row["kind"] for row in steps} == training.kinds
-    books = break_down(rank, resolve_instant(rank, "end"), by=("category",))
-    held = {account.category: account.bytes for account in books.accounts}
+    databases = break_down(rank, resolve_instant(rank, "end"), by=("category",))
+    held = {account.category: account.bytes for account in databases.accounts}
     assert held["weight"] == training.weights * FLOAT_BYTES
 
 

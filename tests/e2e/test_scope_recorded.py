@@ -245,8 +245,8 @@ def test_recordings_end_and_begin_inside_a_decorated_function(tmp_path: Path) ->
     second.__exit__(None, None, None)
     assert scopes._runner is None
     del after
-    books = break_down(second.run().rank(), find_peak(second.run().rank()), ("scope",))
-    assert [account.scope for account in books.accounts if account.bytes >= 40_000_004] == [""]
+    databases = break_down(second.run().rank(), find_peak(second.run().rank()), ("scope",))
+    assert [account.scope for account in databases.accounts if account.bytes >= 40_000_004] == [""]
 
 
 def test_a_compiled_region_with_scopes_is_one_graph_and_is_not_compiled_again() -> None:
@@ -285,10 +285,10 @@ def test_a_breakdown_by_scope_folds_nested_ones(tmp_path: Path) -> None:
     del inner, more
     rank = recording.run().rank()
     for depth, expected in ((None, {"a/b": 4004, "a/c": 4012}), (1, {"a": 8016})):
-        books = break_down(rank, find_peak(rank), ("scope",), depth)
-        assert {account.scope: account.bytes for account in books.accounts if account.scope} == expected
-        groups = {group.label: group.bytes for group in group_accounts(books.accounts, "scope")}
-        assert sum(groups.values()) == books.allocated_bytes
+        databases = break_down(rank, find_peak(rank), ("scope",), depth)
+        assert {account.scope: account.bytes for account in databases.accounts if account.scope} == expected
+        groups = {group.label: group.bytes for group in group_accounts(databases.accounts, "scope")}
+        assert sum(groups.values()) == databases.allocated_bytes
         assert set(groups) <= {*expected, NO_SCOPE}
 
 

@@ -15,7 +15,7 @@ from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 
-NO_JOULES = "No joules: the program uses no card whose energy could be read."
+NO_JOULES = "No joules: the program uses no GPU whose energy could be read."
 STEPS = TRAIN + "for _ in range({count}): step()\n"
 PROFILED = """
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -102,7 +102,7 @@ def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> Non
     assert found is not None
     assert found.on_host
     assert found.steps == 2
-    assert found.undisturbed.count == 10
+    assert found.unprofiled.count == 10
     assert sum(account.time_ns for account in found.accounts) == pytest.approx(found.work_ns)
     assert 0 < found.busy_ns <= found.work_ns
     placed = {(account.module, account.phase) for account in found.accounts}

@@ -1,4 +1,4 @@
-"""A vendor that another package registers: watch, doctor, the calibration and the balance read its card as NVIDIA's."""
+"""A vendor that another package registers: watch, doctor, the calibration and the balance read its GPU as NVIDIA's."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_balance_closes_against_its_bytes(tmp_path: Path, monkeypatch: pytes
 
 
 def _record_on_the_toy(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a run of a recorded allocator's history, whose card is read as a recorded program reads it."""
+    """Write a run of a recorded allocator's history, whose GPU is read as a recorded program reads it."""
     journal = _recording(run / "rank-0" / "journal")
     properties = SimpleNamespace(name="Toy", uuid="toy-0", total_memory=140 * GIB, major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)

@@ -75,13 +75,13 @@ def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
     found = gpuledger.estimate(step, torch.randn(4096, 512), gpu="a100-80gb")
     rank = found.run.rank(0)
     assert all(check.ok for check in rank.manifest.checks)
-    books = break_down(rank, find_peak(rank), by=("category",))
-    sizes = {account.category: account.bytes for account in books.accounts}
+    databases = break_down(rank, find_peak(rank), by=("category",))
+    sizes = {account.category: account.bytes for account in databases.accounts}
     assert sizes["weight"] == 512 * 512 * 4
     assert sizes["optimizer_state"] == 2 * 512 * 512 * 4
     assert sizes["input"] == 4096 * 512 * 4
     assert sizes["workspace"] == 2 * 8_519_680
-    assert sum(sizes.values()) == found.peak_allocated_bytes == books.allocated_bytes
+    assert sum(sizes.values()) == found.peak_allocated_bytes == databases.allocated_bytes
     assert found.peak_allocated_bytes < found.peak_reserved_bytes < found.peak_process_bytes <= found.upper_bytes
     assert found.fits
     assert re.fullmatch(

@@ -1,4 +1,4 @@
-"""``gpuledger watch`` on a scripted card: the real binding, the real sampler, and everything that can go wrong."""
+"""``gpuledger watch`` on a scripted GPU: the real binding, the real sampler, and everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_without_a_card_the_command_is_not_started(
     ],
 )
 def test_what_cannot_be_asked_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a card is asked for: there need not be one here."""
+    """Before a GPU is asked for: there need not be one here."""
     monkeypatch.chdir(tmp_path)
     words = words if "--" in words or "--pid" in words else [*words, "--", "touch", "started"]
     ended = CliRunner().invoke(main, ["watch", *words])
@@ -317,13 +317,13 @@ main.main()
 
 
 def test_a_card_that_does_not_come_back_to_its_baseline_is_said(tmp_path: Path) -> None:
-    """The command leaves bytes behind: its second run begins from another card."""
+    """The command leaves bytes behind: its second run begins from another GPU."""
     used = tmp_path / "used"
     used.write_text("1000000000")
     environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
     done = execute([sys.executable, "-c", VARIANTS], tmp_path, environment)
     assert done.status == 0
-    assert b"r2: begun from a card that was not idle after 0 s: GPU 0 has 953.7 MiB more in use" in done.stderr
+    assert b"r2: begun from a GPU that was not idle after 0 s: GPU 0 has 953.7 MiB more in use" in done.stderr
     assert any("not idle" in note for note in notes_of(tmp_path / "v" / "r2.ledger"))
     assert notes_of(tmp_path / "v" / "r1.ledger") == []
     assert "means are shown" in b" ".join(done.stderr.split()).decode()

@@ -1,4 +1,4 @@
-"""What used to hang a watch or make it say what is not so: each in this process, on a scripted card."""
+"""What used to hang a watch or make it say what is not so: each in this process, on a scripted GPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_run_that_cannot_be_written_is_no_fault_of_the_command(tmp_path: Path)
 
 
 def test_a_sampler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver whose card is gone can keep a call for ever; the command's end is told all the same."""
+    """A driver whose GPU is gone can keep a call for ever; the command's end is told all the same."""
     monkeypatch.setattr(watchers, "PATIENCE_S", 0.5)
     watch = gpuledger.watch("stuck")
     with watch:

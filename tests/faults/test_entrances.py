@@ -34,4 +34,4 @@ def test_the_program_goes_on_the_error_is_noted_and_nothing_stays() -> None:
     assert sum(len(result["unguarded"]) for result in results) < 30  # scopes, and lines that call what is guarded
     assert sum(result["walked"] for result in results) > 100
     phases = {at for result in results for at in result["phases"]}
-    assert phases == {"start", "before", "window", "undisturbed", "time", "ended"}
+    assert phases == {"start", "before", "window", "unprofiled", "time", "ended"}

@@ -37,7 +37,7 @@ def append_twice():
             place.unlink()
 
 def stop_others():
-    with other_threads.undisturbed() as nobody_else:
+    with other_threads.unprofiled() as nobody_else:
         assert nobody_else
 
 def state():

@@ -1,4 +1,4 @@
-"""The five convolution algorithms on a real card: they agree with cuDNN, and their bytes are counted."""
+"""The five convolution algorithms on a real GPU: they agree with cuDNN, and their bytes are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from folders import EXAMPLES
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 EXAMPLE = EXAMPLES / "conv_algorithms"
 CHANNELS, SIDE, IMAGES = 64, 64, 4

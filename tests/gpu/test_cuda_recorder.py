@@ -1,4 +1,4 @@
-"""The recorder on a real card: every check must hold in every corner of the allocator."""
+"""The recorder on a real GPU: every check must hold in every corner of the allocator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402

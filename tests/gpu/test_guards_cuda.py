@@ -1,4 +1,4 @@
-"""What keeps the passes from a program on a card: too little room, graphs, its own profilers, other ranks, its end.
+"""What keeps the passes from a program on a GPU: too little room, graphs, its own profilers, other ranks, its end.
 
 Every program here prints the same bare and recorded, whatever becomes of the passes.
 """
@@ -17,7 +17,7 @@ from present import present
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 from programs import GPULEDGER, environment, write_script  # noqa: E402
 
@@ -62,7 +62,7 @@ RANKS = """torch.distributed.init_process_group("nccl")
     model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])"""
 RANKS_END = "torch.distributed.destroy_process_group()"
 FIRST_TIMED = 13
-"""The first of two steps of the time pass, counted from 0: three are for memory, ten are undisturbed."""
+"""The first of two steps of the time pass, counted from 0: three are for memory, ten are unprofiled."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The pytest marks on a real card: exact bytes, joules that repeat, and nothing of the program changed."""
+"""The pytest marks on a real GPU: exact bytes, joules that repeat, and nothing of the program changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 pytest_plugins = ["pytester"]
 

@@ -1,4 +1,4 @@
-"""A memory pass that is asked for while a program trains on a card."""
+"""A memory pass that is asked for while a program trains on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 from torch import nn  # noqa: E402
 

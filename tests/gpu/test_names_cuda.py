@@ -1,4 +1,4 @@
-"""Scopes and the drop-in profiler on a real card, where backward runs in a thread of its own."""
+"""Scopes and the drop-in profiler on a real GPU, where backward runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402

@@ -1,4 +1,4 @@
-"""The default of ``gpuledger run`` on a card: bytes, joules and milliseconds, and a program that notices nothing."""
+"""The default of ``gpuledger run`` on a GPU: bytes, joules and milliseconds, and a program that notices nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card on this machine"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
 ]
 from programs import GPULEDGER, environment, write_script  # noqa: E402
 

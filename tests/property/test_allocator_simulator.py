@@ -1,4 +1,4 @@
-"""The simulated allocator against recordings of a card, and against what must hold for any program."""
+"""The simulated allocator against recordings of a GPU, and against what must hold for any program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def journal_of(name: str, directory: Path) -> Journal:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_stream_gives_the_recorded_events(name: str, tmp_path: Path) -> None:
-    """Requests and frees in, the card's own blocks and segments out: each event, its address and its bytes."""
+    """Requests and frees in, the GPU's own blocks and segments out: each event, its address and its bytes."""
     journal = journal_of(name, tmp_path)
     events = journal.tables["events"]
     recorded = [
@@ -102,7 +102,7 @@ def test_other_settings_give_the_recorded_segments(name: str, tmp_path: Path) ->
 
 
 def test_other_settings_are_ranked_from_a_recorded_run(tmp_path: Path) -> None:
-    """The default's figure is what the card reserved; the others are those of a replay, the least first."""
+    """The default's figure is what the GPU reserved; the others are those of a replay, the least first."""
     rank = post_recording("gpt2", tmp_path)
     outcomes = rank_settings(rank, 0)
     sizes = [outcome.peak_reserved_bytes for outcome in outcomes]
@@ -138,7 +138,7 @@ SETTINGS = st.sampled_from(
 
 @given(STEPS, SETTINGS)
 @settings(max_examples=150)
-def test_books_balance_for_any_program(
+def test_databases_balance_for_any_program(
     steps: list[tuple[str, int, int]], allocator_settings: AllocatorSettings
 ) -> None:
     """Reserved is what the segments hold, blocks never overlap, and a freed program leaves nothing behind."""
@@ -158,7 +158,7 @@ def test_books_balance_for_any_program(
                 allocator.free(address)
             else:
                 allocator.record_stream(address, stream)
-        assert_books(allocator)
+        assert_databases(allocator)
     for address in sorted(allocator.live):
         allocator.free(address)
     allocator.empty_cache()
@@ -166,7 +166,7 @@ def test_books_balance_for_any_program(
     assert allocator.counters.allocated_bytes == allocator.counters.requested_bytes == 0
 
 
-def assert_books(allocator: CachingAllocator) -> None:
+def assert_databases(allocator: CachingAllocator) -> None:
     counters = allocator.counters
     assert counters.reserved_bytes <= CAPACITY_BYTES
     free = [block for pool in allocator.pools.values() for block in pool.free.values()]

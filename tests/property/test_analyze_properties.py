@@ -74,16 +74,16 @@ def test_accounts_sum_to_allocated_at_every_instant(drawn: list[Life], by: set[s
     rows = block_rows(drawn)
     with written(rows) as rank:
         for instant, allocated in instants(rank, rows):
-            books = break_down(rank, instant, tuple(sorted(by)), depth)
+            breakdown = break_down(rank, instant, tuple(sorted(by)), depth)
             live = [row for row in rows if row["device_idx"] == instant.device_idx and is_live(row, instant.index)]
-            assert books.allocated_bytes == allocated
-            assert sum(account.bytes for account in books.accounts) == allocated
-            named = [account for account in books.accounts if account.category != ROUNDING]
-            assert sum(account.bytes for account in named) == books.requested_bytes
+            assert breakdown.allocated_bytes == allocated
+            assert sum(account.bytes for account in breakdown.accounts) == allocated
+            named = [account for account in breakdown.accounts if account.category != ROUNDING]
+            assert sum(account.bytes for account in named) == breakdown.requested_bytes
             assert sum(account.blocks for account in named) == len(live)
-            assert len({(a.category, a.module, a.phase, a.name) for a in books.accounts}) == len(books.accounts)
-            assert [a.bytes for a in books.accounts] == sorted((a.bytes for a in books.accounts), reverse=True)
-            assert allocated <= books.active_bytes <= books.reserved_bytes or instant.device_idx < 0
+            assert len({(a.category, a.module, a.phase, a.name) for a in breakdown.accounts}) == len(breakdown.accounts)
+            assert [a.bytes for a in breakdown.accounts] == sorted((a.bytes for a in breakdown.accounts), reverse=True)
+            assert allocated <= breakdown.active_bytes <= breakdown.reserved_bytes or instant.device_idx < 0
 
 
 @given(lives)
@@ -97,8 +97,8 @@ def test_each_account_holds_its_own_blocks(drawn: list[Life]) -> None:
                 if row["device_idx"] == instant.device_idx and is_live(row, instant.index):
                     key = (row["category"], row["phase"])
                     expected[key] = expected.get(key, 0) + row["requested_bytes"]
-            books = break_down(rank, instant, ("category", "phase"))
-            found = {(a.category, a.phase): a.bytes for a in books.accounts if a.category != ROUNDING}
+            breakdown = break_down(rank, instant, ("category", "phase"))
+            found = {(a.category, a.phase): a.bytes for a in breakdown.accounts if a.category != ROUNDING}
             assert found == expected
 
 
@@ -157,17 +157,17 @@ def test_balance_sums_to_used_and_to_allocated(drawn: list[Life], used: int | No
             assert level[2] == allocated == allocated_at(rows, device, balance.instant.index)
             if used is not None and device >= 0:
                 assert level[1] == balance.used_bytes
-                assert balance.remainder_bytes is not None
+                assert balance.unaccounted_bytes is not None
             else:
-                assert (balance.used_bytes, balance.remainder_bytes) == (None, None)
+                assert (balance.used_bytes, balance.unaccounted_bytes) == (None, None)
                 assert balance.notes
             torch = ("free_segments", "fragmented", "awaiting_free", "allocated")
-            books = break_down(rank, balance.instant)
-            assert sum(line.bytes or 0 for line in balance.lines if line.name in torch) == books.reserved_bytes
+            breakdown = break_down(rank, balance.instant)
+            assert sum(line.bytes or 0 for line in balance.lines if line.name in torch) == breakdown.reserved_bytes
 
 
 def add_readings(rank: Rank, devices: set[int], used: int) -> None:
-    """Write one reading of each card, placed after the last event."""
+    """Write one reading of each GPU, placed after the last event."""
     counters = dict.fromkeys(TABLES["counters"].column_names, 0) | {
         "t_ns": 9_000,
         "reason": "close",

@@ -8,7 +8,7 @@ from fuzzing import SEED, readers, refuse_or_read
 INPUTS = {"torch-snapshot": 20, "pyproject": 60, "calibration": 60, "keywords-setme": 8}
 """Damaged inputs of targets that are quick; others get :data:`FEW`."""
 FEW = 3
-HEAVY = ("printed-rows", "book-sqlite", "workload", "campaign")
+HEAVY = ("printed-rows", "database-sqlite", "workload", "campaign")
 """Targets that load torch, SQLAlchemy or scikit-learn, which takes longer than all of the rest.
 
 Campaigns are in ``tests/unit/test_hostile_files.py``, which loads torch anyway.

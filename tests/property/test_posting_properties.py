@@ -1,4 +1,4 @@
-"""Random streams of allocations, frees and tags, written as a journal and posted: the books close at every instant."""
+"""Random streams of allocations, frees and tags, written as a journal and posted: the sums hold at every instant."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Program:
     actions=st.lists(st.tuples(WHAT, st.integers(0, 1000)), max_size=120),
     closed=st.booleans(),
 )
-def test_the_books_close_at_every_instant(before: list[int], actions: list[tuple[str, int]], closed: bool) -> None:
+def test_the_databases_close_at_every_instant(before: list[int], actions: list[tuple[str, int]], closed: bool) -> None:
     program = Program()
     program.open(before)
     for what, number in actions:

@@ -49,7 +49,7 @@ def test_lives_are_those_of_the_allocator(seed: int, count: int, last: int, fram
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**9), count=st.integers(20, 300), last=st.integers(2, 200))
-def test_a_cut_trace_gives_the_end_of_the_same_book(seed: int, count: int, last: int) -> None:
+def test_a_cut_trace_gives_the_end_of_the_same_database(seed: int, count: int, last: int) -> None:
     allocator = Allocator()
     drive(allocator, seed, count)
     whole, cut = read(allocator).devices[0], read(allocator, last).devices[0]

@@ -1,4 +1,4 @@
-"""Recordings of a real card as journals."""
+"""Recordings of a real GPU as journals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings on CPU tensors that pretend to use the scripted card, recorded by ``gpuledger run`` with an energy pass."""
+"""Trainings on CPU tensors that pretend to use the scripted GPU, recorded by ``gpuledger run`` with an energy pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuledger.collect.passes import energy_pass
 energy_cards.cards_in_use = lambda: [(-1, "GPU-stub-0")]
 energy_pass.LENGTH_NS = {length_ns}
 """
-"""Has the program use card 0, as far as its energy goes, for a pass of so many ns."""
+"""Has the program use GPU 0, as far as its energy goes, for a pass of so many ns."""
 
 RECORDED = """
 import json

@@ -23,7 +23,7 @@ class Opened:
         return self.page.locator(selector).inner_text()
 
     def value(self, key: str) -> str:
-        """Return the exact value that a card holds."""
+        """Return the exact value that a GPU holds."""
         return self.page.locator(f'[data-card="{key}"] .card-value').get_attribute("data-value") or ""
 
     @property

@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part
 
@@ -30,7 +30,7 @@ class Oracle(TorchDispatchMode):
     def __init__(self, root: nn.Module) -> None:
         super().__init__()
         self.names = {id(module): name or type(root).__name__ for name, module in root.named_modules()}
-        self.tags = TagBook()
+        self.tags = TagTable()
         self.registry = ModuleRegistry()
         self.phases = Phases(lambda _token: None, self.tags)
         self.errors: list[BaseException] = []

@@ -80,7 +80,7 @@ def phase() -> str:
         return "window"
     if session._later._time_pass.is_open:
         return "time"
-    return "undisturbed" if session.window.was_opened else "before"
+    return "unprofiled" if session.window.was_opened else "before"
 
 
 def installed() -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Server:
 
     def new_database(self) -> str:
         """Return the URL of a new, empty database."""
-        name = f"book{next(_NUMBERS)}"
+        name = f"database{next(_NUMBERS)}"
         self.run("psql", "-h", str(self.directory), "-U", "postgres", "-qc", f"create database {name}")
         return self.url(name)
 

@@ -94,7 +94,7 @@ def block_rows(drawn: list[Life]) -> list[dict[str, Any]]:
 
 
 def segment_rows(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one segment per block of a card, a little larger than it and never given back."""
+    """Return one segment per block of a GPU, a little larger than it and never given back."""
     return [
         {
             "device_idx": row["device_idx"],

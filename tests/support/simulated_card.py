@@ -1,4 +1,4 @@
-"""The simulated card, and a sampler on a simulated clock: a reading takes time, and waiting takes none of ours."""
+"""The simulated GPU, and a sampler on a simulated clock: a reading takes time, and waiting takes none of ours."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RealClock:
 
 
 class SimulatedCard(BareCard):
-    """A card with a counter that ticks as ``counter`` says; each read of it takes ``read_ns``.
+    """A GPU with a counter that ticks as ``counter`` says; each read of it takes ``read_ns``.
 
     Args:
         clock: Simulated or real.

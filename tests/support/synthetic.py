@@ -28,7 +28,7 @@ DRIVER_BYTES = 615 * MIB
 CONTEXT_BYTES = 616 * MIB
 LIBRARY_BYTES = 66 * MIB
 OTHER_PROCESS_BYTES = 1_100 * MIB
-REMAINDER_BYTES = 3 * MIB
+UNACCOUNTED_BYTES = 3 * MIB
 PID, OTHER_PID = 4_321, 99
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -206,7 +206,7 @@ def _counter_rows(lives: Blocks, segments: dict[str, np.ndarray], order: Order, 
 
 def _used_bytes(segments: dict[str, np.ndarray]) -> np.ndarray:
     reserved = [int(segments["bytes"][segments["born"] < key].sum()) for _, _, key in _READINGS]
-    return np.array(reserved) + CONTEXT_BYTES + LIBRARY_BYTES + OTHER_PROCESS_BYTES + REMAINDER_BYTES
+    return np.array(reserved) + CONTEXT_BYTES + LIBRARY_BYTES + OTHER_PROCESS_BYTES + UNACCOUNTED_BYTES
 
 
 def _sample_rows(segments: dict[str, np.ndarray], order: Order) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _sample_rows(segments: dict[str, np.ndarray], order: Order) -> dict[str, Any
 
 def _process_rows(segments: dict[str, np.ndarray], order: Order) -> dict[str, Any]:
     count = len(_READINGS)
-    own = _used_bytes(segments) - OTHER_PROCESS_BYTES - REMAINDER_BYTES
+    own = _used_bytes(segments) - OTHER_PROCESS_BYTES - UNACCOUNTED_BYTES
     times = order.time_ns(np.array([key for _, _, key in _READINGS]))
     return {
         "t_ns": np.concatenate([times, times]),

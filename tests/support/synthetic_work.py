@@ -44,7 +44,7 @@ WINDOW |= {"name": "energy pass", "ticks": 7, "throttled_ns": 0}
 
 
 def load_timed(path: Path, *, modules: int = 30, spans: int = 200, host: bool = False, **shape: Any) -> Run:
-    """Return a run of ``synthetic`` with a time pass of ``spans`` spans a step and, on a card, readings of power."""
+    """Return a run of ``synthetic`` with a time pass of ``spans`` spans a step and, on a GPU, readings of power."""
     run = load_run(path, modules=modules, cuda=not host, **shape)
     for rank in run.ranks:
         names = rank.table("names").num_rows

@@ -1,7 +1,7 @@
 """A vendor of another package: one file, and the entry point that :func:`install` writes as an installer would.
 
-Its one card draws 200 W, and its counter ticks four times a second. ``TOY_BUSY`` names a file: while that is there the
-card holds 1 GiB more. ``TOY_BROKEN`` has its driver fail.
+Its one GPU draws 200 W, and its counter ticks four times a second. ``TOY_BUSY`` names a file: while that is there the
+GPU holds 1 GiB more. ``TOY_BROKEN`` has its driver fail.
 """
 
 from __future__ import annotations

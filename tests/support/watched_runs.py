@@ -1,4 +1,4 @@
-"""Runs in which a card was only watched: readings and one energy window, no blocks."""
+"""Runs in which a GPU was only watched: readings and one energy window, no blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECOND_NS = 10**9
 
 
 def watch_run(path: Path, used_bytes: list[int], energy_j: float | None = None) -> Run:
-    """Return a run of one card, read once a second, and its energy window where ``energy_j`` is given."""
+    """Return a run of one GPU, read once a second, and its energy window where ``energy_j`` is given."""
     samples = [{"t_ns": t * SECOND_NS, "device_idx": 0, "used_bytes": used} for t, used in enumerate(used_bytes)]
     window = {
         "device_idx": 0,

@@ -1,6 +1,6 @@
-"""What one card can be asked, whoever made it: the :class:`Card` protocol, its readings, and a card that tells nothing.
+"""What one GPU can be asked, whoever made it: the :class:`Card` protocol, its readings, and a GPU that tells nothing.
 
-What a card or its driver does not tell is None, never 0, and :meth:`Card.why_missing` says why.
+What a GPU or its driver does not tell is None, never 0, and :meth:`Card.why_missing` says why.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from gpuledger.cards.tick_phase import TickPhase
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter
 
 Processes = list[tuple[int, int | None]]
-"""``(pid, bytes)`` of every process on a card; None where the driver does not tell the bytes."""
+"""``(pid, bytes)`` of every process on a GPU; None where the driver does not tell the bytes."""
 
 
 class Quantity(StrEnum):
-    """What a card can be asked for."""
+    """What a GPU can be asked for."""
 
     MEMORY = "memory"
     PROCESSES = "processes"
@@ -57,7 +57,7 @@ class SensorReading(NamedTuple):
 
 
 class Card(Protocol):
-    """One card. An object belongs to one thread: open the cards once more for another."""
+    """One GPU. An object belongs to one thread: open the GPUs once more for another."""
 
     index: int
     """Its number on this machine; :func:`gpuledger.cards.opening.open_cards` counts over all vendors."""
@@ -69,13 +69,13 @@ class Card(Protocol):
     """How its energy counter moves, and what has been learnt of when."""
 
     def read_memory(self) -> MemoryReading | None:
-        """Return the card's bytes."""
+        """Return the GPU's bytes."""
 
     def read_sensors(self) -> SensorReading:
         """Return what the slower sensors show."""
 
     def read_processes(self) -> Processes | None:
-        """Return ``(pid, bytes)`` of every process on the card."""
+        """Return ``(pid, bytes)`` of every process on the GPU."""
 
     def read_energy_mj(self) -> int | None:
         """Return the energy counter in mJ; from when it counts is the driver's choice."""
@@ -84,20 +84,20 @@ class Card(Protocol):
         """Return how long the power cap has held the clock down so far, in ns."""
 
     def read_power_limit_w(self) -> float | None:
-        """Return the power that the card is held below, in W."""
+        """Return the power that the GPU is held below, in W."""
 
     def is_lost(self) -> bool:
-        """Return whether the card no longer answers: it fell off the bus, or was reset."""
+        """Return whether the GPU no longer answers: it fell off the bus, or was reset."""
 
     def why_missing(self, quantity: Quantity) -> str | None:
         """Return why a quantity was None when it was read last; None where nobody has read it or it never was."""
 
 
 class BareCard:
-    """A card that tells nothing but what it is: derive a vendor's card from it and override what it can tell.
+    """A GPU that tells nothing but what it is: derive a vendor's GPU from it and override what it can tell.
 
     Args:
-        index: Its number among the vendor's cards.
+        index: Its number among the vendor's GPUs.
         name: Its model.
         uuid: As in :class:`Card`.
         driver_version: The driver's version.
@@ -113,7 +113,7 @@ class BareCard:
         *,
         driver_version: str = "",
         counter: EnergyCounter = NVML_COUNTER,
-        reason: str = "not told by this card's driver",
+        reason: str = "not told by this GPU's driver",
     ) -> None:
         self.index = index
         self.name = name
@@ -158,5 +158,5 @@ class BareCard:
 
 
 def torch_uuid(uuid: object) -> str:
-    """Return a card's UUID from ``torch.cuda.get_device_properties(…).uuid``; "" where torch does not tell it."""
+    """Return a GPU's UUID from ``torch.cuda.get_device_properties(…).uuid``; "" where torch does not tell it."""
     return "" if uuid is None else f"GPU-{uuid}"

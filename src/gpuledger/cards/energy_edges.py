@@ -1,6 +1,6 @@
-"""Edges of energy windows on one card, found at the next tick of its counter with two reads of it.
+"""Edges of energy windows on one GPU, found at the next tick of its counter with two reads of it.
 
-A read of the counter takes milliseconds and holds up every other reading of the card, from whatever process (H200). So
+A read of the counter takes milliseconds and holds up every other reading of the GPU, from whatever process (H200). So
 it is read where its ticks are known not to be: once before the next one and once after it; not before where the last
 tick is the one before, as it is for whoever asks for edge after edge. Where the next tick is not known well enough, the
 counter is asked again and again from where it can be, until it moves.
@@ -23,7 +23,7 @@ LIMIT_PERIODS = 4
 """A counter that has not moved for so many periods stands still, or is not there."""
 
 LOOK_FRAC = 0.005
-"""Of a period: how long the card is left alone between two reads where a tick is looked for."""
+"""Of a period: how long the GPU is left alone between two reads where a tick is looked for."""
 
 TIGHT_FRAC = 0.08
 """Of a period: a tick that is known this well is not looked for, the counter is read after it. Reads that take long
@@ -45,10 +45,10 @@ Keep = Callable[[Edge | None], None]
 
 
 class EdgeFinder:
-    """Finds edges on one card; :meth:`read` is called when ``due_ns`` has come.
+    """Finds edges on one GPU; :meth:`read` is called when ``due_ns`` has come.
 
     Args:
-        card: The card.
+        card: The GPU.
         clock_ns: Unix time.
     """
 
@@ -90,7 +90,7 @@ class EdgeFinder:
             self._begin(now_ns)
 
     def read(self) -> None:
-        """Ask the card once."""
+        """Ask the GPU once."""
         began_ns = self._clock()
         if self._first is None and self._is_near_a_tick(began_ns):
             self._begin(began_ns)

@@ -1,4 +1,4 @@
-"""Energy windows that are open, on every card, from the moments they were asked for."""
+"""Energy windows that are open, on every GPU, from the moments they were asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuledger.model.energy_window import Edge, WindowEnergy, measure_window
 
 @dataclass
 class _Window:
-    """A window whose edges are still looked for: ``edges`` holds start and end of each card once they are known."""
+    """A window whose edges are still looked for: ``edges`` holds start and end of each GPU once they are known."""
 
     name: str
     start_ns: int
@@ -22,11 +22,11 @@ class _Window:
 
 
 class EnergyWindows:
-    """Measures windows on all cards. Nothing is read but by :meth:`read`, when ``due_ns`` has come.
+    """Measures windows on all GPUs. Nothing is read but by :meth:`read`, when ``due_ns`` has come.
 
     Args:
-        cards: The cards.
-        keep: Called with name, card's number and energy of every window that is finished.
+        cards: The GPUs.
+        keep: Called with name, GPU's number and energy of every window that is finished.
         clock_ns: Unix time.
     """
 
@@ -37,7 +37,7 @@ class EnergyWindows:
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.due_ns: int | None = None
-        """When a card is to be asked next; None while no edge is looked for."""
+        """When a GPU is to be asked next; None while no edge is looked for."""
         self._finders = {card.index: EdgeFinder(card, clock_ns) for card in cards}
         self._keep = keep
         self._windows: dict[int, _Window] = {}
@@ -49,7 +49,7 @@ class EnergyWindows:
         return 0 if first is None else first.read_ns
 
     def read(self) -> None:
-        """Ask the card that is due first, once."""
+        """Ask the GPU that is due first, once."""
         first = self._due_first()
         if first is not None:
             first.read()
@@ -92,7 +92,7 @@ class EnergyWindows:
         self._plan()
 
     def _finish(self, number: int, window: _Window) -> None:
-        """Keep the energy on each card; where an edge was not found the window is known, its energy is not."""
+        """Keep the energy on each GPU; where an edge was not found the window is known, its energy is not."""
         del self._windows[number]
         assert window.end_ns is not None
         for index in self._finders:

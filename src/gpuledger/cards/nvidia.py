@@ -1,4 +1,4 @@
-"""NVIDIA's cards: read by NVML, or by the tool nvidia-smi where NVML's library cannot be loaded."""
+"""NVIDIA's GPUs: read by NVML, or by the tool nvidia-smi where NVML's library cannot be loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gpuledger.cards.vendor import LibraryMissingError, Source, Vendor
 
 
 def _open(tool_interval_ns: int | None) -> Source:
-    """Return the cards; see :class:`gpuledger.cards.vendor.Vendor`."""
+    """Return the GPUs; see :class:`gpuledger.cards.vendor.Vendor`."""
     from gpuledger.cards.nvml import open_nvml
 
     try:

@@ -1,4 +1,4 @@
-"""Cards read by NVML, the one module that knows its Python binding."""
+"""GPUs read by NVML, the one module that knows its Python binding."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ takes longer to look into than the driver takes to answer."""
 
 
 class NvmlCard:
-    """The sensors of one card, each asked by itself.
+    """The sensors of one GPU, each asked by itself.
 
     Args:
         binding: NVML, open.
-        index: The card's number there.
+        index: The GPU's number there.
         driver_version: The driver's version.
     """
 
@@ -46,7 +46,7 @@ class NvmlCard:
         self._memory_place = ctypes.byref(self._memory)
 
     def read_memory(self) -> MemoryReading | None:
-        """Return the card's bytes; from an old driver without those it keeps for itself.
+        """Return the GPU's bytes; from an old driver without those it keeps for itself.
 
         Source: NVML memory info, 4 to 8 µs.
         """
@@ -92,17 +92,17 @@ class NvmlCard:
         return None if status is None else int(status.violationTime)
 
     def read_power_limit_w(self) -> float | None:
-        """Return the power that the card is held below, in W."""
+        """Return the power that the GPU is held below, in W."""
         limit_mw = self._ask(Quantity.POWER_LIMIT, self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return None if limit_mw is None else limit_mw / 1e3
 
     def read_processes(self) -> Processes | None:
-        """Return ``(pid, bytes)`` of every process on the card; None where the driver does not list them."""
+        """Return ``(pid, bytes)`` of every process on the GPU; None where the driver does not list them."""
         found = self._ask(Quantity.PROCESSES, self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return None if found is None else [(process.pid, process.usedGpuMemory) for process in found]
 
     def is_lost(self) -> bool:
-        """Return whether the card no longer answers: it fell off the bus, or was reset."""
+        """Return whether the GPU no longer answers: it fell off the bus, or was reset."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except (self._nvml.NVMLError_GpuIsLost, self._nvml.NVMLError_Uninitialized):
@@ -127,7 +127,7 @@ class NvmlCard:
         return (watts[0], watts[1]) if watts else (None, None)
 
     def _ask(self, quantity: Quantity | None, question: Callable[[Any], Any]) -> Any:
-        """Return the answer; None where card, driver or permission give none, and the reason is kept."""
+        """Return the answer; None where GPU, driver or permission give none, and the reason is kept."""
         try:
             return question(self._handle)
         except self._nvml.NVMLError as error:
@@ -155,7 +155,7 @@ def _text(value: Any) -> str:
 
 
 class NvmlSource:
-    """The cards that an open NVML knows."""
+    """The GPUs that an open NVML knows."""
 
     notes: tuple[str, ...] = ()
     shortest_interval_ns = 0
@@ -166,7 +166,7 @@ class NvmlSource:
         self.numbers: Sequence[int] = range(int(binding.nvmlDeviceGetCount()))
 
     def card(self, number: int) -> NvmlCard:
-        """Return a card by its number.
+        """Return a GPU by its number.
 
         Raises:
             NoDeviceError: it cannot be opened.
@@ -177,7 +177,7 @@ class NvmlSource:
             raise NoDeviceError(f"a GPU cannot be opened: {error}", hint="gpuledger doctor") from error
 
     def find_number(self, uuid: str) -> int | None:
-        """Return the number of the card with a UUID."""
+        """Return the number of the GPU with a UUID."""
         try:
             return int(self._nvml.nvmlDeviceGetIndex(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())))
         except self._nvml.NVMLError:
@@ -188,7 +188,7 @@ class NvmlSource:
 
 
 def open_nvml() -> NvmlSource:
-    """Return NVML's cards.
+    """Return NVML's GPUs.
 
     Raises:
         LibraryMissingError: NVML's library, or its Python binding, cannot be loaded.

@@ -1,8 +1,8 @@
-"""The one place where cards are opened: the vendors that are known, and the cards of this machine.
+"""The one place where GPUs are opened: the vendors that are known, and the GPUs of this machine.
 
 A vendor of gpuledger's own is a module like :mod:`gpuledger.cards.nvidia` and an entry in :data:`BUILT_IN`. One of
 another package is an entry point in the group ``gpuledger.cards`` whose object is a
-:class:`gpuledger.cards.vendor.Vendor`; every process that reads cards finds it there.
+:class:`gpuledger.cards.vendor.Vendor`; every process that reads GPUs finds it there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuledger.cards.vendor import Source, Vendor
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
 BUILT_IN: tuple[Vendor, ...] = (NVIDIA,)
-"""The vendors of gpuledger's own, in the order in which their cards are numbered."""
+"""The vendors of gpuledger's own, in the order in which their GPUs are numbered."""
 
 GROUP = "gpuledger.cards"
 """Entry points of other packages' vendors."""
@@ -27,11 +27,11 @@ _HINT = "gpuledger doctor says what is missing"
 
 @dataclass(frozen=True)
 class OpenCards:
-    """The vendors whose cards could be opened, and why the others' could not.
+    """The vendors whose GPUs could be opened, and why the others' could not.
 
     Attributes:
-        sources: Cards by vendor.
-        failures: Name of a vendor or of an entry point -> why it has no cards here.
+        sources: GPUs by vendor.
+        failures: Name of a vendor or of an entry point -> why it has no GPUs here.
     """
 
     sources: Mapping[str, Source]
@@ -39,12 +39,12 @@ class OpenCards:
 
     @property
     def numbers(self) -> list[int]:
-        """Return the numbers of all cards: a vendor's own, after those of the vendors before it."""
+        """Return the numbers of all GPUs: a vendor's own, after those of the vendors before it."""
         return [first + number for first, source in self._numbered() for number in source.numbers]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what is to be said of how the cards are read."""
+        """Return what is to be said of how the GPUs are read."""
         return tuple(note for source in self.sources.values() for note in source.notes)
 
     @property
@@ -54,11 +54,11 @@ class OpenCards:
 
     @property
     def shortest_interval_ns(self) -> int:
-        """Return how often all cards can be read at most."""
+        """Return how often all GPUs can be read at most."""
         return max((source.shortest_interval_ns for source in self.sources.values()), default=0)
 
     def choose(self, wanted: Sequence[int] | None = None) -> list[Card]:
-        """Return all cards, or those ``wanted`` by number.
+        """Return all GPUs, or those ``wanted`` by number.
 
         Raises:
             NoDeviceError: there is none, or not such a one, or one cannot be opened.
@@ -73,7 +73,7 @@ class OpenCards:
         return [self._card(number) for number in wanted or there]
 
     def readable(self) -> list[Card]:
-        """Return the cards that can be opened."""
+        """Return the GPUs that can be opened."""
         cards = []
         for number in self.numbers:
             try:
@@ -83,7 +83,7 @@ class OpenCards:
         return cards
 
     def find(self, uuid: str) -> Card | None:
-        """Return the card with a UUID; None where there is none. Other cards are not opened.
+        """Return the GPU with a UUID; None where there is none. Other GPUs are not opened.
 
         Raises:
             NoDeviceError: it cannot be opened.
@@ -95,7 +95,7 @@ class OpenCards:
         return None
 
     def close(self) -> None:
-        """End what was started to read the cards."""
+        """End what was started to read the GPUs."""
         for source in self.sources.values():
             source.close()
 
@@ -117,7 +117,7 @@ class OpenCards:
         return card
 
     def _numbered(self) -> Iterator[tuple[int, Source]]:
-        """Yield each source with the number that its card 0 has among all cards."""
+        """Yield each source with the number that its GPU 0 has among all GPUs."""
         first = 0
         for source in self.sources.values():
             yield first, source
@@ -153,12 +153,12 @@ def find_vendors() -> tuple[Vendor, ...]:
 
 
 def has_driver() -> bool:
-    """Return whether this machine has a driver of cards; no library is loaded for it."""
+    """Return whether this machine has a driver of GPUs; no library is loaded for it."""
     return any(vendor.is_present() for vendor in BUILT_IN) or any(vendor.is_present() for vendor in find_vendors())
 
 
 def survey_cards(*, present_only: bool = False, tool_interval_ns: int | None = None) -> OpenCards:
-    """Return the cards of all vendors, each of which that could not be opened with its reason.
+    """Return the GPUs of all vendors, each of which that could not be opened with its reason.
 
     Args:
         present_only: Do not load a library for a vendor whose driver is not here.
@@ -178,14 +178,14 @@ def survey_cards(*, present_only: bool = False, tool_interval_ns: int | None = N
 
 
 def open_cards(tool_interval_ns: int | None = None) -> OpenCards:
-    """Return the cards of this machine.
+    """Return the GPUs of this machine.
 
     Args:
-        tool_interval_ns: Where given, cards whose library is missing may be read by a vendor's command-line tool: a
-            process beside this one that is asked for a reading every so many ns, until the cards are closed.
+        tool_interval_ns: Where given, GPUs whose library is missing may be read by a vendor's command-line tool: a
+            process beside this one that is asked for a reading every so many ns, until the GPUs are closed.
 
     Raises:
-        NoDeviceError: no vendor's cards can be opened.
+        NoDeviceError: no vendor's GPUs can be opened.
     """
     found = survey_cards(tool_interval_ns=tool_interval_ns)
     if not found.sources:
@@ -194,8 +194,8 @@ def open_cards(tool_interval_ns: int | None = None) -> OpenCards:
 
 
 def find_cards() -> list[Card]:
-    """Return the cards that can be read here, none where there is no driver; nothing is raised.
+    """Return the GPUs that can be read here, none where there is no driver; nothing is raised.
 
-    Each call opens the cards anew, so that threads can have their own.
+    Each call opens the GPUs anew, so that threads can have their own.
     """
     return survey_cards(present_only=True).readable()

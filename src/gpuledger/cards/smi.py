@@ -1,4 +1,4 @@
-"""Cards as the tool nvidia-smi shows them, where NVML's library cannot be loaded: fewer figures, and seldomer."""
+"""GPUs as the tool nvidia-smi shows them, where NVML's library cannot be loaded: fewer figures, and seldomer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORTEST_NS = 10_000_000
 """The tool writes no more than some 98 rows a second (H200)."""
 
 NOTE = (
-    "NVML's library cannot be loaded: the cards are read by nvidia-smi, at most every 10 ms, without the energy "
+    "NVML's library cannot be loaded: the GPUs are read by nvidia-smi, at most every 10 ms, without the energy "
     "counter and without the bytes of processes."
 )
 _ALWAYS = ("index", "uuid", "name", "driver_version", "memory.used", "memory.total")
@@ -61,7 +61,7 @@ class SmiQuery:
 
 
 class SmiCard(BareCard):
-    """One card; ``row`` is what the tool said last of it."""
+    """One GPU; ``row`` is what the tool said last of it."""
 
     def __init__(self, row: Row, stream: SmiStream) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class SmiCard(BareCard):
         self._stream = stream
 
     def read_memory(self) -> MemoryReading | None:
-        """Return the card's bytes, to the MiB; None once the tool has ended."""
+        """Return the GPU's bytes, to the MiB; None once the tool has ended."""
         row = self.row
         if row["used_bytes"] is None or self.is_lost():
             return None
@@ -99,7 +99,7 @@ class SmiCard(BareCard):
 
 
 class SmiStream:
-    """The tool at work; what it writes goes to its cards' rows.
+    """The tool at work; what it writes goes to its GPUs' rows.
 
     It writes to a terminal of its own: into a pipe it would write pages at a time, seconds late.
     """
@@ -141,10 +141,10 @@ def _lines_until_the_end(stream: IO[str]) -> Iterator[str]:
 
 
 def open_smi(interval_ns: int) -> CardList | None:
-    """Return the cards as the tool shows them, asked every ``interval_ns``; None where there is no such tool.
+    """Return the GPUs as the tool shows them, asked every ``interval_ns``; None where there is no such tool.
 
     Raises:
-        NoDeviceError: it shows no card.
+        NoDeviceError: it shows no GPU.
     """
     tool = shutil.which(TOOL)
     if tool is None:
@@ -156,7 +156,7 @@ def open_smi(interval_ns: int) -> CardList | None:
 
 
 def _asked_once(tool: str) -> tuple[SmiQuery, list[Row]]:
-    """Return what the tool can be asked and a row of each card: an old one refuses what it does not know."""
+    """Return what the tool can be asked and a row of each GPU: an old one refuses what it does not know."""
     said = ""
     for names in (_NEW, _OLD):
         query = SmiQuery(tool, tuple(Field.named(name) for name in names))

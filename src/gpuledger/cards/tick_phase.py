@@ -1,4 +1,4 @@
-"""When a card's energy counter ticks: learnt from ticks that were seen, so that few reads find the next.
+"""When a GPU's energy counter ticks: learnt from ticks that were seen, so that few reads find the next.
 
 The counter moves at the same moment of every period, over minutes (H200, bench/energy/nvml_calls.py), and a read of it
 takes milliseconds. How long a period is, is a fact of the vendor. Once a tick was seen between two reads, the next ones

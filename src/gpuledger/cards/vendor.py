@@ -1,4 +1,4 @@
-"""A vendor of cards: how its driver is noticed, and how its cards are opened."""
+"""A vendor of GPUs: how its driver is noticed, and how its GPUs are opened."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from gpuledger.errors import NoDeviceError
 
 
 class LibraryMissingError(NoDeviceError):
-    """The vendor's library cannot be loaded; its command-line tool may still show the cards."""
+    """The vendor's library cannot be loaded; its command-line tool may still show the GPUs."""
 
 
 class Source(Protocol):
-    """The cards of one vendor, open. A card is opened only when it is asked for."""
+    """The GPUs of one vendor, open. A GPU is opened only when it is asked for."""
 
     driver_version: str
     numbers: Sequence[int]
-    """The vendor's own numbers of its cards."""
+    """The vendor's own numbers of its GPUs."""
     notes: tuple[str, ...]
-    """What a recording has to say of how these cards are read."""
+    """What a recording has to say of how these GPUs are read."""
     shortest_interval_ns: int
-    """Cards are not read more often than this; 0 where they can be read at any time."""
+    """GPUs are not read more often than this; 0 where they can be read at any time."""
 
     def card(self, number: int) -> Card:
-        """Return a card by its number.
+        """Return a GPU by its number.
 
         Raises:
             NoDeviceError: it cannot be opened.
         """
 
     def find_number(self, uuid: str) -> int | None:
-        """Return the number of the card with a UUID; None where the vendor has no such card."""
+        """Return the number of the GPU with a UUID; None where the vendor has no such GPU."""
 
     def close(self) -> None:
-        """End what was started to read the cards."""
+        """End what was started to read the GPUs."""
 
 
 class CardList:
-    """A source whose cards are all open.
+    """A source whose GPUs are all open.
 
     Args:
-        cards: The cards, with the vendor's own numbers.
+        cards: The GPUs, with the vendor's own numbers.
         driver_version: The driver's version.
         notes: As in :class:`Source`.
         shortest_interval_ns: As in :class:`Source`.
-        stop: Ends what was started to read the cards.
+        stop: Ends what was started to read the GPUs.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class CardList:
         self._cards = dict(zip(self.numbers, cards, strict=True))
 
     def card(self, number: int) -> Card:
-        """Return a card by its number."""
+        """Return a GPU by its number."""
         return self._cards[number]
 
     def find_number(self, uuid: str) -> int | None:
-        """Return the number of the card with a UUID."""
+        """Return the number of the GPU with a UUID."""
         return next((number for number, card in self._cards.items() if card.uuid == uuid), None)
 
 
@@ -83,14 +83,14 @@ class Vendor:
 
     Args:
         name: As users know it.
-        open: Returns its cards, or raises ``NoDeviceError`` with the reason. It is given the nanoseconds between two
+        open: Returns its GPUs, or raises ``NoDeviceError`` with the reason. It is given the nanoseconds between two
             readings where it may run a tool beside this process to read them, else None. Libraries are loaded here and
             not before: the module is imported in recorded programs.
         driver_files: One of these files is there where its driver is.
-        card_files: Pattern below ``/dev`` of the files that a user of the cards must be able to open.
+        card_files: Pattern below ``/dev`` of the files that a user of the GPUs must be able to open.
         tool: Its command-line tool, for ``gpuledger doctor``.
         closed_hint: What to do where ``card_files`` cannot be opened.
-        broken_hint: What to do where there are ``card_files`` and the cards cannot be opened.
+        broken_hint: What to do where there are ``card_files`` and the GPUs cannot be opened.
     """
 
     name: str
@@ -106,5 +106,5 @@ class Vendor:
         return any(Path(place).exists() for place in self.driver_files)
 
     def find_card_files(self, devices: Path = Path("/dev")) -> list[Path]:
-        """Return the device files of its cards."""
+        """Return the device files of its GPUs."""
         return sorted(map(Path, glob(str(devices / self.card_files)))) if self.card_files else []

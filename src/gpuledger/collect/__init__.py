@@ -1,1 +1,1 @@
-"""The live process and the card: the only place that touches torch while a program runs."""
+"""The live process and the GPU: the only place that touches torch while a program runs."""

@@ -36,7 +36,7 @@ Range = tuple[int, int]
 def write_snapshot(rank: Rank, stream: IO[bytes]) -> int:
     """Write one rank as a pickled snapshot.
 
-    CPU tensors become the device after the last card, as in PyTorch's own conversion.
+    CPU tensors become the device after the last GPU, as in PyTorch's own conversion.
 
     Returns:
         The number of events in its traces.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuledger.model.imported import ImportedRank
 
 MAX_BYTES = 1 << 44
-"""More than any card has: such a size is damage."""
+"""More than any GPU has: such a size is damage."""
 MAX_TOTAL_BYTES = 1 << 61
 MAX_LINE_CHARACTERS = 4 << 20
 """Longer lines are named and left out; a tag of a mebibyte fits."""
@@ -119,7 +119,7 @@ class Entries:
         """Return the row of a new entry.
 
         Raises:
-            ValueError: the bytes are negative or more than any card has, or there are too many entries.
+            ValueError: the bytes are negative or more than any GPU has, or there are too many entries.
         """
         if self.count >= self._room:
             raise ValueError("more entries than a file of its size should have")
@@ -128,7 +128,7 @@ class Entries:
         if not 0 <= requested <= allocated <= MAX_BYTES:
             raise ValueError(f"{requested:,} bytes asked for, {allocated:,} given")
         if self.total_bytes + allocated > MAX_TOTAL_BYTES:
-            raise ValueError("more bytes in all than any card has")
+            raise ValueError("more bytes in all than any GPU has")
         row = self.count
         self.count += 1
         self.total_bytes += allocated
@@ -249,7 +249,7 @@ def one_reading(
     Args:
         entries: What the log lists.
         device_idx: Device.
-        used_bytes: Bytes in use: of process ``pid`` where the driver said so, of the whole card for None.
+        used_bytes: Bytes in use: of process ``pid`` where the driver said so, of the whole GPU for None.
         pid: Process, or None.
         event_index: Event after which it was read.
     """

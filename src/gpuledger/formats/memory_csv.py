@@ -265,7 +265,7 @@ def _bytes_of(cell: str, unit: int) -> int:
     """Return a cell's bytes.
 
     Raises:
-        ValueError: it is no whole number, is negative, or more than any card has.
+        ValueError: it is no whole number, is negative, or more than any GPU has.
     """
     text = cell.strip()
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal() or len(text) > 20:

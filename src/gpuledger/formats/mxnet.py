@@ -2,7 +2,7 @@
 
 | form | a row | sizes | rows are |
 | --- | --- | --- | --- |
-| headerless | ``tag,size`` | MiB (the earliest: bytes) | every allocation from the card, never a free |
+| headerless | ``tag,size`` | MiB (the earliest: bytes) | every allocation from the GPU, never a free |
 | seven columns | time, scope, name, data struct, requested, actual, reuse | bytes | every allocation, never a free |
 | five columns | name, requested, device, actual, reuse | bytes | what was alive when the file was written |
 | JSON tree | nested by the parts of the tag | bytes | what was alive when the file was written |
@@ -30,7 +30,7 @@ from gpuledger.model.imported import ImportedRank, ImportedRun
 AMEND = "nvml_amend"
 MIB = 1 << 20
 BYTES_FROM = 1 << 20
-"""A headerless size from here on cannot be MiB: no card has a tebibyte. The earliest version wrote bytes."""
+"""A headerless size from here on cannot be MiB: no GPU has a tebibyte. The earliest version wrote bytes."""
 MAX_DEVICE = 4_096
 _PID = re.compile(r"pid_(\d{1,9})\b")
 _HEADERLESS = re.compile(
@@ -260,7 +260,7 @@ class _FileReader:
             rows = "1 row" if count == 1 else f"{count:,} rows"
             notes.append(f"{rows} ({size:,} bytes) used again what the pool had: not counted twice.")
         if known:
-            notes.append("The card's use is what the driver said of this process; nvml_amend is the remainder.")
+            notes.append("The GPU's use is what the driver said of this process; nvml_amend is the remainder.")
         if len(known) < len(self._amend_bytes):
             notes.append("nvml_amend is below zero: the driver said less than the entries hold. It is left out.")
         return tuple(notes)

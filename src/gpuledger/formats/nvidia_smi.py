@@ -1,6 +1,6 @@
 """Logs of ``nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]``, with or without times.
 
-The oldest have one column, ``memory.used [MiB]``, and neither time nor card: ``memory_<name>.txt``.
+The oldest have one column, ``memory.used [MiB]``, and neither time nor GPU: ``memory_<name>.txt``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gpuledger.units import parse_duration_ns
 
 DEFAULT_INTERVAL = "10ms"
 MAX_CARDS = 256
-"""A card has columns of its own; a host has up to 16."""
+"""A GPU has columns of its own; a host has up to 16."""
 MAX_UNREAD = 100
 _SAMPLE_COLUMNS = frozenset(SAMPLES.column_names) - {"t_ns", "device_idx"}
 _FACTS = frozenset({"index", "uuid", "name", "driver_version", "total_bytes"})
 
 
 _CARD_KEYS = ("index", "uuid", "bus_id", "serial")
-"""What tells cards apart, the first that a reading has."""
+"""What tells GPUs apart, the first that a reading has."""
 
 
 def looks_like(path: Path, head: bytes) -> bool:
@@ -88,7 +88,7 @@ def _asked_fields(columns: str | None) -> tuple[Field, ...] | None:
 
 
 class _Log:
-    """One file while it is read: its columns so far, and a table for each card in it."""
+    """One file while it is read: its columns so far, and a table for each GPU in it."""
 
     def __init__(self, path: Path, asked: tuple[Field, ...] | None) -> None:
         self._path = path
@@ -183,13 +183,13 @@ class _Log:
         return self._add(values)
 
     def _add(self, values: dict[str, Any]) -> str:
-        """Add one reading to its card; a reading without any figure is left out."""
+        """Add one reading to its GPU; a reading without any figure is left out."""
         if values.get("used_bytes") is None and values.get("free_bytes") is not None and values.get("total_bytes"):
             values["used_bytes"] = values["total_bytes"] - values["free_bytes"] - (values.get("driver_bytes") or 0)
             self._notes["memory.used was not asked for: it is memory.total less memory.free."] = None
         key = str(next((values[kind] for kind in _CARD_KEYS if values.get(kind) is not None), ""))
         if key not in self._cards and len(self._cards) >= MAX_CARDS:
-            return f"of card {shown(key)}: more than {MAX_CARDS:,} cards in one file"
+            return f"of GPU {shown(key)}: more than {MAX_CARDS:,} GPUs in one file"
         self._cards.setdefault(key, _Card()).add(values)
         return ""
 
@@ -203,7 +203,7 @@ class _Log:
 
 
 class _Card:
-    """The readings of one card, column by column."""
+    """The readings of one GPU, column by column."""
 
     def __init__(self) -> None:
         self._times: list[int | None] = []
@@ -239,17 +239,17 @@ class _Card:
 
     @property
     def index(self) -> int | None:
-        """Return the card's index as nvidia-smi gave it."""
+        """Return the GPU's index as nvidia-smi gave it."""
         index: int | None = self._facts.get("index")
         return index
 
     def device(self, device_idx: int) -> dict[str, Any]:
-        """Return what the rank's manifest says of the card."""
+        """Return what the rank's manifest says of the GPU."""
         kept = {key: value for key, value in self._facts.items() if key != "index"}
         return {"name": "unknown card", **kept, "device_idx": device_idx}
 
     def table(self, device_idx: int, interval_ns: int) -> Any:
-        """Return the card's rows of ``samples`` in the order of time; without times they are ``interval_ns`` apart."""
+        """Return the GPU's rows of ``samples`` in the order of time; without times they are ``interval_ns`` apart."""
         import pyarrow as pa
 
         count = len(self._times)
@@ -264,7 +264,7 @@ class _Card:
 
 
 def _numbered(cards: dict[str, _Card]) -> list[tuple[int, _Card]]:
-    """Return the cards with their indices: nvidia-smi's where each has one of its own, else the order in the file."""
+    """Return the GPUs with their indices: nvidia-smi's where each has one of its own, else the order in the file."""
     indices = [card.index for card in cards.values()]
     if None in indices or len(set(indices)) < len(indices):
         return list(enumerate(cards.values()))

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, NoReturn
 
 from gpuledger.errors import InputError
-from gpuledger.formats.pickle_records import RecordBook, Run
+from gpuledger.formats.pickle_records import RecordIndex, Run
 
 MAX_DEPTH = 1_000
 MAX_STACK = 1_000_000
@@ -134,7 +134,7 @@ def read_pickle(data: bytes, title: str) -> tuple[Any, Memo]:
     """
     stripped = strip_frames(data)
     memo = Memo(stripped)
-    reader = _Reader(stripped, RecordBook(stripped), memo)
+    reader = _Reader(stripped, RecordIndex(stripped), memo)
     try:
         value = reader.run(0, len(stripped))
     except PickleRefusedError as error:
@@ -173,10 +173,10 @@ def items_of(values: Any, memo: Memo) -> Iterator[Any]:
 class _Reader:
     """The machine: a stack, marks in it, and the memo."""
 
-    def __init__(self, data: bytes, book: RecordBook | None, memo: Memo) -> None:
+    def __init__(self, data: bytes, records: RecordIndex | None, memo: Memo) -> None:
         self.data = data
         self.position = 0
-        self._book = book
+        self._records = records
         self._memo = memo
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -284,7 +284,7 @@ class _Reader:
         self._push([], _OPENED_BYTES)
 
     def empty_dict(self) -> None:
-        run = self._book.run_at(self.position - 1) if self._book else None
+        run = self._records.run_at(self.position - 1) if self._records else None
         if run is not None and self._marks and self._marks[-1] and isinstance(self._stack[self._marks[-1] - 1], list):
             self._memo.add_run(run)
             self._push(run, _OPENED_BYTES)

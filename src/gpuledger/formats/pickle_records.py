@@ -111,7 +111,7 @@ class Run:
 
 
 @dataclass
-class RecordBook:
+class RecordIndex:
     """The tables of one file, made when a record of a new beginning is met."""
 
     data: bytes

@@ -194,12 +194,10 @@ class _Log:
             used = self._cards[-1][2] - self._cards[-1][1]
             if used >= held and not self._releases:
                 tables |= reading_tables([one_reading(self.entries, 0, used, event_index=self._index - 1)])
-                notes.append(
-                    "The card's use is the log's last line of free and total memory, other processes included."
-                )
+                notes.append("The GPU's use is the log's last line of free and total memory, other processes included.")
             else:
                 notes.append(
-                    f"By its last line of free and total memory the card held {used / MIB:,.0f} MiB, "
+                    f"By its last line of free and total memory the GPU held {used / MIB:,.0f} MiB, "
                     f"the sum of all that was ever taken is {held / MIB:,.0f} MiB."
                 )
         facts = {"devices": [{"device_idx": 0, "name": "", "total_bytes": total}]}

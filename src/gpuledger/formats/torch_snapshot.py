@@ -25,7 +25,7 @@ from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action,
 from gpuledger.model.pools import UNKNOWN_POOL, pool_number
 
 MAX_BYTES = 1 << 44
-"""More than any card has; a larger block or segment means that the file is damaged."""
+"""More than any GPU has; a larger block or segment means that the file is damaged."""
 MAX_DEVICES = 4_096
 _LATEST_US = 1 << 53
 _LARGEST_POOL = (1 << 31) - 1
@@ -171,7 +171,7 @@ def _checked(sizes: I64, what: str) -> I64:
     """Return ``sizes``.
 
     Raises:
-        InputError: one is negative or more than any card has.
+        InputError: one is negative or more than any GPU has.
     """
     wrong = np.flatnonzero((sizes < 0) | (sizes > MAX_BYTES))
     if wrong.size or float(sizes.astype(np.float64).sum()) > 2.0**62:

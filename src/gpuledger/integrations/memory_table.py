@@ -192,6 +192,6 @@ def _row(report: MemoryReport) -> list[Any]:
 
 
 def _card_bytes(report: MemoryReport, name: str) -> int | None:
-    """Return a line of the cards; None, an empty cell, where one of them is not known."""
+    """Return a line of the GPUs; None, an empty cell, where one of them is not known."""
     found = [dict(device.card)[name] for device in report.devices]
     return None if any(size is None for size in found) else sum(size or 0 for size in found)

@@ -15,7 +15,7 @@ PEAK = "gpuledger_peak_bytes"
 UNJUDGED = "gpuledger_recorded_by"
 """Name of the property of a test that was not measured: the run of ``gpuledger run`` that records the process."""
 DESCRIPTIONS = (
-    f'{MEMORY}("2 GiB"): the test may allocate at most this much on one card, above what was there when it began',
+    f'{MEMORY}("2 GiB"): the test may allocate at most this much on one GPU, above what was there when it began',
     f'{GROWTH}("0 B", calls=5, warmup=2): the test is called again and again, and may keep at most this much more',
     f'{ENERGY}("50 J", seconds=2.0): one call of the test may use at most this much energy; it is called for so long',
 )

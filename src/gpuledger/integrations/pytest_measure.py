@@ -109,7 +109,7 @@ def over_growth(grown: int, limit_bytes: int, calls: int, accounts: list[tuple[s
 
 
 def _devices(rank: Rank) -> tuple[int, ...]:
-    """Return the cards that have blocks; the CPU's tensors only where no card has."""
+    """Return the GPUs that have blocks; the CPU's tensors only where no GPU has."""
     devices = device_indices(rank)
     return tuple(device for device in devices if device >= 0) or devices
 
@@ -118,8 +118,8 @@ def _measure_device(rank: Rank, device_idx: int) -> TestBytes:
     peak = find_peak(rank, device_idx)
     curve = allocated_curve(read_lives(rank, device_idx))
     before = curve.at(-1)
-    books = break_down(rank, peak)
-    return TestBytes(books.allocated_bytes - before, before, peak, books.accounts)
+    breakdown = break_down(rank, peak)
+    return TestBytes(breakdown.allocated_bytes - before, before, peak, breakdown.accounts)
 
 
 def _kept_since(rank: Rank, device_idx: int, step: int) -> list[tuple[str, int]]:

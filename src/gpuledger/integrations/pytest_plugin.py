@@ -43,12 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuledger-devices",
         choices=DEVICES,
-        help="What the marks measure: cards (auto, cuda), skipping where there is none, or CPU tensors (cpu).",
+        help="What the marks measure: GPUs (auto, cuda), skipping where there is none, or CPU tensors (cpu).",
     )
     group.addoption(
         "--gpuledger-virtual",
         metavar="CARD",
-        help="Run tests with a limit on bytes on a card that is not there, such as h200: nothing is computed.",
+        help="Run tests with a limit on bytes on a GPU that is not there, such as h200: nothing is computed.",
     )
     group.addoption("--gpuledger-out", metavar="DIR", help="Keep each recorded test as a run in this directory.")
     parser.addini("gpuledger_devices", "What is measured: auto, cuda or cpu.", default="auto")
@@ -144,7 +144,7 @@ def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording | 
 
 
 def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | VirtualRecording:
-    """Return what records a test: on the virtual card where one is asked for and ``virtual`` is wanted."""
+    """Return what records a test: on the virtual GPU where one is asked for and ``virtual`` is wanted."""
     card = _virtual_card(item.config)
     if card and virtual:
         from gpuledger.integrations.virtual_recording import VirtualRecording
@@ -193,7 +193,7 @@ def _why_no_bytes(config: pytest.Config) -> str:
 
     if _virtual_card(config) or _devices(config) == "cpu" or torch.cuda.is_available():
         return ""
-    return "no CUDA card here; --gpuledger-virtual h200 follows it on a card that is not there"
+    return "no CUDA GPU here; --gpuledger-virtual h200 follows it on a GPU that is not there"
 
 
 def _virtual_card(config: pytest.Config) -> str:

@@ -1,4 +1,4 @@
-"""The energy of one call of something, measured over many calls between two ticks of the card's counter."""
+"""The energy of one call of something, measured over many calls between two ticks of the GPU's counter."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def measure_call_energy(
     ``seconds``. Both edges are known to one call, so the uncertainty is what one call takes at each.
 
     Args:
-        call: What is measured; it returns when the card has done its work.
-        read_j: The card's energy counter in joules.
+        call: What is measured; it returns when the GPU has done its work.
+        read_j: The GPU's energy counter in joules.
         seconds: How long at least. Below ten ticks of the counter the edges are a large part of it.
         clock: Seconds, monotonic.
 
     Raises:
         GpuLedgerError: the counter stands still.
 
-    Source: the card's energy counter from tick to tick.
+    Source: the GPU's energy counter from tick to tick.
     """
     _, start_j = _call_until_it_moves(call, read_j, clock)
     start_s, calls = clock(), 0
@@ -59,18 +59,18 @@ def measure_call_energy(
 
 
 def card_energy_counter() -> Callable[[], float]:
-    """Return a function that reads the energy counter of torch's current card, in joules.
+    """Return a function that reads the energy counter of torch's current GPU, in joules.
 
     Raises:
-        NoDeviceError: there is no card, or it has no counter that may be read.
+        NoDeviceError: there is no GPU, or it has no counter that may be read.
     """
     import torch
 
     if not torch.cuda.is_available():
-        raise NoDeviceError("no CUDA card here")
+        raise NoDeviceError("no CUDA GPU here")
     card = open_cards().find(torch_uuid(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     if card is None:
-        raise NoDeviceError("the card's energy counter cannot be read: no driver knows torch's card")
+        raise NoDeviceError("the GPU's energy counter cannot be read: no driver knows torch's card")
     _read_j(card)
     return partial(_read_j, card)
 
@@ -78,7 +78,7 @@ def card_energy_counter() -> Callable[[], float]:
 def _read_j(card: Card) -> float:
     energy_mj = card.read_energy_mj()
     if energy_mj is None:
-        raise NoDeviceError(f"the card's energy counter cannot be read: {card.why_missing(Quantity.ENERGY)}")
+        raise NoDeviceError(f"the GPU's energy counter cannot be read: {card.why_missing(Quantity.ENERGY)}")
     return energy_mj / 1000
 
 
@@ -94,4 +94,4 @@ def _call_until_it_moves(
         if now_j != before_j:
             return calls, now_j
         if clock() - start_s > _PATIENCE_S:
-            raise GpuLedgerError("the card's energy counter stands still")
+            raise GpuLedgerError("the GPU's energy counter stands still")

@@ -1,4 +1,4 @@
-"""A recording of what happens inside a ``with`` block on a card that is not in the machine."""
+"""A recording of what happens inside a ``with`` block on a GPU that is not in the machine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class VirtualRecording:
-    """Lets the block find the card as ``cuda:0``; nothing is computed, and values are not real.
+    """Lets the block find the GPU as ``cuda:0``; nothing is computed, and values are not real.
 
     Args:
-        card: Name of a card of the catalogue.
+        card: Name of a GPU of the catalogue.
         out: Directory of the run, which is not there yet.
 
     Raises:
-        UsageError: there is no such card.
+        UsageError: there is no such GPU.
     """
 
     def __init__(self, card: str, out: Path) -> None:
@@ -44,7 +44,7 @@ class VirtualRecording:
         """Directory of the run, once it has begun."""
 
     def __enter__(self) -> VirtualRecording:
-        """Put the card in place and begin to record."""
+        """Put the GPU in place and begin to record."""
         self.path = self._out
         settings = {"gpu": (self._card.key, "asked for")}
         self._writer = RunWriter.open(self._out, new_manifest(self._out.name, (), settings))
@@ -57,7 +57,7 @@ class VirtualRecording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End recording and take the card away."""
+        """End recording and take the GPU away."""
         assert self._session is not None
         assert self._writer is not None
         session, self._session = self._session, None

@@ -1,4 +1,4 @@
-"""What a card shows at one moment: bytes, watts, degrees, how busy it is, and the joules so far."""
+"""What a GPU shows at one moment: bytes, watts, degrees, how busy it is, and the joules so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuledger.cards.opening import find_cards
 
 @dataclass(frozen=True)
 class Gauge:
-    """One card at one moment; None where it does not tell. ``energy_j`` counts from the first reading."""
+    """One GPU at one moment; None where it does not tell. ``energy_j`` counts from the first reading."""
 
     name: str
     used_bytes: int | None
@@ -24,9 +24,9 @@ class Gauge:
 
 
 class Gauges:
-    """Reads every card. ``pid`` is the process whose bytes are told apart.
+    """Reads every GPU. ``pid`` is the process whose bytes are told apart.
 
-    Source: the cards' drivers; of NVML power is the mean of the last second, and the energy counter ticks every 100 ms.
+    Source: the GPUs' drivers; of NVML power is the mean of the last second, and the energy counter ticks every 100 ms.
     """
 
     def __init__(self, cards: Sequence[Card], pid: int | None = None) -> None:
@@ -35,7 +35,7 @@ class Gauges:
         self._started_mj = [card.read_energy_mj() for card in self._cards]
 
     def read(self) -> tuple[Gauge, ...]:
-        """Return one reading of each card."""
+        """Return one reading of each GPU."""
         return tuple(self._read(card, start) for card, start in zip(self._cards, self._started_mj, strict=True))
 
     def _read(self, card: Card, started_mj: int | None) -> Gauge:
@@ -54,6 +54,6 @@ class Gauges:
 
 
 def open_gauges(pid: int | None = None) -> Gauges | None:
-    """Return the cards' gauges; None where there is no driver or no card."""
+    """Return the GPUs' gauges; None where there is no driver or no GPU."""
     cards = find_cards()
     return Gauges(cards, pid) if cards else None

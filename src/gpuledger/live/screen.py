@@ -1,4 +1,4 @@
-"""What the live view shows, as lines of fixed columns: cards, history, accounts, keys. Pure: state in, lines out."""
+"""What the live view shows, as lines of fixed columns: GPUs, history, accounts, keys. Pure: state in, lines out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass
 class History:
-    """The used bytes of each card at the last readings."""
+    """The used bytes of each GPU at the last readings."""
 
     rows: list[list[int]] = field(default_factory=list)
 
@@ -76,8 +76,8 @@ def one_line(gauges: Sequence[Gauge], run: RunNow | None, clock: str) -> str:
     parts = [clock, *(f"{gauge.name} {_bytes_of(gauge)} {_sensors(gauge)}" for gauge in gauges)]
     if run is not None:
         parts.append(f"{run.name} {run.status}")
-        if run.books is not None:
-            parts.append(f"step {run.step} peak {format_bytes(run.books.allocated_bytes)}")
+        if run.breakdown is not None:
+            parts.append(f"step {run.step} peak {format_bytes(run.breakdown.allocated_bytes)}")
     return " | ".join(parts)
 
 
@@ -94,7 +94,7 @@ def _card_lines(gauges: Sequence[Gauge], history: History, terminal: Terminal) -
     if not gauges:
         return []
     columns = (
-        Column("card", shrinks=True),
+        Column("GPU", shrinks=True),
         Column("used of all", right=True),
         Column("", right=True, optional=2),
         Column("power", right=True, optional=1),
@@ -127,7 +127,7 @@ def _card_row(number: int, gauge: Gauge) -> tuple[str | Cell | Bar, ...]:
 
 
 def _history_line(number: int, row: Sequence[int], gauge: Gauge, width: int, terminal: Terminal) -> str:
-    """Return the card's bytes at the last readings as a row of steps of its capacity."""
+    """Return the GPU's bytes at the last readings as a row of steps of its capacity."""
     levels = LEVELS if terminal.unicode else ASCII_LEVELS
     whole = max(gauge.total_bytes or 0, *row, 1)
     label = f"{number} "
@@ -138,13 +138,13 @@ def _history_line(number: int, row: Sequence[int], gauge: Gauge, width: int, ter
 
 
 def _account_lines(run: RunNow, choice: Choice, room: int, terminal: Terminal) -> list[str]:
-    if run.books is None:
+    if run.breakdown is None:
         return terminal.paragraph(run.note)
-    groups = list(group_accounts(run.books.accounts, choice.word))
+    groups = list(group_accounts(run.breakdown.accounts, choice.word))
     if choice.by_name:
         groups.sort(key=lambda group: group.label)
     shown, rest = groups[:room], groups[room:]
-    total = run.books.allocated_bytes
+    total = run.breakdown.allocated_bytes
     unit, largest = column_unit(total), max(group.bytes for group in groups)
     body: list[tuple[str | Cell | Bar, ...]] = [
         _group_row(group, total, largest, unit.amount(group.bytes)) for group in shown
@@ -158,7 +158,7 @@ def _account_lines(run: RunNow, choice: Choice, room: int, terminal: Terminal) -
         Column("share", right=True),
         Column(bar=True, optional=1),
     )
-    head = terminal.text(f"peak {format_bytes(total)} · {place_of(run.books.instant)}")
+    head = terminal.text(f"peak {format_bytes(total)} · {place_of(run.breakdown.instant)}")
     return [_cut(head, terminal), *Table(columns, tuple(body)).lines(terminal)]
 
 

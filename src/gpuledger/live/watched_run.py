@@ -26,13 +26,13 @@ from gpuledger.model.run_directory import ASKED, LISTENING, SUFFIX, rank_directo
 
 @dataclass(frozen=True)
 class RunNow:
-    """A run at one moment. ``books`` are the accounts at the peak of the last recorded step, once there is one."""
+    """A run at one moment. ``breakdown`` are the accounts at the peak of the last recorded step, once there is one."""
 
     name: str
     status: str
     started_ns: int
     step: int
-    books: Breakdown | None
+    breakdown: Breakdown | None
     note: str = ""
 
 
@@ -64,10 +64,10 @@ class WatchedRun:
         seen = recorded, len(parts), sum(place.stat().st_size for place in parts)
         if seen != self._seen and parts:
             self._seen = seen
-            self._last = self._read_books()
-        step, books, note = self._last
+            self._last = self._read_breakdown()
+        step, breakdown, note = self._last
         name = self._path.name.removesuffix(".ledger")
-        return RunNow(name, manifest.status or "", manifest.started_ns or 0, step, books, note)
+        return RunNow(name, manifest.status or "", manifest.started_ns or 0, step, breakdown, note)
 
     def ask(self) -> str:
         """Ask the run's process for a memory pass now; return in words what comes of it."""
@@ -96,25 +96,25 @@ class WatchedRun:
         """Remove the directory of ours."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _read_books(self) -> tuple[int, Breakdown | None, str]:
+    def _read_breakdown(self) -> tuple[int, Breakdown | None, str]:
         found = [self._of_rank(number, directory) for number, directory in rank_directories(self._recorded())]
-        known = [(step, books, "") for step, books in found if books is not None]
+        known = [(step, breakdown, "") for step, breakdown in found if breakdown is not None]
         return max(known, key=lambda one: one[1].allocated_bytes, default=(0, None, "no step was recorded yet"))
 
     def _of_rank(self, number: int, directory: Path) -> tuple[int, Breakdown | None]:
         if not (directory / "journal").is_dir():
-            return _books_of(Rank(number, directory, read_rank_manifest(directory)))
+            return _breakdown_of(Rank(number, directory, read_rank_manifest(directory)))
         copy = self._scratch / directory.parent.name / directory.name
         shutil.rmtree(copy, ignore_errors=True)
         try:
             shutil.copytree(directory / "journal", copy / "journal")
             rank = Rank(number, copy, post_rank(copy))
-            return _books_of(rank)
+            return _breakdown_of(rank)
         except (OSError, GpuLedgerError, ValueError):
             return 0, None  # a part was being written while it was copied; the next look finds it whole
 
 
-def _books_of(rank: Rank) -> tuple[int, Breakdown | None]:
+def _breakdown_of(rank: Rank) -> tuple[int, Breakdown | None]:
     if not device_indices(rank):
         return 0, None
     device = pick_device(rank)

@@ -1,4 +1,4 @@
-"""The words of the books: categories, phases, kinds of identity, device lines, and the rules that choose a category.
+"""The names that every breakdown uses: categories, phases, identities, device lines; and the rules for categories.
 
 A block's category comes from *identity* (somebody saw whose storage it is) and, where there is none, from its
 *lifetime* across phases. Never from a function's name. The rules are data: the first that holds wins.
@@ -38,9 +38,9 @@ DEVICE_LINES = (
     "library",
     "driver",
     "other_processes",
-    "remainder",
+    "unaccounted",
 )
-"""What the card holds beyond allocated bytes, in the order of the balance."""
+"""What the GPU holds beyond allocated bytes, in the order of the balance."""
 
 
 class Phase(IntEnum):

@@ -1,4 +1,4 @@
-"""Energy of a window, from tick to tick of the card's counter: the arithmetic, without a card."""
+"""Energy of a window, from tick to tick of the GPU's counter: the arithmetic, without a GPU."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 ENERGY_MARKER = "energy-pass.json"
-"""In a rank's directory while its energy pass is open: tells whoever reads the cards that it is time, and which."""
+"""In a rank's directory while its energy pass is open: tells whoever reads the GPUs that it is time, and which."""
 
 METERED_CARDS = "energy-cards.json"
-"""In the run's directory while somebody looks for open passes: the cards whose energy can be read."""
+"""In the run's directory while somebody looks for open passes: the GPUs whose energy can be read."""
 
 ENERGY_JOURNAL = "energy"
-"""Where the readings of the cards in energy passes go, beside the other readings of the cards."""
+"""Where the readings of the GPUs in energy passes go, beside the other readings of the GPUs."""
 
 ENERGY_PASS = "energy"  # noqa: S105 - a name, not a password
 """Name of the energy pass's window."""
@@ -24,7 +24,7 @@ _LONGEST_PERIOD_NS = 1_000_000_000_000
 
 @dataclass(frozen=True)
 class EnergyCounter:
-    """How a card's energy counter moves: a fact of its vendor.
+    """How a GPU's energy counter moves: a fact of its vendor.
 
     ``period_ns`` lies between two ticks, never less than ``shortest_ns`` and never more than ``longest_ns`` on average;
     one tick can stand ``jitter_ns`` from its time. A read of the counter takes about ``read_ns``.
@@ -53,7 +53,7 @@ NVML_COUNTER = EnergyCounter(100_100_000, 99_950_000, 100_150_000, 1_900_000, 4_
 
 @dataclass(frozen=True)
 class Tick:
-    """One move of a card's counter: when, what it then showed, and how long the read took that saw it."""
+    """One move of a GPU's counter: when, what it then showed, and how long the read took that saw it."""
 
     t_ns: int
     energy_mj: int
@@ -133,7 +133,7 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     what the power between an edge and the ticks around it can: at most what it would be if the window's mean held up to
     the edge and the rest of that period lay outside.
 
-    Source: the card's energy counter.
+    Source: the GPU's energy counter.
     """
     period_s, jitter_ns = start.counter.period_ns / 1e9, start.counter.jitter_ns
     ticks = max(round((end.tick_ns - start.tick_ns) / start.counter.period_ns), 0)

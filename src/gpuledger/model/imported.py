@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImportedRank:
-    """One process, or one card, of the files read.
+    """One process, or one GPU, of the files read.
 
     ``tables`` are by name and have the columns of :data:`gpuledger.model.tables.TABLES`; what a format cannot know is
     null there. ``facts`` are the further keys of the rank's manifest, such as ``devices``.

@@ -25,7 +25,7 @@ _MAX_CALLS = 4_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts(JsonObject):
-    """One device of a rank; ``device_idx`` -1 is the CPU. ``energy_counter`` is known where the card was watched."""
+    """One device of a rank; ``device_idx`` -1 is the CPU. ``energy_counter`` is known where the GPU was watched."""
 
     device_idx: DeviceIdx
     name: str | None = None
@@ -78,9 +78,9 @@ class FailedAllocation(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class PassEnergy(JsonObject):
-    """The energy of one card in the energy pass. ``energy_j`` is None where it is not known; a note says why.
+    """The energy of one GPU in the energy pass. ``energy_j`` is None where it is not known; a note says why.
 
-    ``base_before_w`` and ``base_after_w`` are the card idle with the program's context on it, ``idle_w`` before the
+    ``base_before_w`` and ``base_after_w`` are the GPU idle with the program's context on it, ``idle_w`` before the
     program began.
     """
 
@@ -145,7 +145,7 @@ class HostWait(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries(JsonObject):
-    """What the CUDA context and loaded libraries take on the card; ``source`` says how that was measured."""
+    """What the CUDA context and loaded libraries take on the GPU; ``source`` says how that was measured."""
 
     context_bytes: int | None = None
     library_bytes: int | None = None
@@ -154,7 +154,7 @@ class Libraries(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(JsonObject):
-    """How a watched card was read."""
+    """How a watched GPU was read."""
 
     interval_ns: int | None = None
     readings: int | None = None

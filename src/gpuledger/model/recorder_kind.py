@@ -5,7 +5,7 @@ from typing import Self
 
 
 class RecorderKind(Enum):
-    """What made a rank's tables: a recorder, a sampler of cards, or the format of an imported file.
+    """What made a rank's tables: a recorder, a sampler of GPUs, or the format of an imported file.
 
     The value is what stands in manifests and journals. Ask for what a kind has, not which one it is. Whether events
     have times is asked of the tables: of one kind some files have them and some do not.
@@ -50,7 +50,7 @@ class RecorderKind(Enum):
 
     @property
     def has_only_card_readings(self) -> bool:
-        """Return whether cards were read from outside, and no allocation was seen."""
+        """Return whether GPUs were read from outside, and no allocation was seen."""
         return self in (RecorderKind.WATCH, RecorderKind.NVIDIA_SMI)
 
 

@@ -161,7 +161,7 @@ class Run(Shown):
 
 
 def _facts(manifest: RankManifest) -> list[str]:
-    """Return a rank's status, cards and steps in words, as far as its manifest has them."""
+    """Return a rank's status, GPUs and steps in words, as far as its manifest has them."""
     cards = Counter(device.name or "a device" for device in manifest.devices)
     named = [name if number == 1 else f"{number} × {name}" for name, number in cards.items()]
     steps = manifest.steps_seen

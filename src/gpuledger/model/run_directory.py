@@ -17,7 +17,7 @@ SUFFIX = ".ledger"
 MANIFEST = "manifest.json"
 RANK_PREFIX = "rank-"
 SAMPLE_JOURNALS = "samples/journal"
-"""Where the launcher writes its readings of the cards, below the run's directory."""
+"""Where the launcher writes its readings of the GPUs, below the run's directory."""
 LISTENING, ASKED = "listening", "asked"
 """Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
 _NOT_UNICODE = re.compile("[\ud800-\udfff]")

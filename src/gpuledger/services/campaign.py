@@ -1,4 +1,4 @@
-"""A campaign: capture models, measure the operators that the book lacks, and compare sums with whole models."""
+"""A campaign: capture models, measure the operators that the database lacks, and compare sums with whole models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.files.writing import write_whole
 
 if TYPE_CHECKING:
-    from gpuledger.ops.database.book import Book
     from gpuledger.ops.database.method import Method
+    from gpuledger.ops.database.operator_database import OperatorDatabase
     from gpuledger.ops.measure.campaign import Campaigned
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.measure import Progress, Tell
@@ -39,13 +39,13 @@ class RayWorkers:
 
 @dataclass(frozen=True)
 class Campaign:
-    """Where a campaign measures, how, and into which book.
+    """Where a campaign measures, how, and into which database.
 
     ``time_limit_ns`` is when no further operator is started, on one device; ``ray`` measures on all of Ray's workers.
     """
 
     place: Place
-    book: Book
+    database: OperatorDatabase
     method: Method
     energy_share_frac: float
     time_limit_ns: int | None = None
@@ -89,7 +89,7 @@ def measure_campaign(
     tell: Tell | None = None,
     measured: Callable[[Filled | Campaigned], None] = lambda _: None,
 ) -> list[Pair]:
-    """Return each workload's sum of operators beside the whole model, after measuring what the book lacks.
+    """Return each workload's sum of operators beside the whole model, after measuring what the database lacks.
 
     On a GPU a run of the campaign itself is written into ``folder``, with a window for each measurement.
 
@@ -111,12 +111,12 @@ def measure_campaign(
         else:
             with windows.one_after_the_other(tell) as told:
                 filled = fill(
-                    workloads, one.book, one.place, one.method, energy_share_frac=one.energy_share_frac,
+                    workloads, one.database, one.place, one.method, energy_share_frac=one.energy_share_frac,
                     budget_ns=one.time_limit_ns, tell=told,
                 )  # fmt: skip
             measured(filled)
         pairs = _compare(one, workloads, windows, trusted=trusted)
-    name_kernels(one.book, one.place)
+    name_kernels(one.database, one.place)
     return pairs
 
 
@@ -165,12 +165,12 @@ def _measure_with_ray(
     from gpuledger.ops.measure.chains import fill_around
     from gpuledger.ops.measure.ray_crew import RayCrew, connected
 
-    fill_around(campaign.book, campaign.place)
+    fill_around(campaign.database, campaign.place)
     numbers = itertools.count()
     with connected(ray.address) as module:
         return measure_workloads(
             RayCrew(module, ray.device, campaign.method, workers=ray.workers, force=ray.allow_busy),
-            campaign.book,
+            campaign.database,
             workloads,
             campaign.method,
             energy_share_frac=campaign.energy_share_frac,
@@ -186,7 +186,7 @@ def _compare(campaign: Campaign, workloads: Sequence[Workload], windows: _Window
     from gpuledger.ops.predict.choose import cache_folder, records_of_environment, sum_measured
     from gpuledger.ops.totals.compare import Pair
 
-    shelf = records_of_environment(campaign.book, campaign.place.environment)
+    shelf = records_of_environment(campaign.database, campaign.place.environment)
     pairs = []
     for workload in workloads:
         with windows.window(workload.name):

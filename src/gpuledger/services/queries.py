@@ -77,7 +77,7 @@ def balance(
 
     Example:
         >>> import gpuledger
-        >>> gpuledger.balance("train.ledger").remainder_bytes  # doctest: +SKIP
+        >>> gpuledger.balance("train.ledger").unaccounted_bytes  # doctest: +SKIP
     """
     return build_balance(open_run(run).rank(rank), device_idx, at, step)
 

@@ -171,12 +171,12 @@ class Recording:
 
     @property
     def step_time_ns(self) -> float | None:
-        """Return the median step in nanoseconds, undisturbed where there were such steps; None without a step."""
+        """Return the median step in nanoseconds, unprofiled where there were such steps; None without a step."""
         return self.metrics.get("step_time_ns")
 
     @property
     def step_energy_j(self) -> float | None:
-        """Return the joules of one step; None without an energy pass on a card whose energy can be read."""
+        """Return the joules of one step; None without an energy pass on a GPU whose energy can be read."""
         return self.metrics.get("step_energy_j")
 
     @property
@@ -186,7 +186,7 @@ class Recording:
 
     @property
     def gpu_busy_frac(self) -> float | None:
-        """Return the share of a step in which the card has work; None without a time pass on a card."""
+        """Return the share of a step in which the GPU has work; None without a time pass on a GPU."""
         return self.metrics.get("gpu_busy_frac")
 
     def __call__(self, function: Function) -> Function:

@@ -214,7 +214,7 @@ def _view_lines(run_directory: Path) -> Callable[[], None]:
 
 
 def _meter(run: RunWriter, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
-    """Return what reads the energy counters; None where no energy pass is wanted, or no card can be read."""
+    """Return what reads the energy counters; None where no energy pass is wanted, or no GPU can be read."""
     from gpuledger.collect.launch.settings import parse_passes
     from gpuledger.collect.sampling.energy_meter import open_meter
 

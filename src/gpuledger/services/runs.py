@@ -167,7 +167,7 @@ def settle(run_directory: Path) -> Run:
 
 
 def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) -> None:
-    """Write into a rank's manifest what context and libraries take on its card."""
+    """Write into a rank's manifest what context and libraries take on its GPU."""
     trained = "backward" in rank.table("spans", ("phase",)).column("phase").to_pylist()
     libraries, notes = libraries_for(rank.manifest, trained=trained, lookup=lookup)
     if libraries is not None or notes:
@@ -176,7 +176,7 @@ def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) ->
 
 
 def _add_watts(rank_directory: Path) -> None:
-    """Write into a rank's manifest what is known of operators' watts on its card, by which its joules are shared."""
+    """Write into a rank's manifest what is known of operators' watts on its GPU, by which its joules are shared."""
     from gpuledger.analyze.operator_work.power_model import model_to_json
     from gpuledger.ops.predict.power import find_power_model
     from gpuledger.ops.predict.watts import find_watts

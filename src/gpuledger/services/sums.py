@@ -1,4 +1,4 @@
-"""Sums of operators: what a workload's operators take by the book, and measuring until enough of it is known."""
+"""Sums of operators: what a workload's operators take by the database, and measuring until enough of it is known."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.ops.database.book import Book
     from gpuledger.ops.database.method import Method
+    from gpuledger.ops.database.operator_database import OperatorDatabase
     from gpuledger.ops.measure.measure import Tell
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.predict.choose import EnvironmentRecords
@@ -27,9 +27,9 @@ WorkloadFor = Callable[[str], "Workload"]
 
 @dataclass(frozen=True)
 class Measuring:
-    """Where and how operators that the book lacks are measured."""
+    """Where and how operators that the database lacks are measured."""
 
-    book: Book
+    database: OperatorDatabase
     place: Place
     method: Method
     energy_share_frac: float
@@ -126,23 +126,23 @@ def measure_until(
     """Return the sums after measuring the operators that are expected to add most.
 
     Measures until every workload has ``target_frac`` of its time and energy attributed, or no operator is left.
-    Without ``types`` all that the book holds counts. ``progress`` is open while operators are measured.
+    Without ``types`` all that the database holds counts. ``progress`` is open while operators are measured.
     """
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.predict.choose import records_of_environment
 
-    book, place = measuring.book, measuring.place
+    database, place = measuring.database, measuring.place
     workloads = [one(place.environment.card) for one in asked]
     chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
     while True:
         with progress() as tell:
             for workload, digests in zip(workloads, chosen, strict=True):
                 fill(
-                    [workload], book, place, measuring.method, only=digests, tell=tell,
+                    [workload], database, place, measuring.method, only=digests, tell=tell,
                     energy_share_frac=measuring.energy_share_frac,
                 )  # fmt: skip
         counted = [None] * len(chosen) if types is None else chosen
-        found = _sum(workloads, records_of_environment(book, place.environment), counted, say)
+        found = _sum(workloads, records_of_environment(database, place.environment), counted, say)
         more = [
             frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac)) - held
             for one, held in zip(found, chosen, strict=True)

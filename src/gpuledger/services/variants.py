@@ -38,7 +38,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Reading:
-    """A card at one moment, by its number; None is what it does not tell."""
+    """A GPU at one moment, by its number; None is what it does not tell."""
 
     index: int
     used_bytes: int | None
@@ -50,7 +50,7 @@ class Tools:
     """What the runner needs of the world. Tests give their own.
 
     ``watch`` runs a command, records it into a directory that is not there yet, and returns its status, negative for a
-    signal. ``read_cards`` returns a reading of every card that is watched.
+    signal. ``read_cards`` returns a reading of every GPU that is watched.
     """
 
     watch: Callable[[tuple[str, ...], Path], int]
@@ -180,7 +180,7 @@ class VariantsResult:
 def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> VariantsResult:
     """Return how all ended, after running one after the other into ``folder``.
 
-    Each begins when memory and power are back where they were before the first; a card that does not come back in time
+    Each begins when memory and power are back where they were before the first; a GPU that does not come back in time
     is named, and noted in the run. One that fails is kept, and the others go on.
     """
     from gpuledger.model.run_directory import SUFFIX
@@ -210,7 +210,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> Var
 
 @dataclass(frozen=True)
 class Idle:
-    """What the cards were like before the first variant: the lowest readings of a second."""
+    """What the GPUs were like before the first variant: the lowest readings of a second."""
 
     cards: tuple[Reading, ...]
 
@@ -223,7 +223,7 @@ class Idle:
 
     @classmethod
     def seen(cls, tools: Tools) -> Idle:
-        """Return the lowest of each card's readings over a second."""
+        """Return the lowest of each GPU's readings over a second."""
         until = tools.clock_s() + cls.SEEN_S
         lowest = list(tools.read_cards())
         while tools.clock_s() < until:
@@ -232,12 +232,12 @@ class Idle:
         return cls(tuple(lowest))
 
     def wait(self, tools: Tools) -> str:
-        """Return "" once every card is idle again, else what is not after the longest wait."""
+        """Return "" once every GPU is idle again, else what is not after the longest wait."""
         begun = tools.clock_s()
         while True:
             problem = self._problem(tools.read_cards())
             if not problem or tools.clock_s() - begun >= self.LONGEST_S:
-                return f"begun from a card that was not idle after {self.LONGEST_S:.0f} s: {problem}" if problem else ""
+                return f"begun from a GPU that was not idle after {self.LONGEST_S:.0f} s: {problem}" if problem else ""
             tools.sleep_s(self.EVERY_S)
 
     def _problem(self, cards: Sequence[Reading]) -> str:

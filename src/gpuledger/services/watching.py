@@ -1,4 +1,4 @@
-"""Watching cards: a command, a process or a block of Python, with the sampler beside it and a run at the end."""
+"""Watching GPUs: a command, a process or a block of Python, with the sampler beside it and a run at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_INTERVAL = "5ms"
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What to watch: numbers of the cards (None takes all) and the time between two readings."""
+    """What to watch: numbers of the GPUs (None takes all) and the time between two readings."""
 
     gpus: tuple[int, ...] | None = None
     interval_ns: int = 5_000_000
@@ -80,7 +80,7 @@ def watch_command(
         replace: Whether a run that is there is replaced, once the command has begun.
 
     Raises:
-        NoDeviceError: no card can be read; the command was not started.
+        NoDeviceError: no GPU can be read; the command was not started.
         UsageError: the run cannot be written; the command was not started.
         FileNotFoundError: there is no such command; nothing is left.
         OSError: the command cannot be executed; nothing is left.
@@ -131,12 +131,12 @@ def watch_until(
     *,
     replace: bool = False,
 ) -> None:
-    """Watch the cards into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
+    """Watch the GPUs into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
 
-    With ``replace`` a run that is there is replaced, once the cards are read.
+    With ``replace`` a run that is there is replaced, once the GPUs are read.
 
     Raises:
-        NoDeviceError: no card can be read.
+        NoDeviceError: no GPU can be read.
         OSError: the run cannot be written.
     """
     run, watcher = _begin(directory, (), settings, pid, replace=replace)
@@ -157,7 +157,7 @@ def _begin(
     """Return a new run, and the sampler that writes into it; where that does not start, nothing is left.
 
     Raises:
-        NoDeviceError: no card can be read.
+        NoDeviceError: no GPU can be read.
         UsageError: the run cannot be written.
         GpuLedgerError: the sampler does not start.
     """
@@ -185,9 +185,9 @@ def _close(run: RunWriter, watcher: Watcher, window: int, started_ns: int, statu
 
 
 class Watch:
-    """What the cards do while a ``with`` block runs; see :func:`watch`.
+    """What the GPUs do while a ``with`` block runs; see :func:`watch`.
 
-    The figures are those of the first card, and are there when the block has ended.
+    The figures are those of the first GPU, and are there when the block has ended.
     """
 
     def __init__(self, name: str, settings: WatchSettings, *, out: str | Path | None, force: bool) -> None:
@@ -210,7 +210,7 @@ class Watch:
         """Begin to sample.
 
         Raises:
-            NoDeviceError: no card can be read.
+            NoDeviceError: no GPU can be read.
             UsageError: the output exists or cannot be written, or the block has begun already.
         """
         if self._watcher is not None:
@@ -267,7 +267,7 @@ class Watch:
 
     @property
     def figures(self) -> Watched:
-        """Return all figures of the first card."""
+        """Return all figures of the first GPU."""
         found = watched(self.run())
         if not found:
             raise UsageError("watch: nothing was sampled")
@@ -275,7 +275,7 @@ class Watch:
 
     @property
     def energy_j(self) -> float | None:
-        """Return the energy of the block in joules; None where the card does not tell."""
+        """Return the energy of the block in joules; None where the GPU does not tell."""
         return self.figures.energy_j
 
     @property
@@ -290,9 +290,9 @@ class Watch:
 
     @property
     def windows(self) -> dict[str, float | None]:
-        """Return ``name -> joules`` of the named windows on the first card, summed over those of one name.
+        """Return ``name -> joules`` of the named windows on the first GPU, summed over those of one name.
 
-        None is below the counter's resolution, or a card that does not tell; of several of one name, of any of them.
+        None is below the counter's resolution, or a GPU that does not tell; of several of one name, of any of them.
         """
         first = self.figures.device_idx
         found: dict[str, float | None] = {}
@@ -311,11 +311,11 @@ def watch(
     out: str | Path | None = None,
     force: bool = False,
 ) -> Watch:
-    """Return a ``with`` block that watches the cards: bytes, watts and joules while it runs.
+    """Return a ``with`` block that watches the GPUs: bytes, watts and joules while it runs.
 
     Args:
         name: What the run is called.
-        gpus: Numbers of the cards; None takes all.
+        gpus: Numbers of the GPUs; None takes all.
         interval: Time between two readings, such as ``5ms``.
         out: Directory of the run; without it ``name.ledger``, numbered.
         force: Replace a run of that name.

@@ -1,4 +1,4 @@
-"""The catalogue of cards: what each holds, and where each figure comes from."""
+"""The catalogue of GPUs: what each holds, and where each figure comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from gpuledger.errors import UsageError
 
 REFERENCE = "h200"
-"""The card whose measured figures stand in where a card has none of its own."""
+"""The GPU whose measured figures stand in where a GPU has none of its own."""
 MIB = 1 << 20
 HANDLES, HANDLE_BYTES = 2, 64 * MIB
 """cuBLAS handles of a training (forward and backward) and what each takes of the libraries' bytes.
@@ -33,7 +33,7 @@ class Figure:
 
     @property
     def is_own(self) -> bool:
-        """Return whether it is this card's, not the reference's."""
+        """Return whether it is this GPU's, not the reference's."""
         return self.source in ("measured", "datasheet")
 
 
@@ -59,7 +59,7 @@ class Card:
 
     @property
     def total_bytes(self) -> int:
-        """Return the memory the card reports."""
+        """Return the memory the GPU reports."""
         return self.memory_mib.value * MIB
 
     @property
@@ -73,7 +73,7 @@ class Card:
         return self.context_bytes.value + self.library_bytes.value
 
     def with_handles(self, count: int) -> Card:
-        """Return the card as a program with ``count`` cuBLAS handles finds it: without the others' library bytes."""
+        """Return the GPU as a program with ``count`` cuBLAS handles finds it: without the others' library bytes."""
         unused_bytes = max(HANDLES - count, 0) * HANDLE_BYTES
         kept = replace(self.library_bytes, value=max(self.library_bytes.value - unused_bytes, 0))
         return replace(self, library_bytes=kept)
@@ -86,7 +86,7 @@ class Card:
 
 @cache
 def catalogue() -> dict[str, Card]:
-    """Return every card by its short name, as ``cards.toml`` has them."""
+    """Return every GPU by its short name, as ``cards.toml`` has them."""
     tables = tomllib.loads(files("gpuledger.simulate").joinpath("cards.toml").read_text(encoding="utf-8"))
     return {key: _card(key, table, tables[REFERENCE]) for key, table in tables.items()}
 
@@ -116,7 +116,7 @@ def _figure(own: dict[str, Any] | None, reference: dict[str, Any]) -> Figure:
 
 
 def find_card(text: str) -> Card:
-    """Return the card ``text`` names, by its short name or its full one, in any case.
+    """Return the GPU ``text`` names, by its short name or its full one, in any case.
 
     Raises:
         UsageError: there is none of that name; the nearest names are told.
@@ -128,5 +128,5 @@ def find_card(text: str) -> Card:
         if wanted in (key, full, full.removeprefix("nvidia-")):
             return card
     near = get_close_matches(wanted, cards, 3, 0.4) or [key for key in cards if key.startswith(wanted[:2])]
-    hint = f"did you mean {', '.join(near)}?" if near else "gpuledger cards lists them"
-    raise UsageError(f"--gpu {text}: no such card in the catalogue", hint=hint)
+    hint = f"did you mean {', '.join(near)}?" if near else "gpuledger gpus lists them"
+    raise UsageError(f"--gpu {text}: no such GPU in the catalogue", hint=hint)

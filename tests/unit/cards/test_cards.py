@@ -1,4 +1,4 @@
-"""Opening cards: which vendors are asked, how their cards are numbered, and what is said where one gives none."""
+"""Opening GPUs: which vendors are asked, how their GPUs are numbered, and what is said where one gives none."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LIBRARY_NOT_FOUND = 12
 
 
 def vendor(name: str, numbers: tuple[int, ...] = (0,), *, present: bool = True) -> Vendor:
-    """Return a vendor whose cards are named after it."""
+    """Return a vendor whose GPUs are named after it."""
     cards = [BareCard(number, name, f"GPU-{name}-{number}") for number in numbers]
     return Vendor(name, lambda _: CardList(cards, f"{name} 1"), ("/",) if present else ("/no/such/file",))
 
 
 def refusing(reason: Exception, **how: Any) -> Vendor:
-    """Return a vendor whose cards cannot be opened."""
+    """Return a vendor whose GPUs cannot be opened."""
 
     def refuse(_: int | None) -> Source:
         raise reason
@@ -173,7 +173,7 @@ def test_the_tool_is_read_where_the_library_is_missing_and_only_where_it_may_be_
 
 
 class Binding:
-    """NVML with one card that has a name and nothing else."""
+    """NVML with one GPU that has a name and nothing else."""
 
     NVMLError = AnyName
     NVMLError_GpuIsLost = NVMLError_Uninitialized = KeyError
@@ -214,7 +214,7 @@ def test_a_card_is_found_by_its_uuid_through_the_real_binding(tmp_path: Path) ->
 from gpuledger.cards.card import Quantity
 from gpuledger.cards.opening import open_cards
 there = open_cards()
-card = there.find("GPU-stub-1")
+GPU = there.find("GPU-stub-1")
 print(there.numbers, card.index, card.uuid, card.driver_version, there.find("GPU-stub-7"), sep="|")
 print(card.read_energy_mj(), card.why_missing(Quantity.ENERGY), sep="|")
 """

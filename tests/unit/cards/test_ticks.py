@@ -61,7 +61,7 @@ class Card(BareCard):
 def test_steady_power_is_measured_within_what_is_stated(
     start_ns: int, lengths_ns: list[int], read_ns: int, period_ns: int
 ) -> None:
-    """However often the card was asked before, and how long ago."""
+    """However often the GPU was asked before, and how long ago."""
     card = Card(read_ns, period_ns)
     for length_ns in lengths_ns:
         start_ns = max(start_ns, card.now_ns)
@@ -82,7 +82,7 @@ def test_steady_power_is_measured_within_what_is_stated(
 def test_an_edge_stands_where_the_counter_ticks_whatever_the_power_does(
     phase_ns: int, before_w: int, after_w: int
 ) -> None:
-    """A window that begins where the load does holds the load's energy, not some of the idle card's."""
+    """A window that begins where the load does holds the load's energy, not some of the idle GPU's."""
     card, turn_ns = Card(), 3_000 * MS + phase_ns
 
     def energy_mj() -> int:

@@ -40,7 +40,7 @@ def exported(run: Path, path: Path) -> dict[str, Any]:
     return snapshot
 
 
-def books(rank: Rank) -> list[tuple[str, str, str, int]]:
+def contents(rank: Rank) -> list[tuple[str, str, str, int]]:
     """Return category, module, name and bytes of the accounts at the peak."""
     peak = break_down(rank, find_peak(rank), by=("category", "module", "tensor"))
     return sorted((one.category, one.module, one.name, one.bytes) for one in peak.accounts)
@@ -163,13 +163,13 @@ def test_a_trace_begins_with_what_was_alive_and_never_frees_what_it_has_not(snap
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_real_recording_comes_back_with_the_same_books(name: str, tmp_path: Path) -> None:
+def test_a_real_recording_comes_back_with_the_same_blocks(name: str, tmp_path: Path) -> None:
     rank = post_recording(name, tmp_path)
     directory = rank.directory.parent
     (directory / "manifest.json").write_text('{"schema_version": 1, "notes": [], "settings": {}, "command": []}')
     exported(directory, tmp_path / "x.pickle")
     back = make("torch-snapshot", tmp_path, tmp_path / "x.pickle")
-    assert books(back.rank()) == books(rank)
+    assert contents(back.rank()) == contents(rank)
     assert [check.ok for check in back.rank().manifest.checks] == [True]
     ours, theirs = (allocated_curve(read_lives(one, 0)).bytes for one in (rank, back.rank()))
     assert ours.max() == theirs.max()

@@ -18,8 +18,8 @@ from gpuledger.config import resolve
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.formats.readers import find_format, read_files
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import open_book, parse_url
 from gpuledger.ops.database.contents import contents_of, write_parquet
+from gpuledger.ops.database.operator_database import open_database, parse_url
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.exchange.import_lists import read_list
 from gpuledger.ops.measure.campaign_file import read_campaign
@@ -59,7 +59,7 @@ def test_a_log_of_very_many_cards_names_those_left_out(tmp_path: Path) -> None:
     place.write_text("timestamp, uuid, memory.used [MiB]\n" + "".join(rows))
     run = read_files("nvidia-smi", (place,), "x", {})
     assert len(run.ranks[0].facts["devices"]) == 256
-    assert "more than 256 cards in one file" in run.unread[0]
+    assert "more than 256 GPUs in one file" in run.unread[0]
 
 
 def test_a_pipe_is_no_file_of_an_older_format(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_a_workload_that_cannot_be_is_bad_input(name: str, workload: Path) -> No
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Path:
-    place = tmp_path / "x.book"
+def database(tmp_path: Path) -> Path:
+    place = tmp_path / "x.db"
     record = Record(KEY.digest, ENVIRONMENT.digest, {"mode": "hot"}, 5.0, 4.0, 6.0, measured_ns=1)
-    with open_book(place) as found:
+    with open_database(place) as found:
         found.put_keys([KEY])
         found.put_environment(ENVIRONMENT)
         found.put_records([record])
@@ -182,33 +182,33 @@ CELLS = {
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_damaged_book_is_bad_input(name: str, book: Path) -> None:
+def test_a_damaged_database_is_bad_input(name: str, database: Path) -> None:
     table, column, value = CELLS[name]
-    with sqlite3.connect(book) as connection:
+    with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA foreign_keys=OFF")
         connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
     connection.close()
-    with pytest.raises(InputError, match=r"x\.book: damaged book: "):
-        contents_of(str(book))
+    with pytest.raises(InputError, match=r"x\.database: damaged database: "):
+        contents_of(str(database))
 
 
-def test_a_book_with_a_text_that_is_not_utf8_is_refused_and_not_tried_again(
-    book: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_database_with_a_text_that_is_not_utf8_is_refused_and_not_tried_again(
+    database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sqlite3.connect(book) as connection:
+    with sqlite3.connect(database) as connection:
         connection.execute("UPDATE records SET blocks = CAST(x'5bff5d' AS TEXT)")
     connection.close()
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("tried again"))
-    with open_book(book) as found, pytest.raises(InputError, match=r"x\.book: .*UTF-8"):
+    with open_database(database) as found, pytest.raises(InputError, match=r"x\.database: .*UTF-8"):
         list(found.records())
 
 
-def test_an_exchanged_book_names_the_row_that_is_damaged(book: Path, tmp_path: Path) -> None:
+def test_an_exchanged_database_names_the_row_that_is_damaged(database: Path, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     place = tmp_path / "x.parquet"
-    write_parquet(contents_of(str(book)), place)
+    write_parquet(contents_of(str(database)), place)
     assert len(contents_of(str(place)).records) == 1
     table = pq.read_table(place)
     number = table.schema.names.index("kernels")

@@ -114,7 +114,7 @@ def test_totals_equal_the_stated_ones_though_lines_are_rounded(tmp_path: Path) -
 
 
 def test_the_drop_ins_exact_columns_are_used(tmp_path: Path) -> None:
-    more = ",optimizer_state_bytes,buffer_bytes,temporary_bytes,allocated_bytes,remainder_bytes"
+    more = ",optimizer_state_bytes,buffer_bytes,temporary_bytes,allocated_bytes,unaccounted_bytes"
     more += ",a.weight_bytes,a.weight_grad_bytes"
     path = write(
         tmp_path / "x.csv", "1,1,9,9,0,4,4,4,4,0,8008000,1200,0,16020200,,4004000,4004001", header=HEADER + more

@@ -45,7 +45,7 @@ def test_nvml_amend_is_the_balances_line_and_never_an_entry(tmp_path: Path) -> N
     run = make("mxnet", tmp_path, FIVE)
     assert not [name for name, *_ in words(run) if "nvml" in name]
     balance = build_balance(run.rank())
-    assert balance.remainder_bytes == 1_074_790_400
+    assert balance.unaccounted_bytes == 1_074_790_400
     assert balance.used_bytes == balance.process_bytes == 1_074_790_400 + 68_612_096
     assert sum(line.bytes or 0 for line in balance.lines if line.level == 1) == balance.used_bytes
 
@@ -53,7 +53,7 @@ def test_nvml_amend_is_the_balances_line_and_never_an_entry(tmp_path: Path) -> N
 def test_a_file_per_process_becomes_a_rank_in_the_order_of_the_ids(tmp_path: Path) -> None:
     run = make("mxnet", tmp_path, FIVE, FIVE.with_name("gpu_memory_profile-pid_98.csv"))
     assert [rank.manifest.pid for rank in run.ranks] == [98, 4321]
-    assert [build_balance(run.rank(0), device).remainder_bytes for device in (0, 1)] == [536_870_912, 536_870_000]
+    assert [build_balance(run.rank(0), device).unaccounted_bytes for device in (0, 1)] == [536_870_912, 536_870_000]
 
 
 def test_an_amend_that_wrapped_around_is_left_out_and_said(tmp_path: Path) -> None:

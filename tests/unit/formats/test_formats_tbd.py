@@ -65,7 +65,7 @@ def test_lines_in_megabytes_and_frees_that_name_their_tag(tmp_path: Path) -> Non
 def test_the_last_line_of_free_memory_closes_the_balance(tmp_path: Path) -> None:
     balance = build_balance(make("tbd-log", tmp_path, RCNN).rank())
     assert balance.used_bytes == 72 * MIB
-    assert balance.remainder_bytes == 72 * MIB - 15 * MIB - 1000
+    assert balance.unaccounted_bytes == 72 * MIB - 15 * MIB - 1000
 
 
 def test_a_folder_is_a_rank_for_each_log(tmp_path: Path) -> None:

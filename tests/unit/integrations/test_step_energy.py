@@ -1,4 +1,4 @@
-"""Joules of one call: exact on a card whose counter is simulated, within its own uncertainty at any moment."""
+"""Joules of one call: exact on a GPU whose counter is simulated, within its own uncertainty at any moment."""
 
 from __future__ import annotations
 

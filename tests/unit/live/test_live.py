@@ -41,7 +41,7 @@ BLIND = Gauge("unknown card", None, None, None, None, None, None, None)
 
 
 class Nvml:
-    """A binding with two cards, the second of which tells nothing but its name."""
+    """A binding with two GPUs, the second of which tells nothing but its name."""
 
     NVMLError = RuntimeError
     nvmlMemory_v2 = NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
@@ -162,10 +162,10 @@ def test_a_running_run_is_read_and_not_touched(tmp_path: Path) -> None:
     watched = WatchedRun(place)
     now = watched.read()
     assert now.status == "running"
-    assert now.books
+    assert now.breakdown
     assert now.step >= 1
     assert files(place) == before
-    assert watched.read().books is now.books, "what has not changed is not read again"
+    assert watched.read().breakdown is now.breakdown, "what has not changed is not read again"
     watched.close()
 
 
@@ -183,7 +183,7 @@ def test_a_part_that_is_being_written_is_met_again_later(tmp_path: Path) -> None
     watched = WatchedRun(place)
     first = watched.read()
     part.write_bytes(whole)
-    assert watched.read().books
+    assert watched.read().breakdown
     assert first.name == "gan"
 
 

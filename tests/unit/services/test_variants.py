@@ -1,4 +1,4 @@
-"""One command in several variants: what runs, in which order, from which card, and what is left when one fails."""
+"""One command in several variants: what runs, in which order, from which GPU, and what is left when one fails."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: P
     assert run_and_tell(plain("a", "b"), tmp_path, world.tools()) == 0
     assert world.ran[1][0] - world.ran[0][0] == pytest.approx(Idle.LONGEST_S, abs=0.3)
     (told,) = [line for line in world.said if "not idle" in line]
-    assert "b: begun from a card that was not idle after 60 s: GPU 0 has 700.0 MiB more in use" in told
+    assert "b: begun from a GPU that was not idle after 60 s: GPU 0 has 700.0 MiB more in use" in told
     assert "not idle" in read_run(tmp_path / "b.ledger").manifest.notes[0]
     assert read_run(tmp_path / "a.ledger").manifest.notes == ()
 

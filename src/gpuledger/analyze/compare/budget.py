@@ -145,9 +145,9 @@ def limits_against(base: Run, allowed: Mapping[str, str]) -> tuple[Limit, ...]:
     Raises:
         UsageError: an amount cannot be read, or ``base`` does not have the figure.
     """
-    book, limits = _Book(base), []
+    figures, limits = _Figures(base), []
     for key, amount in allowed.items():
-        found = book.find(key)
+        found = figures.find(key)
         if found is None:
             raise UsageError(f"--allow {key}: {base.path.name} does not have this figure")
         more = _allowance(key, amount, found.value)
@@ -157,13 +157,13 @@ def limits_against(base: Run, allowed: Mapping[str, str]) -> tuple[Limit, ...]:
 
 
 def check(run: Run, limits: tuple[Limit, ...]) -> tuple[Gate, ...]:
-    """Return each limit with the worst figure of any rank and device; cards alone where there is one.
+    """Return each limit with the worst figure of any rank and device; GPUs alone where there is one.
 
     Raises:
         EmptyRunError: nothing was recorded.
     """
-    book = _Book(run)
-    return tuple(_gate(limit, book.find(limit.key)) for limit in limits)
+    figures = _Figures(run)
+    return tuple(_gate(limit, figures.find(limit.key)) for limit in limits)
 
 
 def check_notes(run: Run, base: Run | None) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def _gate(limit: Limit, found: Found | None) -> Gate:
     return Gate(limit, found, "the run itself varies by more than is allowed" if varies else "")
 
 
-class _Book:
+class _Figures:
     """Looks figures up in every rank and device of a run, and keeps what was read."""
 
     def __init__(self, run: Run) -> None:

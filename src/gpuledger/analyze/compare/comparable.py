@@ -57,7 +57,7 @@ def rank_notes(rank: Rank) -> list[str]:
 
 
 def compare_ranks(before: Rank, after: Rank) -> list[str]:
-    """Return what two ranks do not share: the card, the recorder, versions, and how many steps were recorded."""
+    """Return what two ranks do not share: the GPU, the recorder, versions, and how many steps were recorded."""
     notes = []
     old, new = (_cards(rank) for rank in (before, after))
     if old and new and old != new:

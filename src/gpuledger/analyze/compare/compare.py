@@ -31,7 +31,7 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One card of one run: its figures, and each as a multiple of the first one's; None where one is missing.
+    """One GPU of one run: its figures, and each as a multiple of the first one's; None where one is missing.
 
     Of a command that was repeated the figures are the means of ``repeats`` runs, and ``spread`` holds the lowest and
     the highest of each.
@@ -50,14 +50,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cards of runs in the order they were given; the first is what the others are held against."""
+    """GPUs of runs in the order they were given; the first is what the others are held against."""
 
     rows: tuple[Compared, ...]
     notes: tuple[str, ...]
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Return the figures of every card of every run, each against the first.
+    """Return the figures of every GPU of every run, each against the first.
 
     Raises:
         EmptyRunError: no run holds bytes over time.

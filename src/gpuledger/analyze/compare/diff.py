@@ -34,10 +34,11 @@ KeyOf = Callable[[Account], Key]
 
 @dataclass(frozen=True)
 class Side:
-    """One device of one rank of one run. ``books`` is None where no block was recorded.
+    """One device of one rank of one run. ``breakdown`` is None where no block was recorded.
 
-    ``step_books`` are the accounts at the peaks of the recorded steps after the first: how much an account moves there
-    is noise between runs. ``times`` and ``energies`` are the accounts of those passes, of one step; none where there
+    ``step_breakdowns`` are the accounts at the peaks of the recorded steps after the first: how much an account
+    moves there     is noise between runs. ``times`` and ``energies`` are the accounts of those passes, of one step;
+    none where there
     was no such pass.
     """
 
@@ -46,8 +47,8 @@ class Side:
     device_idx: int
     device_name: str
     metrics: dict[str, Metric]
-    books: Breakdown | None
-    step_books: tuple[Breakdown, ...]
+    breakdown: Breakdown | None
+    step_breakdowns: tuple[Breakdown, ...]
     times: tuple[TimeAccount, ...] = ()
     energies: tuple[EnergyAccount, ...] = ()
 
@@ -99,10 +100,10 @@ class PlaceDiff:
             word: ``category``, ``module``, ``phase``, ``tensor`` or ``scope`` sums the accounts under that word; None
                 keeps each.
         """
-        if self.before.books is None or self.after.books is None:
+        if self.before.breakdown is None or self.after.breakdown is None:
             return ()
         key_of = _key_of(word)
-        before, after = _parts(self.before.books, key_of), _parts(self.after.books, key_of)
+        before, after = _parts(self.before.breakdown, key_of), _parts(self.after.breakdown, key_of)
         noise = _noise((self.before, self.after), key_of)
         return _sorted_changes(before, after, lambda key, _: None if noise is None else noise(key))
 
@@ -206,7 +207,7 @@ def diff_runs(
             sides = _read_side(before, old, old_device, how), _read_side(after, new, new_device, how)
             places.append(PlaceDiff(*sides))
             notes += _lone_passes(*sides)
-    if not any(side.metrics or side.books for place in places for side in (place.before, place.after)):
+    if not any(side.metrics or side.breakdown for place in places for side in (place.before, place.after)):
         raise EmptyRunError(f"{before.name}, {after.name}: no figure that can be compared was recorded")
     notes += own_notes(before, after)
     return Diff(before.name, after.name, tuple(places), tuple(dict.fromkeys(notes)))
@@ -244,14 +245,14 @@ def _first_device(rank: Rank) -> int:
 
 def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...], int | None, str, int | None]) -> Side:
     by, depth, at, step = how
-    books, step_books = None, []
+    breakdown, step_breakdowns = None, []
     if device_idx in device_indices(rank):
-        books = break_down(rank, resolve_instant(rank, at, device_idx, step), by, depth)
+        breakdown = break_down(rank, resolve_instant(rank, at, device_idx, step), by, depth)
         if at == "peak" and step is None:
             peaks = (find_peak(rank, device_idx, number) for number in _steps(rank, device_idx))
-            step_books = [break_down(rank, peak, by, depth) for peak in peaks]
+            step_breakdowns = [break_down(rank, peak, by, depth) for peak in peaks]
     name = device_name(rank, device_idx)
-    metrics = _with_spread(measure(rank, device_idx), step_books)
+    metrics = _with_spread(measure(rank, device_idx), step_breakdowns)
     time, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
     return Side(
         run.name,
@@ -259,16 +260,16 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         device_idx,
         name,
         metrics,
-        books,
-        tuple(step_books),
+        breakdown,
+        tuple(step_breakdowns),
         () if time is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in time.accounts),
         () if energy is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in energy.accounts),
     )
 
 
-def _with_spread(metrics: dict[str, Metric], step_books: list[Breakdown]) -> dict[str, Metric]:
+def _with_spread(metrics: dict[str, Metric], step_breakdowns: list[Breakdown]) -> dict[str, Metric]:
     """Return ``metrics`` with what the allocated peak moves by from step to step."""
-    sizes = [books.allocated_bytes for books in step_books]
+    sizes = [breakdown.allocated_bytes for breakdown in step_breakdowns]
     if len(sizes) < 2 or "peak_allocated_bytes" not in metrics:
         return metrics
     peak = replace(metrics["peak_allocated_bytes"], spread=max(sizes) - min(sizes))
@@ -320,10 +321,10 @@ def _sorted_changes(
     return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
 
 
-def _parts(books: Breakdown, key_of: KeyOf) -> Parts:
+def _parts(breakdown: Breakdown, key_of: KeyOf) -> Parts:
     """Return the bytes of each key by category."""
     parts: Parts = {}
-    for account in books.accounts:
+    for account in breakdown.accounts:
         part = parts.setdefault(key_of(account), {})
         part[account.category] = part.get(account.category, 0) + account.bytes
     return parts
@@ -339,13 +340,17 @@ def _by_phase(amounts: Iterable[tuple[str, str, float]]) -> Parts:
 
 
 def _energy_module(account: EnergyAccount) -> str:
-    """Return whose joules these are; a card that has nothing to do is an account beside the modules."""
+    """Return whose joules these are; a GPU that has nothing to do is an account beside the modules."""
     return IDLE_MODULE if account.phase == IDLE else account.module or OUTSIDE_PATH
 
 
 def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], float] | None:
     """Return by how much a sum moves between the steps of a run, the larger of both; None where no run tells."""
-    known = [[_parts(books, key_of) for books in side.step_books] for side in sides if len(side.step_books) > 1]
+    known = [
+        [_parts(breakdown, key_of) for breakdown in side.step_breakdowns]
+        for side in sides
+        if len(side.step_breakdowns) > 1
+    ]
     if not known:
         return None
 

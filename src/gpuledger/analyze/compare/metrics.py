@@ -96,7 +96,7 @@ def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def _watched(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return what a card that was only watched took: bytes above its first reading, and the joules of its window.
+    """Return what a GPU that was only watched took: bytes above its first reading, and the joules of its window.
 
     Source: NVML, sampled; energy counter from tick to tick.
     """
@@ -104,7 +104,7 @@ def _watched(rank: Rank, device_idx: int) -> list[Metric]:
         return []
     used = read_numbers(rank, "samples", "used_bytes", device_idx)
     used = used[used >= 0]
-    peak = [Metric("peak_bytes", int(used.max() - used[0]), "readings of the card, sampled")] if used.size else []
+    peak = [Metric("peak_bytes", int(used.max() - used[0]), "readings of the GPU, sampled")] if used.size else []
     rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
     longest = max(rows, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
     if longest is None or longest["energy_j"] is None:
@@ -113,7 +113,7 @@ def _watched(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the most bytes this process held on the card at a reading.
+    """Return the most bytes this process held on the GPU at a reading.
 
     Source: NVML process list, at the moments at which it was read.
     """
@@ -131,14 +131,14 @@ def _step_time(rank: Rank) -> list[Metric]:
 
 
 def _busy(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the share of a step in which the card has something under way.
+    """Return the share of a step in which the GPU has something under way.
 
-    Source: Kineto in the steps of the time pass, over the undisturbed step.
+    Source: Kineto in the steps of the time pass, over the unprofiled step.
     """
     times = break_down_time(rank, device_idx)
-    if times is None or times.on_host or not times.undisturbed.median_ns:
+    if times is None or times.on_host or not times.unprofiled.median_ns:
         return []
-    return [Metric("gpu_busy_frac", min(times.busy_ns / times.undisturbed.median_ns, 1.0), "Kineto, time pass")]
+    return [Metric("gpu_busy_frac", min(times.busy_ns / times.unprofiled.median_ns, 1.0), "Kineto, time pass")]
 
 
 def _energy(rank: Rank, device_idx: int) -> list[Metric]:

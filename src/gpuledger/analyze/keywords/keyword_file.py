@@ -88,7 +88,7 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class KeywordFile:
-    """Everything a keyword file says. ``expected_bytes`` is what the card holds, where the file tells."""
+    """Everything a keyword file says. ``expected_bytes`` is what the GPU holds, where the file tells."""
 
     dictionaries: tuple[Dictionary, ...]
     expected_bytes: int | None = None

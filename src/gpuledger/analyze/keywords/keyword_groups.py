@@ -1,4 +1,4 @@
-"""Entries in groups by keywords, and the bytes of the card that are no entry's."""
+"""Entries in groups by keywords, and the bytes of the GPU that are no entry's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GroupedEntries:
 
 @dataclass(frozen=True)
 class Untrackable:
-    """What the card holds and no entry does; ``bytes`` None: not known. ``lines`` of the balance sum to it, if any."""
+    """What the GPU holds and no entry does; ``bytes`` None: not known. ``lines`` of the balance sum to it, if any."""
 
     bytes: int | None
     source: str
@@ -97,7 +97,7 @@ def group_rank(
         at: As for :func:`~gpuledger.analyze.memory.instant.resolve_instant`.
         device_idx: The same; None takes the device whose peak is highest.
         step: The same.
-        expected_bytes: What the card holds by another tool's word; None takes the balance.
+        expected_bytes: What the GPU holds by another tool's word; None takes the balance.
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -211,11 +211,11 @@ def _untrackable(
         return Untrackable(None, "CPU tensors: there is no card"), ()
     if balance.used_bytes is None:
         held = [f"{line.name} {format_bytes(line.bytes)}" for line in known if line.bytes]
-        note = "The card was not read, so Untrackable is not known; --expected gives what the card held."
+        note = "The GPU was not read, so Untrackable is not known; --expected gives what the GPU held."
         torch_note = f" Torch alone held {format_bytes(total)} beyond the entries: {', '.join(held)}." if held else ""
-        return Untrackable(None, "the card was not read"), (note + torch_note,)
+        return Untrackable(None, "the GPU was not read"), (note + torch_note,)
     if total < 0:
-        note = f"The card reported {format_bytes(-total)} less than the entries hold: Untrackable is left out."
+        note = f"The GPU reported {format_bytes(-total)} less than the entries hold: Untrackable is left out."
         return Untrackable(None, "the balance", known), (note,)
     missing = [line.name for line in lines if line.bytes is None]
     notes = (f"Not measured apart, so inside the remainder: {', '.join(missing)}.",) if missing else ()

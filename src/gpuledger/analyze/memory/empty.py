@@ -20,7 +20,7 @@ def why_empty(ranks: Sequence[Rank]) -> str:
     if reasons:
         return reasons[0]
     if all(rank.manifest.window is None and len(rank.table("samples", ("t_ns",))) for rank in ranks):
-        return "it holds readings of a card: gpuledger plot RUN draws them, gpuledger compare RUN sums them up"
+        return "it holds readings of a GPU: gpuledger plot RUN draws them, gpuledger compare RUN sums them up"
     return "no tensor was allocated while recording"
 
 

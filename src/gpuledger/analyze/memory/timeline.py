@@ -159,7 +159,7 @@ def event_times_ns(rank: Rank, lives: Lives) -> I64:
 
 
 def _by_category(rank: Rank, lives: Lives, index: I64) -> tuple[tuple[str, ...], I64]:
-    """Return the categories any block has, in the order of the books, then rounding, and their bytes at ``index``."""
+    """Return the categories any block has, in display order, then rounding, and their bytes at ``index``."""
     codes, words = category_words(rank, lives.device_idx)
     present = {words[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(words)))}
     names = [name for name in CATEGORIES if name in present] + sorted(present - set(CATEGORIES))

@@ -1,4 +1,4 @@
-"""Dynamic watts of operators that were measured on a card, by type and kind of number; a run keeps those of its card.
+"""Dynamic watts of operators that were measured on a GPU, by type and kind of number; a run keeps those of its GPU.
 
 What a span is made of is told by the operator that launched it and by its inputs' kind of number; where a trace does
 not tell that, by the name of the kernel.
@@ -44,7 +44,7 @@ class MeasuredType:
 
 @dataclass(frozen=True)
 class WattTable:
-    """What was measured on one card, and by whom: ``source`` in words.
+    """What was measured on one GPU, and by whom: ``source`` in words.
 
     ``low_frac`` and ``high_frac`` are between what times the watts that ``of_model`` makes of a call's FLOPs and bytes
     those of four fifths of the records lie, by time, each told by the others of its type.
@@ -82,6 +82,6 @@ def table_from(value: Mapping[str, Any]) -> WattTable:
 
 
 def table_of(rank: Rank) -> WattTable | None:
-    """Return the table that a run keeps of its card; None where nothing was measured on such a card."""
+    """Return the table that a run keeps of its GPU; None where nothing was measured on such a GPU."""
     value = rank.manifest.measured_watts
     return None if value is None else table_from(value)

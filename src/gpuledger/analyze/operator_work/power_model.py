@@ -1,6 +1,6 @@
-"""Watts of an operator that was not measured, by its FLOPs and bytes: how much of a card's peaks it uses, and of which.
+"""Watts of an operator that was not measured, by its FLOPs and bytes: how much of a GPU's peaks it uses, and of which.
 
-The coefficients are shares, of peaks and of the card's power limit, so that they go with a card that was not measured.
+The coefficients are shares, of peaks and of the GPU's power limit, so that they go with a GPU that was not measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What the watts of work are made of, as shares of the card's power limit.
+    """What the watts of work are made of, as shares of the GPU's power limit.
 
     A floor by the class of work; a gain that saturates with the peaks used, each ``_use`` being the share of a peak at
     which 63 % of it is reached; and what products of 16 bits and less add, in proportion to the share of their peak.
@@ -51,7 +51,7 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class PowerModel:
-    """The model on one card; its peaks are the datasheet's. ``source`` says in words what it was fitted on."""
+    """The model on one GPU; its peaks are the datasheet's. ``source`` says in words what it was fitted on."""
 
     card: str
     source: str
@@ -68,7 +68,7 @@ class PowerModel:
 
     @property
     def product_w(self) -> float:
-        """Return the watts of a product on float32 that uses all of the card: what a weight of 1 stands for."""
+        """Return the watts of a product on float32 that uses all of the GPU: what a weight of 1 stands for."""
         return self.limit_w * (self.coefficients.product_floor_frac + self.coefficients.gain_frac)
 
     @property
@@ -86,7 +86,7 @@ class PowerModel:
         return np.minimum(watts / self.most_w * LEVELS, LEVELS - 1).astype(np.int64)
 
     def watts_of(self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool) -> F64 | None:
-        """Return the watts above the base power of work that lasts so long; None where the card has no such peak.
+        """Return the watts above the base power of work that lasts so long; None where the GPU has no such peak.
 
         Args:
             flops: float64[n] of all of it.
@@ -132,6 +132,6 @@ def model_to_json(model: PowerModel) -> dict[str, Any]:
 
 
 def model_of(rank: Rank) -> PowerModel | None:
-    """Return the model that a run keeps of its card; None where the catalogue has no such card."""
+    """Return the model that a run keeps of its GPU; None where the catalogue has no such GPU."""
     value = rank.manifest.power_model
     return None if value is None else model_from(value)

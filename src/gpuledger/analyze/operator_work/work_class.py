@@ -1,4 +1,4 @@
-"""What kind of work a kernel or operator does, by its name, and how hard such work drives a card."""
+"""What kind of work a kernel or operator does, by its name, and how hard such work drives a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The balance: the card's used bytes, line by line down to categories, with the remainder as a line."""
+"""The balance: the GPU's used bytes, line by line down to categories, with the remainder as a line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NVML_PROCESSES = "NVML process list"
 class BalanceLine:
     """One line. ``bytes`` is None where it could not be measured; ``note`` then says why.
 
-    Level 0 divides the card's capacity, level 1 the line ``used``, level 2 the line ``allocated``.
+    Level 0 divides the GPU's capacity, level 1 the line ``used``, level 2 the line ``allocated``.
     """
 
     name: str
@@ -44,7 +44,7 @@ class BalanceLine:
 class Balance(Shown):
     """The lines at one instant; those of level 1 sum to ``used_bytes``, those of level 2 to the line ``allocated``.
 
-    Without a reading of the card ``used_bytes`` and ``remainder_bytes`` are None.
+    Without a reading of the GPU ``used_bytes`` and ``unaccounted_bytes`` are None.
     """
 
     instant: Instant
@@ -53,13 +53,13 @@ class Balance(Shown):
     used_bytes: int | None
     process_bytes: int | None
     lines: tuple[BalanceLine, ...]
-    remainder_bytes: int | None
+    unaccounted_bytes: int | None
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The card as NVML saw it, carried to an instant of the allocator's history; None is unknown."""
+    """The GPU as NVML saw it, carried to an instant of the allocator's history; None is unknown."""
 
     used_bytes: int | None = None
     driver_bytes: int | None = None
@@ -75,15 +75,15 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
         EmptyRunError: no block was recorded.
         UsageError: there is no such device, ``at`` names no instant, or the step was not recorded.
 
-    Source: each line names its own. The remainder is what the card reports beyond all other lines.
+    Source: each line names its own. The remainder is what the GPU reports beyond all other lines.
     """
     instant = resolve_instant(rank, at, device_idx, step)
-    books = break_down(rank, instant, by=("category",))
+    breakdown = break_down(rank, instant, by=("category",))
     reading = read_card(rank, instant)
     total = capacity_bytes(rank, instant.device_idx)
-    inside = [*_card_lines(rank, reading), *_torch_lines(rank, books)]
-    remainder, remainder_note = _remainder(reading, inside, rank.manifest.collectives)
-    used_note = "" if reading.used_bytes is not None else "the card was not read"
+    inside = [*_card_lines(rank, reading), *_torch_lines(rank, breakdown)]
+    remainder, unaccounted_note = _unaccounted(reading, inside, rank.manifest.collectives)
+    used_note = "" if reading.used_bytes is not None else "the GPU was not read"
     unused = _difference(total, reading.used_bytes, reading.driver_bytes)
     lines = (
         BalanceLine(
@@ -92,8 +92,8 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
         BalanceLine("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not read"),
         BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
         *inside,
-        *_category_lines(books),
-        BalanceLine("remainder", remainder, 1, "what is left of used", remainder_note),
+        *_category_lines(breakdown),
+        BalanceLine("unaccounted", remainder, 1, "what is left of used", unaccounted_note),
     )
     apart = rank.manifest.libraries and rank.manifest.libraries.source
     notes = (*reading.notes, f"Context and library: {apart}.") if apart and reading.used_bytes else reading.notes
@@ -102,7 +102,7 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
 
 
 def read_card(rank: Rank, instant: Instant) -> Reading:
-    """Return the card's reading nearest after the instant, else nearest before, carried to the instant.
+    """Return the GPU's reading nearest after the instant, else nearest before, carried to the instant.
 
     Between reading and instant the allocator may have taken or given back segments; their bytes are known exactly
     and are taken off, with a note. Everything else is taken as unchanged.
@@ -111,17 +111,17 @@ def read_card(rank: Rank, instant: Instant) -> Reading:
     """
     device = instant.device_idx
     if device < 0:
-        return Reading(notes=("CPU tensors: there is no card to close the balance against.",))
+        return Reading(notes=("CPU tensors: there is no GPU to close the balance against.",))
     times, index, used = _placed_readings(rank, device)
     if not times.size:
-        return Reading(notes=("The card was not read: its used bytes, context and remainder are unknown.",))
+        return Reading(notes=("The GPU was not read: its used bytes, context and remainder are unknown.",))
     place = _nearest(rank, device, index, instant.index)
     reserved = reserved_curve(rank, device)
     moved = reserved.at(int(index[place])) - reserved.at(instant.index)
     notes = []
     if moved:
         notes.append(
-            f"The card was read at event {int(index[place])}, when segments were {format_bytes(abs(moved))} "
+            f"The GPU was read at event {int(index[place])}, when segments were {format_bytes(abs(moved))} "
             f"{'larger' if moved > 0 else 'smaller'}; that is accounted for."
         )
     own, others, process_notes = _processes(rank, device, int(times[place]))
@@ -162,7 +162,7 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
     known = sizes >= 0
     own = (pids == rank.manifest.pid) & known
     if not known.any():
-        return None, None, ["The driver did not list the processes on the card; others are in the remainder."]
+        return None, None, ["The driver did not list the processes on the GPU; others are in the remainder."]
     if own.any():
         note = [] if known.all() else ["The driver hides some processes' bytes; they are in the remainder."]
         return int(sizes[own].sum()), int(sizes[known & ~own].sum()), note
@@ -170,7 +170,7 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
         return (
             int(sizes[0]),
             0,
-            [f"The one process on the card (process id {int(pids[0])} there) is taken as this one."],
+            [f"The one process on the GPU (process id {int(pids[0])} there) is taken as this one."],
         )
     return None, None, ["This process was not found in the driver's list; other processes are in the remainder."]
 
@@ -190,27 +190,27 @@ def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
     return [BalanceLine("other_processes", reading.other_bytes, 1, NVML_PROCESSES, note), *apart]
 
 
-def _torch_lines(rank: Rank, books: Breakdown) -> list[BalanceLine]:
+def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
     """Return the lines that sum to reserved bytes."""
-    free_segments = _free_segment_bytes(rank, books.instant)
-    awaiting = books.active_bytes - books.allocated_bytes
-    fragmented = books.reserved_bytes - free_segments - books.active_bytes
-    if books.instant.device_idx < 0:
+    free_segments = _free_segment_bytes(rank, breakdown.instant)
+    awaiting = breakdown.active_bytes - breakdown.allocated_bytes
+    fragmented = breakdown.reserved_bytes - free_segments - breakdown.active_bytes
+    if breakdown.instant.device_idx < 0:
         beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
         none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
-        return [*none, BalanceLine("allocated", books.allocated_bytes, 1, DISPATCH, "")]
+        return [*none, BalanceLine("allocated", breakdown.allocated_bytes, 1, DISPATCH, "")]
     return [
         BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
         BalanceLine("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
         BalanceLine("awaiting_free", awaiting, 1, HISTORY, "given back, but another stream may still use it"),
-        BalanceLine("allocated", books.allocated_bytes, 1, HISTORY, ""),
+        BalanceLine("allocated", breakdown.allocated_bytes, 1, HISTORY, ""),
     ]
 
 
-def _category_lines(books: Breakdown) -> list[BalanceLine]:
-    sizes = {account.category: account.bytes for account in books.accounts}
+def _category_lines(breakdown: Breakdown) -> list[BalanceLine]:
+    sizes = {account.category: account.bytes for account in breakdown.accounts}
     order = [*CATEGORIES, *sorted(set(sizes) - {*CATEGORIES, ROUNDING}), ROUNDING]
-    source = HISTORY if books.instant.device_idx >= 0 else DISPATCH
+    source = HISTORY if breakdown.instant.device_idx >= 0 else DISPATCH
     return [BalanceLine(name, sizes[name], 2, source, "") for name in order if name in sizes]
 
 
@@ -234,9 +234,9 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
     return int(size[~used].sum())
 
 
-def _remainder(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> tuple[int | None, str]:
+def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> tuple[int | None, str]:
     if reading.used_bytes is None:
-        return None, "the card was not read"
+        return None, "the GPU was not read"
     missing = [line.name for line in lines if line.bytes is None]
     note = f"holds what was not measured: {', '.join(missing)}" if missing else "not explained by any line"
     if collectives == "nccl":

@@ -66,13 +66,13 @@ def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, .
 
     Source: caching allocator's history, replayed without the bytes in question.
     """
-    books = _Books(rank, pick_device(rank, device_idx))
-    found = [finding for rule in RULES if (finding := rule(books)) is not None]
-    worth = [finding for finding in found if finding.saving_bytes >= _LEAST_SHARE * books.peak_bytes]
+    facts = _PeakFacts(rank, pick_device(rank, device_idx))
+    found = [finding for rule in RULES if (finding := rule(facts)) is not None]
+    worth = [finding for finding in found if finding.saving_bytes >= _LEAST_SHARE * facts.peak_bytes]
     return tuple(sorted(worth, key=lambda finding: -finding.saving_bytes)[:MOST])
 
 
-class _Books:
+class _PeakFacts:
     """One device's blocks, as the rules look at them."""
 
     def __init__(self, rank: Rank, device_idx: int) -> None:
@@ -129,20 +129,20 @@ class _Books:
         return ("show", "RUN", *words, *place)
 
 
-def _optimizer_state(books: _Books) -> Finding | None:
+def _optimizer_state(facts: _PeakFacts) -> Finding | None:
     """Return that the optimizer's state is a large part, and could be smaller."""
-    state = books.of("optimizer_state")
-    size, weights = books.held(state), books.held(books.of("weight"))
-    if size < 0.1 * books.peak_bytes:
+    state = facts.of("optimizer_state")
+    size, weights = facts.held(state), facts.held(facts.of("weight"))
+    if size < 0.1 * facts.peak_bytes:
         return None
     beside = f", {size / weights:.1f} times the weights" if weights else ""
     return Finding(
-        f"Optimizer state is {books.share(size)} of the peak",
+        f"Optimizer state is {facts.share(size)} of the peak",
         f"{format_bytes(size)} at the peak{beside}",
         "an optimizer with 8-bit states keeps a quarter of 32-bit ones; sharded over n ranks each keeps an n-th",
-        books.saving(state, _SMALL_STATE_FRAC),
+        facts.saving(state, _SMALL_STATE_FRAC),
         "the peak, with 8-bit states",
-        books.show("--by", "category"),
+        facts.show("--by", "category"),
         "optimizer_state",
     )
 
@@ -157,119 +157,119 @@ _KEPT_IN_INFERENCE = (
 )
 
 
-def _repeated_activations(books: _Books) -> Finding | None:
+def _repeated_activations(facts: _PeakFacts) -> Finding | None:
     """Return that activations of repeated modules are a large part, and could be computed again."""
-    activations = books.of("activation")
-    families = find_families(books.rank)
-    sizes = [(books.held(activations & np.isin(books.module_id, family.members)), family) for family in families]
+    activations = facts.of("activation")
+    families = find_families(facts.rank)
+    sizes = [(facts.held(activations & np.isin(facts.module_id, family.members)), family) for family in families]
     size, family = max(sizes, key=lambda pair: pair[0], default=(0, None))
-    if family is None or size < 0.15 * books.peak_bytes:
+    if family is None or size < 0.15 * facts.peak_bytes:
         return None
     kept = 1 / family.count
-    why, advice = _KEPT_FOR_BACKWARD if books.is_trained else _KEPT_IN_INFERENCE
+    why, advice = _KEPT_FOR_BACKWARD if facts.is_trained else _KEPT_IN_INFERENCE
     return Finding(
-        f"Activations of {family.name} are {books.share(size)} of the peak",
+        f"Activations of {family.name} are {facts.share(size)} of the peak",
         f"{format_bytes(size)} of what {family.count} modules of class {family.class_name} keep{why}",
         advice,
-        books.saving(activations & np.isin(books.module_id, family.members), 1 - kept),
+        facts.saving(activations & np.isin(facts.module_id, family.members), 1 - kept),
         "the peak, at most: what passes between them stays",
-        books.show("--by", "module", "--depth", str(family.depth)),
+        facts.show("--by", "module", "--depth", str(family.depth)),
         "activation",
     )
 
 
-def _batch(books: _Books) -> Finding | None:
+def _batch(facts: _PeakFacts) -> Finding | None:
     """Return what half the batch would save, where activations are most of the peak."""
-    blocks = books.of("activation", "activation_gradient", "temporary", "input")
-    size = books.held(blocks)
-    if size < 0.5 * books.peak_bytes:
+    blocks = facts.of("activation", "activation_gradient", "temporary", "input")
+    size = facts.held(blocks)
+    if size < 0.5 * facts.peak_bytes:
         return None
-    half = "half the batch, twice as often with gradients accumulated," if books.is_trained else "half the batch"
+    half = "half the batch, twice as often with gradients accumulated," if facts.is_trained else "half the batch"
     return Finding(
-        f"What grows with the batch is {books.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, {'their gradients, ' if books.is_trained else ''}temporaries and inputs",
+        f"What grows with the batch is {facts.share(size)} of the peak",
+        f"{format_bytes(size)} of activations, {'their gradients, ' if facts.is_trained else ''}temporaries and inputs",
         f"{half} halves them; autocast to bf16 does much the same",
-        books.saving(blocks, 0.5),
+        facts.saving(blocks, 0.5),
         "the peak, with half the batch",
-        books.show("--by", "category"),
+        facts.show("--by", "category"),
         "",
     )
 
 
-def _late_zero_grad(books: _Books) -> Finding | None:
+def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
     """Return that the gradients of the step before are still held while the next forward fills up."""
-    forward = _first_forwards(books)
-    gradients = books.of("gradient")
-    saving = books.saving(gradients, during=forward) if forward.any() else 0
+    forward = _first_forwards(facts)
+    gradients = facts.of("gradient")
+    saving = facts.saving(gradients, during=forward) if forward.any() else 0
     if not saving:
         return None
-    size = books.held(gradients)
+    size = facts.held(gradients)
     return Finding(
         "Gradients of the step before stay through the forward",
-        f"{format_bytes(size)} of gradients at the peak, in {books.peak.phase or 'setup'}",
+        f"{format_bytes(size)} of gradients at the peak, in {facts.peak.phase or 'setup'}",
         "optimizer.zero_grad() before the forward frees them earlier than after it",
         saving,
         "the peak",
-        books.show("--by", "phase"),
+        facts.show("--by", "phase"),
         "gradient",
     )
 
 
-def _one_module(books: _Books) -> Finding | None:
+def _one_module(facts: _PeakFacts) -> Finding | None:
     """Return the module that holds much by itself without being one of many: often the head's logits and the loss."""
-    blocks = books.of("activation", "activation_gradient", "temporary", "workspace") & books.at_peak
-    for family in find_families(books.rank):
-        blocks &= ~np.isin(books.module_id, family.members)
-    if not blocks.any() or not (books.module_id >= 0).any():
+    blocks = facts.of("activation", "activation_gradient", "temporary", "workspace") & facts.at_peak
+    for family in find_families(facts.rank):
+        blocks &= ~np.isin(facts.module_id, family.members)
+    if not blocks.any() or not (facts.module_id >= 0).any():
         return None
-    ids, place = np.unique(books.module_id[blocks], return_inverse=True)
-    sizes = np.bincount(place, weights=books.lives.allocated_bytes[blocks])
+    ids, place = np.unique(facts.module_id[blocks], return_inverse=True)
+    sizes = np.bincount(place, weights=facts.lives.allocated_bytes[blocks])
     module_id, size = int(ids[np.argmax(sizes)]), int(sizes.max())
-    if size < 0.1 * books.peak_bytes:
+    if size < 0.1 * facts.peak_bytes:
         return None
-    name = books.paths.get(module_id, "") or "code outside modules"
-    largest = int(books.lives.allocated_bytes[blocks & (books.module_id == module_id)].max())
+    name = facts.paths.get(module_id, "") or "code outside modules"
+    largest = int(facts.lives.allocated_bytes[blocks & (facts.module_id == module_id)].max())
     return Finding(
-        f"{name} alone holds {books.share(size)} of the peak",
+        f"{name} alone holds {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations and temporaries, the largest block {format_bytes(largest)}",
         "where these are logits, a loss in chunks or a fused one never has them all; else look at what it keeps",
-        books.saving(blocks & (books.module_id == module_id)),
+        facts.saving(blocks & (facts.module_id == module_id)),
         "the peak, at most",
-        books.show("--by", "module", "-n", "50"),
+        facts.show("--by", "module", "-n", "50"),
         name if module_id >= 0 else "(outside modules)",
     )
 
 
-def _kept_activations(books: _Books) -> Finding | None:
+def _kept_activations(facts: _PeakFacts) -> Finding | None:
     """Return that activations of earlier steps are never given back."""
-    steps = read_numbers(books.rank, "blocks", "step", books.device_idx)
-    kept = books.of("activation", "temporary") & (books.lives.free_requested_index == NEVER) & (steps >= 1)
+    steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
+    kept = facts.of("activation", "temporary") & (facts.lives.free_requested_index == NEVER) & (steps >= 1)
     last = int(steps.max(initial=0))
     found, place = np.unique(steps[kept & (steps < last)], return_inverse=True)
-    sizes = np.bincount(place, weights=books.lives.allocated_bytes[kept & (steps < last)]).astype(np.int64).tolist()
+    sizes = np.bincount(place, weights=facts.lives.allocated_bytes[kept & (steps < last)]).astype(np.int64).tolist()
     in_each = found.size == last - 1
-    if not in_each or len(sizes) < 2 or min(sizes) < max(0.002 * books.peak_bytes, 4096):
+    if not in_each or len(sizes) < 2 or min(sizes) < max(0.002 * facts.peak_bytes, 4096):
         return None
     each = sum(sizes) // len(sizes)
     return Finding(
         f"Every step leaves {format_bytes(each)} behind",
         f"activations of steps 1 to {last - 1} are still allocated at the end, {format_bytes(sum(sizes))} in all",
         "something keeps tensors with their graph, such as a list of losses: keep loss.item() or loss.detach()",
-        books.saving(kept & (steps < last)),
+        facts.saving(kept & (steps < last)),
         f"the peak of {last} steps, and as much again with as many more",
-        books.show("--at", "end", "--by", "module"),
+        facts.show("--at", "end", "--by", "module"),
         "activation",
     )
 
 
-def _fragmentation(books: _Books) -> Finding | None:
+def _fragmentation(facts: _PeakFacts) -> Finding | None:
     """Return that torch reserves much more than it has allocated at the most."""
-    reserved = int(reserved_curve(books.rank, books.device_idx).bytes.max())
-    active = running_sum(books.lives.allocated_bytes, books.lives.alloc_index, books.lives.free_index)
+    reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
+    active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
     gap = reserved - int(active.bytes.max())
-    if books.device_idx < 0 or gap < 0.1 * reserved:
+    if facts.device_idx < 0 or gap < 0.1 * reserved:
         return None
-    settings = books.rank.manifest.allocator_settings or {}
+    settings = facts.rank.manifest.allocator_settings or {}
     expandable = bool(settings.get("expandable_segments"))
     advice = (
         "expandable segments are on already: fewer different sizes (padding to a few lengths) leave smaller gaps"
@@ -282,28 +282,28 @@ def _fragmentation(books: _Books) -> Finding | None:
         advice,
         gap,
         "reserved bytes, at most",
-        ("balance", *books.show()[1:]),
+        ("balance", *facts.show()[1:]),
         "",
     )
 
 
-def _other_processes(books: _Books) -> Finding | None:
-    """Return that other processes hold a part of the card."""
-    capacity, reading = capacity_bytes(books.rank, books.device_idx), read_card(books.rank, books.peak)
+def _other_processes(facts: _PeakFacts) -> Finding | None:
+    """Return that other processes hold a part of the GPU."""
+    capacity, reading = capacity_bytes(facts.rank, facts.device_idx), read_card(facts.rank, facts.peak)
     if not capacity or not reading.other_bytes or reading.other_bytes < 0.03 * capacity:
         return None
     return Finding(
         f"Other processes hold {format_frac(reading.other_bytes / capacity, 0)} of the card",
-        f"{format_bytes(reading.other_bytes)} when the card was read nearest to the peak",
+        f"{format_bytes(reading.other_bytes)} when the GPU was read nearest to the peak",
         "nvidia-smi names them; a notebook left open is the usual one",
         reading.other_bytes,
-        "the card, not this process",
-        ("balance", *books.show()[1:]),
+        "the GPU, not this process",
+        ("balance", *facts.show()[1:]),
         "",
     )
 
 
-RULES: tuple[Callable[[_Books], Finding | None], ...] = (
+RULES: tuple[Callable[[_PeakFacts], Finding | None], ...] = (
     _optimizer_state,
     _repeated_activations,
     _batch,
@@ -316,15 +316,15 @@ RULES: tuple[Callable[[_Books], Finding | None], ...] = (
 """A finding is a function here."""
 
 
-def _first_forwards(books: _Books) -> Mask:
+def _first_forwards(facts: _PeakFacts) -> Mask:
     """Return which events of the curve lie in a step's first forward, from the second step on.
 
     Later forwards of a step are those of gradient accumulation, whose gradients are wanted.
     """
-    rank, device = books.rank, books.device_idx
+    rank, device = facts.rank, facts.device_idx
     codes, words = read_labels(rank, "spans", "phase", device)
     steps, starts = (read_numbers(rank, "spans", name, device) for name in ("step", "start_index"))
-    inside = np.zeros(books.curve.index.size, dtype=bool)
+    inside = np.zeros(facts.curve.index.size, dtype=bool)
     if not {"forward", "backward"} <= set(words):
         return inside
     forward, backward = ((codes == words.index(name)) & (starts >= 0) for name in ("forward", "backward"))
@@ -332,5 +332,5 @@ def _first_forwards(books: _Books) -> Mask:
         begin = starts[forward & (steps == step)]
         end = starts[backward & (steps == step)]
         if begin.size and end.size:
-            inside |= (books.curve.index >= begin.min()) & (books.curve.index < end.min())
+            inside |= (facts.curve.index >= begin.min()) & (facts.curve.index < end.min())
     return inside

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 FEATURE_MAPS = ("activation", "input")
 BEYOND = ("fragmented", "free_segments", "awaiting_free")
 """What is cached beside allocated bytes."""
-CARD_LINES = ("context", "library", "driver", "other_processes", "remainder")
-"""Lines of the card; None where they are not known."""
+CARD_LINES = ("context", "library", "driver", "other_processes", "unaccounted")
+"""Lines of the GPU; None where they are not known."""
 OWNED = ("weight", "gradient")
 """Categories of which the model's own are told apart from other modules'."""
 OTHERS = "of other modules"
@@ -69,7 +69,7 @@ def summarize_iteration(rank: Rank, own_modules: Collection[int]) -> tuple[Itera
         rank: A recording of one iteration.
         own_modules: Numbers of the modules whose weights and gradients are told apart from others'.
 
-    Source: caching allocator's history, exact; the card's lines as in :func:`build_balance`.
+    Source: caching allocator's history, exact; the GPU's lines as in :func:`build_balance`.
     """
     return tuple(_on_device(rank, device, own_modules) for device in device_indices(rank))
 

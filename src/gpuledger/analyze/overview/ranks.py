@@ -24,7 +24,7 @@ class Imbalance:
 def find_imbalance(summaries: Sequence[Summary]) -> Imbalance | None:
     """Return which allocated peak is highest, and how far it is above the mean; None when there is nothing to compare.
 
-    Cards are compared with cards; CPU tensors only where there is no card.
+    GPUs are compared with GPUs; CPU tensors only where there is no GPU.
     """
     cards = [summary for summary in summaries if summary.device_idx >= 0]
     compared = cards or summaries

@@ -69,7 +69,7 @@ def device_name(rank: Rank, device_idx: int) -> str:
 def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
     """Return the bytes the device has in all; None where neither manifest nor readings tell.
 
-    Source: NVML memory info where the card was read, else what torch or the system reports.
+    Source: NVML memory info where the GPU was read, else what torch or the system reports.
     """
     readings = read_numbers(rank, "samples", "total_bytes", device_idx)
     if readings.size and readings.max() > 0:

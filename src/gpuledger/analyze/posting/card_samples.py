@@ -1,4 +1,4 @@
-"""The parent's readings of the cards, posted to the ranks whose cards they are."""
+"""The parent's readings of the GPUs, posted to the ranks whose GPUs they are."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FIRST_PART = 1
 """Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
 
 _NOBODYS = -2
-"""Stands for a card that the rank does not use."""
+"""Stands for a GPU that the rank does not use."""
 
 
 def post_card_samples(run_directory: Path) -> None:
-    """Write into every posted rank the parent's readings of its cards, as further parts of both sample tables.
+    """Write into every posted rank the parent's readings of its GPUs, as further parts of both sample tables.
 
     Raises:
         OSError: the tables cannot be written.
@@ -45,7 +45,7 @@ def post_card_samples(run_directory: Path) -> None:
 
 
 def _ranks(run_directory: Path) -> Iterator[tuple[Path, RankManifest, dict[str, int]]]:
-    """Yield directory and manifest of each posted rank with cards, and torch's index of each card by its UUID."""
+    """Yield directory and manifest of each posted rank with GPUs, and torch's index of each GPU by its UUID."""
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():
             continue
@@ -57,7 +57,7 @@ def _ranks(run_directory: Path) -> Iterator[tuple[Path, RankManifest, dict[str, 
 
 
 def _of_rank(journal: Journal, devices: dict[str, int]) -> Journal:
-    """Return the rows of a rank's own cards, with torch's index."""
+    """Return the rows of a rank's own GPUs, with torch's index."""
     uuids = journal.facts.get("card_uuids") or []
     index_of = np.array([devices.get(uuid, _NOBODYS) for uuid in uuids], dtype=np.int32)
     return replace(

@@ -12,33 +12,37 @@ from gpuledger.model.journal.journal import REASONS, BlockState
 from gpuledger.model.journal.reading import Journal
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.posting.device import DeviceBook
+    from gpuledger.analyze.posting.device import DeviceHistory
 
 
-def check_device(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+def check_device(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]]:
     """Return ``{name, device_idx, expected, found, ok}`` for every comparison that can be made on one device.
 
     ``expected`` is the allocator's own figure, ``found`` ours.
     """
     checks = [
-        *_check_counters(book, journal),
-        *_check_peak(book, journal),
-        *_check_closing_snapshot(book, journal),
+        *_check_counters(history, journal),
+        *_check_peak(history, journal),
+        *_check_closing_snapshot(history, journal),
         _check(
-            "events that fit the replayed state", book.events.count, book.events.count - book.lives.unmatched_events
+            "events that fit the replayed state",
+            history.events.count,
+            history.events.count - history.lives.unmatched_events,
         ),
     ]
-    return [{"device_idx": book.device_idx, **check} for check in checks]
+    return [{"device_idx": history.device_idx, **check} for check in checks]
 
 
 def _check(name: str, expected: int, found: int) -> dict[str, Any]:
     return {"name": name, "expected": int(expected), "found": int(found), "ok": int(expected) == int(found)}
 
 
-def running_bytes(book: DeviceBook, freed_index: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def running_bytes(
+    history: DeviceHistory, freed_index: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return the bytes held after each event; entry 0 is the state at the opening (int64[events + 1])."""
-    held = np.zeros(book.events.count + 1, dtype=np.int64)
-    np.add.at(held, book.lives.alloc_index + 1, sizes)
+    held = np.zeros(history.events.count + 1, dtype=np.int64)
+    np.add.at(held, history.lives.alloc_index + 1, sizes)
     gone = (freed_index != NEVER) & (freed_index >= 0)
     np.subtract.at(held, freed_index[gone] + 1, sizes[gone])
     already = freed_index == -1
@@ -46,74 +50,76 @@ def running_bytes(book: DeviceBook, freed_index: NDArray[np.int64], sizes: NDArr
     return np.cumsum(held)
 
 
-def _check_counters(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+def _check_counters(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]]:
     table = journal.tables["counters"]
-    mine = np.flatnonzero((table["device_idx"] == book.device_idx) & (table["reason"] != REASONS.index("exit")))
+    mine = np.flatnonzero((table["device_idx"] == history.device_idx) & (table["reason"] != REASONS.index("exit")))
     if not mine.size:
         return []
-    allocated = running_bytes(book, book.lives.free_requested_index, book.lives.allocated_bytes)
-    active = running_bytes(book, book.lives.free_index, book.lives.allocated_bytes)
+    allocated = running_bytes(history, history.lives.free_requested_index, history.lives.allocated_bytes)
+    active = running_bytes(history, history.lives.free_index, history.lives.allocated_bytes)
     # the allocator takes requested bytes off when a block is free again, allocated bytes when it is given back
-    requested = running_bytes(book, book.lives.free_index, book.lives.requested_bytes)
-    at = book.counts.index_of(table["alloc_count"][mine], table["free_count"][mine]) + 1
+    requested = running_bytes(history, history.lives.free_index, history.lives.requested_bytes)
+    at = history.counts.index_of(table["alloc_count"][mine], table["free_count"][mine]) + 1
     checks = []
     for row, place in zip(mine.tolist(), at.tolist(), strict=True):
         where = f"{REASONS[table['reason'][row]]}, step {table['step'][row]}"
         checks.append(_check(f"allocated bytes at {where}", table["allocated_bytes"][row], allocated[place]))
-        span = requested[place : _next_change(book, place) + 1].tolist()
+        span = requested[place : _next_change(history, place) + 1].tolist()
         expected = int(table["requested_bytes"][row])
         checks.append(_check(f"requested bytes at {where}", expected, expected if expected in span else span[0]))
         if table["reason"][row] == REASONS.index("close"):
             checks.append(_check(f"active bytes at {where}", table["active_bytes"][row], active[-1]))
     last = mine[-1]
-    done = table["alloc_count"][last] - book.counts.alloc_base
-    found = np.searchsorted(book.counts.alloc_at, at[-1] - 1, "right")
+    done = table["alloc_count"][last] - history.counts.alloc_base
+    found = np.searchsorted(history.counts.alloc_at, at[-1] - 1, "right")
     if journal.facts.get("closed"):
-        found = book.counts.alloc_at.size
+        found = history.counts.alloc_at.size
     checks.append(_check("allocations recorded", done, found))
     return checks
 
 
-def _next_change(book: DeviceBook, place: int) -> int:
+def _next_change(history: DeviceHistory, place: int) -> int:
     """Return the state after which the next allocation or free is asked for.
 
     The two counts that place a reading do not tell it from the completed frees that follow at once.
     """
     later = [
         int(positions[np.searchsorted(positions, place)])
-        for positions in (book.counts.alloc_at, book.counts.free_at)
+        for positions in (history.counts.alloc_at, history.counts.free_at)
         if positions.size and positions[-1] >= place
     ]
-    return min(later, default=book.events.count)
+    return min(later, default=history.events.count)
 
 
-def _check_peak(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+def _check_peak(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]]:
     """Compare the peaks where the allocator's peak counter covers just the recorded window."""
     table = journal.tables["counters"]
-    mine = table["device_idx"] == book.device_idx
+    mine = table["device_idx"] == history.device_idx
     opened, closed = (mine & (table["reason"] == REASONS.index(name)) for name in ("open", "close"))
-    if not (opened.any() and closed.any()) or table["alloc_count"][opened][0] or not book.events.count:
+    if not (opened.any() and closed.any()) or table["alloc_count"][opened][0] or not history.events.count:
         return []
-    allocated = running_bytes(book, book.lives.free_requested_index, book.lives.allocated_bytes)
+    allocated = running_bytes(history, history.lives.free_requested_index, history.lives.allocated_bytes)
     expected, found = int(table["peak_allocated_bytes"][closed][-1]), int(allocated.max())
     if expected < found:
         return []  # the program reset the peak statistics itself
     return [_check("peak allocated bytes", expected, found)]
 
 
-def _check_closing_snapshot(book: DeviceBook, journal: Journal) -> list[dict[str, Any]]:
+def _check_closing_snapshot(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]]:
     snapshots = journal.tables["snapshots"]
-    mine = (snapshots["device_idx"] == book.device_idx) & (snapshots["reason"] == REASONS.index("close"))
+    mine = (snapshots["device_idx"] == history.device_idx) & (snapshots["reason"] == REASONS.index("close"))
     if not mine.any():
         return []
     blocks = journal.tables["snapshot_blocks"]
-    rows = (blocks["snapshot_id"] == snapshots["snapshot_id"][mine][-1]) & (blocks["device_idx"] == book.device_idx)
+    rows = (blocks["snapshot_id"] == snapshots["snapshot_id"][mine][-1]) & (blocks["device_idx"] == history.device_idx)
     rows &= blocks["state"] == BlockState.ALLOCATED
-    live = book.lives.free_requested_index == NEVER
+    live = history.lives.free_requested_index == NEVER
     given = dict(
         zip(
-            book.lives.address[live].tolist(),
-            zip(book.lives.allocated_bytes[live].tolist(), book.lives.requested_bytes[live].tolist(), strict=True),
+            history.lives.address[live].tolist(),
+            zip(
+                history.lives.allocated_bytes[live].tolist(), history.lives.requested_bytes[live].tolist(), strict=True
+            ),
             strict=True,
         )
     )

@@ -1,4 +1,4 @@
-"""One device's book: its events in order, its blocks' lives, and whose they are."""
+"""One device's history: its events in order, its blocks' lives, and whose they are."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _last(positions: I64, counts: I64) -> I64:
 
 
 @dataclass(frozen=True)
-class DeviceBook:
+class DeviceHistory:
     """Everything known of one device before rows are written."""
 
     device_idx: int
@@ -77,17 +77,17 @@ class DeviceBook:
     pool_id: NDArray[np.int32]
 
 
-def device_books(journal: Journal) -> list[DeviceBook]:
-    """Return the book of every device the journal knows, by device index."""
+def device_histories(journal: Journal) -> list[DeviceHistory]:
+    """Return the history of every device the journal knows, by device index."""
     found: set[int] = set()
     for table in ("events", "snapshots", "counters"):
         found |= {int(number) for number in np.unique(journal.tables[table]["device_idx"])}
     if not found and journal.rows("steps"):  # the window was never reached: the steps' times are all there is
         found = {int(device["device_idx"]) for device in (journal.facts.get("devices") or [])[:1]}
-    return [_device_book(journal, device_idx) for device_idx in sorted(found)]
+    return [_device_history(journal, device_idx) for device_idx in sorted(found)]
 
 
-def _device_book(journal: Journal, device_idx: int) -> DeviceBook:
+def _device_history(journal: Journal, device_idx: int) -> DeviceHistory:
     events = _events_of(journal, device_idx)
     opening = _opening(journal, device_idx)
     settings = AllocatorSettings.from_snapshot(journal.facts.get("allocator_settings") or {})
@@ -98,7 +98,7 @@ def _device_book(journal: Journal, device_idx: int) -> DeviceBook:
     counts = _counts(journal, device_idx, events)
     owners = find_owners(journal, device_idx, events.tag_id, counts.index_of, lives)
     pools = segment_pools(journal, device_idx)
-    return DeviceBook(
+    return DeviceHistory(
         device_idx, events, counts, lives, owners, pools, find_pool_ids(journal, device_idx, lives.address)
     )
 

@@ -1,4 +1,4 @@
-"""The energy pass, posted: the edges its process wrote down, and the readings of its cards, become ``windows``."""
+"""The energy pass, posted: the edges its process wrote down, and the readings of its GPUs, become ``windows``."""
 
 from __future__ import annotations
 

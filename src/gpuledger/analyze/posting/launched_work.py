@@ -133,9 +133,9 @@ def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, s
 
 
 def telling_work_of(key: OperatorKey) -> Work | None:
-    """Return the work of one call; None where it is not known, or does not tell how hard it drives a card.
+    """Return the work of one call; None where it is not known, or does not tell how hard it drives a GPU.
 
-    Grouped convolutions hardly use any of a card's peaks, and take it half of its power all the same.
+    Grouped convolutions hardly use any of a GPU's peaks, and take it half of its power all the same.
     """
     work = known_work_of(key)
     return None if work is None or work.groups > 1 else work

@@ -1,4 +1,4 @@
-"""What a card used in an energy pass: from tick to tick of its counter, or its power summed up where it has none."""
+"""What a GPU used in an energy pass: from tick to tick of its counter, or its power summed up where it has none."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ COUNTER = "NVML energy counter from tick to tick"
 POWER = "power summed over its readings, no counter"
 
 _SETTLED_NS = 150_000_000
-"""How long the card needs from its last kernel to its base power."""
+"""How long the GPU needs from its last kernel to its base power."""
 
 _GAIN_FRAC = 0.05
 """How far a board's power sensor can be from the truth (Yang et al., SC'24: up to 6.2 % between like boards)."""
 
 _POWER_PERIOD_S = 0.1
-"""How often a card's power moves (H100, H200)."""
+"""How often a GPU's power moves (H100, H200)."""
 
 _STUCK_READINGS = 20
 """So many readings of 50 ms that are equal to the mW are no measurement."""
@@ -40,9 +40,9 @@ _THROTTLED_FRAC = 0.01
 
 @dataclass(frozen=True)
 class CardReadings:
-    """What the meter read of one card; times Unix ns, NaN where a sensor did not answer.
+    """What the meter read of one GPU; times Unix ns, NaN where a sensor did not answer.
 
-    ``pids`` are those seen on the card, ``foreign`` those of them that are not the program's.
+    ``pids`` are those seen on the GPU, ``foreign`` those of them that are not the program's.
     """
 
     ticks: tuple[Tick, ...]
@@ -55,7 +55,7 @@ class CardReadings:
 
 
 def readings_of(journal: Journal, index: int) -> CardReadings:
-    """Return what a meter's journal holds of its card number ``index``."""
+    """Return what a meter's journal holds of its GPU number ``index``."""
     ticks, sensors, processes = (journal.tables[name] for name in ("ticks", "sensors", "process_samples"))
     mine = {name: column[ticks["device_idx"] == index].tolist() for name, column in ticks.items()}
     rows = sensors["device_idx"] == index
@@ -95,7 +95,7 @@ def _exact(ticks: list[Tick]) -> tuple[Tick, ...]:
 
 
 def _foreign(seen: set[int], own: set[int], before: dict[str, Any], uuid: str) -> tuple[int, ...]:
-    """Return processes on the card that are not the program's.
+    """Return processes on the GPU that are not the program's.
 
     In a container the driver's process ids need not be ours: then only who was there before the program is known.
     """
@@ -105,7 +105,7 @@ def _foreign(seen: set[int], own: set[int], before: dict[str, Any], uuid: str) -
 
 
 def measure_pass(device_idx: int, edges: EnergyEdges, readings: CardReadings | None) -> PassEnergy:
-    """Return the energy of one card between the edges that the pass wrote down, all of them known."""
+    """Return the energy of one GPU between the edges that the pass wrote down, all of them known."""
     start_ns, end_ns, first_step, last_step = edges.start_ns, edges.end_ns, edges.first_step, edges.last_step
     assert start_ns is not None
     assert end_ns is not None
@@ -152,7 +152,7 @@ def _counted(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy
 def _summed(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy:
     """Return the power summed up between two times, each reading holding until the next; None where it stands still.
 
-    Source: NVML power, 25 ms of every 100 ms where the card has the instant power; ± the sensor's gain, and what one
+    Source: NVML power, 25 ms of every 100 ms where the GPU has the instant power; ± the sensor's gain, and what one
     reading more or less makes at each edge.
     """
     unknown = WindowEnergy(start_ns, end_ns, None, None, 0, None)
@@ -176,7 +176,7 @@ def _stands_still(watts: F64) -> bool:
 
 
 def _base_w(readings: CardReadings | None, span_ns: tuple[int, int]) -> float | None:
-    """Return the mean power of the card left idle, from tick to tick, else from its power readings; None without."""
+    """Return the mean power of the GPU left idle, from tick to tick, else from its power readings; None without."""
     if readings is None:
         return None
     begin_ns, end_ns = span_ns[0] + _SETTLED_NS, span_ns[1]
@@ -217,7 +217,7 @@ def _notes_on_counted(device_idx: int, readings: CardReadings, window: WindowEne
 
 
 def _notes_on_card(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
-    """Return what disturbed the pass: the power cap, heat, others on the card."""
+    """Return what disturbed the pass: the power cap, heat, others on the GPU."""
     name, notes = _name(device_idx), []
     length_ns = window.end_ns - window.start_ns
     if window.throttled_ns is not None and window.throttled_ns > _THROTTLED_FRAC * length_ns:

@@ -15,7 +15,7 @@ from typing import Any
 from gpuledger.analyze.module_paths import module_rows, qualified_names
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
-from gpuledger.analyze.posting.device import DeviceBook, device_books
+from gpuledger.analyze.posting.device import DeviceHistory, device_histories
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.analyze.posting.rows import (
     block_table,
@@ -95,15 +95,15 @@ def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _:
 
 def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     """Return a rank with the tables and the manifest that its journal leads to; nothing is written."""
-    books = device_books(journal)
+    histories = device_histories(journal)
     owned = own_spans(journal)
-    manifest = build_manifest(journal, books, rank)
+    manifest = build_manifest(journal, histories, rank)
     if owned is not None:
         manifest = replace(manifest, host_waits=host_waits(owned))
-    return KeptRank(rank, Path(), manifest, tables=build_tables(journal, books, owned))
+    return KeptRank(rank, Path(), manifest, tables=build_tables(journal, histories, owned))
 
 
-def build_tables(journal: Journal, books: list[DeviceBook], owned: OwnedSpans | None = None) -> dict[str, Any]:
+def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedSpans | None = None) -> dict[str, Any]:
     """Return every table of a rank as Arrow, by name."""
     import pyarrow as pa
 
@@ -114,14 +114,14 @@ def build_tables(journal: Journal, books: list[DeviceBook], owned: OwnedSpans | 
     if owned is not None:
         names = [*names, *map(storable, journal.facts["activity_names"])]
     tables: dict[str, Any] = {
-        "blocks": block_table(books),
-        "segments": segment_table(books),
-        "counters": counter_table(journal, books),
+        "blocks": block_table(histories),
+        "segments": segment_table(histories),
+        "counters": counter_table(journal, histories),
         "samples": sample_table(journal),
         "process_samples": process_sample_table(journal),
         "windows": window_table(journal),
-        "steps": step_table(journal, books),
-        "spans": span_table(books, owned, first_name),
+        "steps": step_table(journal, histories),
+        "spans": span_table(histories, owned, first_name),
         "stacks": stack_table(journal.stacks),
     }
     tables["names"] = pa.table([range(len(names)), names], schema=TABLES["names"].arrow_schema())
@@ -136,7 +136,7 @@ def _owners_of_names(journal: Journal) -> dict[int, int]:
     return dict(zip(seen["name_id"][named].tolist(), seen["module_id"][named].tolist(), strict=True))
 
 
-def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> RankManifest:
+def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) -> RankManifest:
     """Return the manifest of one rank."""
     facts = dict(journal.facts)
     pauses = journal.tables["pauses"]
@@ -149,7 +149,7 @@ def build_manifest(journal: Journal, books: list[DeviceBook], rank: int) -> Rank
         notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")
     if facts.pop("time_pass_open", False):
         notes.append("The time pass was cut off: its process was killed, or still runs.")
-    checks = [check for book in books for check in check_device(book, journal)]
+    checks = [check for history in histories for check in check_device(history, journal)]
     notes.extend(
         f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]
     )

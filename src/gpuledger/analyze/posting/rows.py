@@ -20,7 +20,7 @@ from gpuledger.model.tables import TABLES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gpuledger.analyze.posting.device import DeviceBook
+    from gpuledger.analyze.posting.device import DeviceHistory
 
 POOLS = ("small", "large", "expandable")
 
@@ -67,13 +67,13 @@ def _id(values: NDArray[np.int64]) -> pa.Array:
     return _maybe(values, values < 0, "int32")
 
 
-def block_table(books: list[DeviceBook]) -> pa.Table:
+def block_table(histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``blocks`` table of all devices."""
-    return _join("blocks", [_block_rows(book) for book in books])
+    return _join("blocks", [_block_rows(history) for history in histories])
 
 
-def _block_rows(book: DeviceBook) -> dict[str, Any]:
-    lives, owners, events = book.lives, book.owners, book.events
+def _block_rows(history: DeviceHistory) -> dict[str, Any]:
+    lives, owners, events = history.lives, history.owners, history.events
     count = lives.address.size
     born = np.maximum(lives.alloc_index, 0)
     before = lives.alloc_index < 0
@@ -83,9 +83,9 @@ def _block_rows(book: DeviceBook) -> dict[str, Any]:
 
     own_stack = of_event(events.stack_id)
     return {
-        "device_idx": np.full(count, book.device_idx),
+        "device_idx": np.full(count, history.device_idx),
         "stream": lives.stream,
-        "pool_id": _maybe(book.pool_id, book.pool_id == UNKNOWN_POOL, "int32"),
+        "pool_id": _maybe(history.pool_id, history.pool_id == UNKNOWN_POOL, "int32"),
         "address": lives.address,
         "requested_bytes": lives.requested_bytes,
         "allocated_bytes": lives.allocated_bytes,
@@ -106,41 +106,41 @@ def _block_rows(book: DeviceBook) -> dict[str, Any]:
     }
 
 
-def segment_table(books: list[DeviceBook]) -> pa.Table:
+def segment_table(histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``segments`` table of all devices."""
-    return _join("segments", [_segment_rows(book) for book in books])
+    return _join("segments", [_segment_rows(history) for history in histories])
 
 
-def _segment_rows(book: DeviceBook) -> dict[str, Any]:
-    lives = book.lives
+def _segment_rows(history: DeviceHistory) -> dict[str, Any]:
+    lives = history.lives
     small_bytes = 2 << 20
     pool = [
-        book.pool_of_segment.get(address, "expandable" if mapped else "small" if size == small_bytes else "large")
+        history.pool_of_segment.get(address, "expandable" if mapped else "small" if size == small_bytes else "large")
         for address, size, mapped in zip(
             lives.segment_address.tolist(), lives.segment_bytes.tolist(), lives.segment_mapped.tolist(), strict=True
         )
     ]
     return {
-        "device_idx": np.full(lives.segment_address.size, book.device_idx),
+        "device_idx": np.full(lives.segment_address.size, history.device_idx),
         "address": lives.segment_address,
         "bytes": lives.segment_bytes,
         "stream": lives.segment_stream,
         "pool": _label(np.array([POOLS.index(name) for name in pool], dtype=np.int8), POOLS),
         "alloc_index": lives.segment_alloc_index,
         "free_index": _index(lives.segment_free_index),
-        "alloc_ns": _time_at(book.events.time_ns, lives.segment_alloc_index),
-        "free_ns": _time_at(book.events.time_ns, lives.segment_free_index),
+        "alloc_ns": _time_at(history.events.time_ns, lives.segment_alloc_index),
+        "free_ns": _time_at(history.events.time_ns, lives.segment_free_index),
     }
 
 
-def counter_table(journal: Journal, books: list[DeviceBook]) -> pa.Table:
+def counter_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``counters`` table: the journal's rows, placed among the events."""
     table = journal.tables["counters"]
     index = np.full(table["t_ns"].size, -1, dtype=np.int64)
     inside = table["reason"] != REASONS.index("exit")
-    for book in books:
-        mine = (table["device_idx"] == book.device_idx) & inside
-        index[mine] = book.counts.index_of(table["alloc_count"][mine], table["free_count"][mine])
+    for history in histories:
+        mine = (table["device_idx"] == history.device_idx) & inside
+        index[mine] = history.counts.index_of(table["alloc_count"][mine], table["free_count"][mine])
     rows = {column: values for column, values in table.items() if column != "reason"}
     rows["reason"] = _label(table["reason"], REASONS)
     rows["event_index"] = _maybe(index, ~inside)
@@ -172,7 +172,7 @@ _SENSOR_COLUMNS = {
 
 
 def _place_of(sensors: dict[str, NDArray[Any]], samples: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Return the row of ``sensors`` with the time and card of each sample; -1 where there is none."""
+    """Return the row of ``sensors`` with the time and GPU of each sample; -1 where there is none."""
     rows = {
         key: row for row, key in enumerate(zip(sensors["t_ns"].tolist(), sensors["device_idx"].tolist(), strict=True))
     }
@@ -199,32 +199,32 @@ def process_sample_table(journal: Journal) -> pa.Table:
     return _join("process_samples", [{**table, "bytes": _maybe(table["bytes"], table["bytes"] < 0)}])
 
 
-def step_table(journal: Journal, books: list[DeviceBook]) -> pa.Table:
+def step_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``steps`` table: a row per step and device."""
-    return _join("steps", [_step_rows(journal, book) for book in books])
+    return _join("steps", [_step_rows(journal, history) for history in histories])
 
 
-def _step_rows(journal: Journal, book: DeviceBook) -> dict[str, Any]:
+def _step_rows(journal: Journal, history: DeviceHistory) -> dict[str, Any]:
     steps, counters, pauses = (journal.tables[name] for name in ("steps", "counters", "pauses"))
-    mine = (counters["device_idx"] == book.device_idx) & (counters["reason"] == REASONS.index("step_end"))
+    mine = (counters["device_idx"] == history.device_idx) & (counters["reason"] == REASONS.index("step_end"))
     ends = dict(
         zip(
             counters["step"][mine].tolist(),
-            book.counts.index_of(counters["alloc_count"][mine], counters["free_count"][mine]).tolist(),
+            history.counts.index_of(counters["alloc_count"][mine], counters["free_count"][mine]).tolist(),
             strict=True,
         )
     )
     starts = {step + 1: end + 1 for step, end in ends.items()}
     first = np.array([starts.get(step, -1) for step in steps["step"].tolist()], dtype=np.int64)
     last = np.array([ends.get(step, -1) for step in steps["step"].tolist()], dtype=np.int64)
-    first = np.where((first < 0) & (last >= 0), _first_event_of(book, steps["step"]), first)
+    first = np.where((first < 0) & (last >= 0), _first_event_of(history, steps["step"]), first)
     inside = (pauses["start_ns"][None, :] >= steps["start_ns"][:, None]) & (
         pauses["start_ns"][None, :] < steps["end_ns"][:, None]
     )
     missing = (last < 0) | (steps["recorded"] == 0)
     return {
         "step": steps["step"],
-        "device_idx": np.full(steps["step"].size, book.device_idx),
+        "device_idx": np.full(steps["step"].size, history.device_idx),
         "kind": _label(steps["kind"], STEP_KINDS),
         "recorded": steps["recorded"] == 1,
         "start_ns": steps["start_ns"],
@@ -235,16 +235,16 @@ def _step_rows(journal: Journal, book: DeviceBook) -> dict[str, Any]:
     }
 
 
-def _first_event_of(book: DeviceBook, steps: NDArray[np.int32]) -> NDArray[np.int64]:
+def _first_event_of(history: DeviceHistory, steps: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the index of the first event tagged with each step; -1 where there is none."""
-    found, first = np.unique(book.owners.event_tags.step, return_index=True)
+    found, first = np.unique(history.owners.event_tags.step, return_index=True)
     place = dict(zip(found.tolist(), first.tolist(), strict=True))
     return np.array([place.get(step, -1) for step in steps.tolist()], dtype=np.int64)
 
 
-def span_table(books: list[DeviceBook], owned: OwnedSpans | None, first_name: int) -> pa.Table:
+def span_table(histories: list[DeviceHistory], owned: OwnedSpans | None, first_name: int) -> pa.Table:
     """Return the ``spans`` table: the phases, and what ran in the time pass; its names begin at ``first_name``."""
-    pieces = [_phase_rows(book) for book in books if book.events.count]
+    pieces = [_phase_rows(history) for history in histories if history.events.count]
     return _join("spans", pieces if owned is None else [*pieces, _work_rows(owned, first_name)])
 
 
@@ -271,15 +271,15 @@ def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
     }
 
 
-def _phase_rows(book: DeviceBook) -> dict[str, Any]:
-    tags, times = book.owners.event_tags, book.events.time_ns
+def _phase_rows(history: DeviceHistory) -> dict[str, Any]:
+    tags, times = history.owners.event_tags, history.events.time_ns
     changed = np.flatnonzero(np.diff(tags.visit) | np.diff(tags.phase) | np.diff(tags.step)) + 1
     start = np.concatenate(([0], changed))
-    end = np.concatenate((changed, [book.events.count])) - 1
+    end = np.concatenate((changed, [history.events.count])) - 1
     count = start.size
     missing = np.ones(count, dtype=bool)
     return {
-        "device_idx": np.full(count, book.device_idx),
+        "device_idx": np.full(count, history.device_idx),
         "kind": _label(np.zeros(count, dtype=np.int8), SPAN_KINDS),
         "name_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
         "start_ns": times[start],

@@ -1,4 +1,4 @@
-"""One quantity of a card or a process over time, from its readings, or from the books where there are none."""
+"""One quantity of a GPU or a process over time, by its samples, or by the allocator's events where there are none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEPT_POINTS = 4000
 UNKNOWN_CARD = "unknown card"
 BOOK_SOURCE = "allocated bytes"
 PROCESS_SOURCE = "bytes of the program's processes on the card"
-STAND_IN_SOURCE = "the card's bytes above its first reading, for a program whose processes cannot be told"
+STAND_IN_SOURCE = "the GPU's bytes above its first reading, for a program whose processes cannot be told"
 _SOURCES = {
     "used_bytes": "bytes in use on the card",
     "power_average_w": "mean of the last second",
@@ -61,7 +61,7 @@ class SampleLine:
     """What was read: ``t_ns`` int64[n] (Unix time, never falling), ``values`` float64[n], ``n`` at least 1.
 
     ``first_use_ns`` is when the bytes first rose above the first reading's; None where they never did or were not read.
-    ``steps``: a value holds until the next one (books); otherwise it is a reading.
+    ``steps``: a value holds until the next one (the allocator's events); otherwise it is a reading.
     """
 
     name: str
@@ -117,15 +117,15 @@ def build_series(
     per: str = "device",
     points: int = _KEPT_POINTS,
 ) -> tuple[list[Series], list[str]]:
-    """Return a line for each card of each run, in the order of the runs, and notes on what is missing.
+    """Return a line for each GPU of each run, in the order of the runs, and notes on what is missing.
 
     Args:
         runs: What is drawn.
         metric: One of :data:`QUANTITIES`.
         align: Where a line's time 0 is: the ``start`` of its readings, or the ``first-use`` of memory.
         baseline: ``first`` takes the first reading off, ``none`` does not. Without it: ``first`` for the bytes of a
-            whole card, ``none`` for all else.
-        per: ``device`` or ``process``: the bytes of a card, or those the driver counts for the program's processes.
+            whole GPU, ``none`` for all else.
+        per: ``device`` or ``process``: the bytes of a GPU, or those the driver counts for the program's processes.
         points: A longer line is thinned to these, its highest and lowest points kept.
 
     Raises:
@@ -136,7 +136,7 @@ def build_series(
     ``blocks``.
     """
     if per == "process" and metric != MEMORY:
-        raise UsageError(f"--per process: {metric} is known of a card only", hint="use --metric memory")
+        raise UsageError(f"--per process: {metric} is known of a GPU only", hint="use --metric memory")
     found, notes = read_lines(runs, metric, per)
     if not found:
         hint = "gpuledger watch -- COMMAND reads the card"
@@ -147,7 +147,7 @@ def build_series(
 
 
 def _repeat_key(line: SampleLine, number: int) -> tuple[object, ...]:
-    """Return what the lines of a repeated command share: its variant, and which rank and card."""
+    """Return what the lines of a repeated command share: its variant, and which rank and GPU."""
     return (line.repeat_of, line.rank, line.device_idx) if line.repeat_of else (number,)
 
 
@@ -192,7 +192,7 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
     else:
         lines = _device_lines(rank, column)
         if not lines and metric == MEMORY:
-            lines = [_book_line(rank, device) for device in device_indices(rank)]
+            lines = [_allocator_line(rank, device) for device in device_indices(rank)]
     named = []
     for line in lines:
         device = "CPU" if line.device_idx == CPU else f"GPU {line.device_idx}"
@@ -209,7 +209,7 @@ def _device_lines(rank: Rank, column: str) -> list[SampleLine]:
 
 
 def _above_first(line: SampleLine) -> SampleLine:
-    """Return a card's bytes above its first reading: they stand for a program's whose processes cannot be told."""
+    """Return a GPU's bytes above its first reading: they stand for a program's whose processes cannot be told."""
     return replace(line, values=np.maximum(line.values - line.values[0], 0.0), source=STAND_IN_SOURCE)
 
 
@@ -226,7 +226,7 @@ def _sample_line(rank: Rank, device_idx: int, column: str) -> SampleLine | None:
 
 
 def _process_lines(rank: Rank) -> list[SampleLine]:
-    """Return the bytes of the program's own processes, summed at each reading, a line a card.
+    """Return the bytes of the program's own processes, summed at each reading, a line a GPU.
 
     Where the driver's process ids are not ours (in a container) nothing can be summed, and there is none.
     """
@@ -256,10 +256,10 @@ def own_pids(rank: Rank) -> list[int]:
     return [pid for pid in pids if isinstance(pid, int)]
 
 
-def _book_line(rank: Rank, device_idx: int) -> SampleLine:
+def _allocator_line(rank: Rank, device_idx: int) -> SampleLine:
     """Return the allocated bytes of one device, a step at each event.
 
-    Source: the books, exact.
+    Source: the allocator's events, exact.
     """
     lives = read_lives(rank, device_idx)
     curve, times = allocated_curve(lives), event_times_ns(rank, lives)
@@ -294,7 +294,7 @@ def _first_use(times: I64, used: F64) -> int | None:
 
 
 def _card(rank: Rank, device_idx: int) -> tuple[str, float | None]:
-    """Return name and capacity in bytes of a card; None where it is not known."""
+    """Return name and capacity in bytes of a GPU; None where it is not known."""
     if device_idx == CPU:
         return "CPU tensors", None
     facts = rank.manifest.device(device_idx)

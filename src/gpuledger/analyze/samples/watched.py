@@ -1,4 +1,4 @@
-"""What a card did during one run, in single figures: peak, mean, area, time, joules, watts, throttling."""
+"""What a GPU did during one run, in single figures: peak, mean, area, time, joules, watts, throttling."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ POWER_COLUMNS = ("power_average_w", "power_instant_w")
 
 @dataclass(frozen=True)
 class Watched:
-    """The figures of one card in one run; None is what the run cannot know, and a note says why.
+    """The figures of one GPU in one run; None is what the run cannot know, and a note says why.
 
-    ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first reading of a whole card (0 for the
+    ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first reading of a whole GPU (0 for the
     allocator's bytes); active is the time above it, ``active_s``. ``area_mib_s`` is the bytes above it over time.
     ``duration_s`` is that of the command; of a log that knows no command it is the active time.
     """
@@ -50,7 +50,7 @@ class Watched:
 
 
 def watched(run: Run) -> tuple[Watched, ...]:
-    """Return the figures of every card of a run, by rank and device; none where nothing was read.
+    """Return the figures of every GPU of a run, by rank and device; none where nothing was read.
 
     Source: the tables ``samples`` and ``windows``; a run without readings is measured by the allocator's bytes.
     """
@@ -115,7 +115,7 @@ def _span_ns(run: Run, line: SampleLine, above: F64) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Power:
-    """Energy, power and throttling of one card between two moments."""
+    """Energy, power and throttling of one GPU between two moments."""
 
     energy_j: float | None
     uncertainty_j: float | None
@@ -126,7 +126,7 @@ class _Power:
 
     @classmethod
     def of(cls, rank: Rank, device_idx: int, span_ns: tuple[int, int]) -> _Power:
-        """Return them from the longest energy window of the card, else from its readings of power."""
+        """Return them from the longest energy window of the GPU, else from its readings of power."""
         table = rank.table("samples", ("t_ns", "device_idx", "throttle", *POWER_COLUMNS))
         times = to_numbers(table["t_ns"])
         mine = (to_numbers(table["device_idx"]) == device_idx) & (times >= span_ns[0]) & (times <= span_ns[1])
@@ -170,7 +170,7 @@ def _throttled_s(times: I64, masks: F64) -> float | None:
 
 
 def _whole_window(rank: Rank, device_idx: int) -> dict[str, Any] | None:
-    """Return the energy window of the whole run on a card: the one without a name."""
+    """Return the energy window of the whole run on a GPU: the one without a name."""
     rows = rank.table("windows").to_pylist()
     mine = [row for row in rows if row["device_idx"] == device_idx and not row["name"]]
     return max(mine, key=lambda row: row["end_ns"] - row["start_ns"], default=None)

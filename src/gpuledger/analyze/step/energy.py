@@ -1,7 +1,7 @@
 """Whose joules they are: a step's energy, apportioned to modules, phases, kernels and operators.
 
-The energy of the step is the card's counter's. A share of it is an apportionment: the base power runs all the time and
-goes by time, what is left goes in proportion to time and to how hard the work drives the card: by the watts measured of
+The energy of the step is the GPU's counter's. A share of it is an apportionment: the base power runs all the time and
+goes by time, what is left goes in proportion to time and to how hard the work drives the GPU: by the watts measured of
 its type of operator where the run keeps some, else by its FLOPs and bytes where these are known, else by its kind. How
 what was measured compares with the others is fitted to the step's joules.
 """
@@ -52,7 +52,7 @@ _SCALES = (0.5, 1.5)
 
 @dataclass(frozen=True)
 class EnergyAccount:
-    """One module in one phase, per step; the phase ``idle`` is the card with nothing to do.
+    """One module in one phase, per step; the phase ``idle`` is the GPU with nothing to do.
 
     ``uncertainty_j`` holds the counter's, the base power's, and what the bounds of each kind of work can make.
     """
@@ -95,7 +95,7 @@ class EnergyBreakdown:
 
 @dataclass(frozen=True)
 class StepEnergy:
-    """What is divided: one step's joules, its time, and the base power of the card; ``base_off_w`` is plus or minus."""
+    """What is divided: one step's joules, its time, and the base power of the GPU; ``base_off_w`` is plus or minus."""
 
     device_idx: int
     steps: int
@@ -118,7 +118,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Weights:
-    """What drives the card how hard: watts, and between what bounds, of each column of work.
+    """What drives the GPU how hard: watts, and between what bounds, of each column of work.
 
     Columns are those of :func:`power_columns.columns_of`. ``measured_frac`` and ``modelled_frac`` are
     shares of the time.
@@ -136,7 +136,7 @@ def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
 
     Args:
         rank: One process.
-        device_idx: torch's index; None takes the card that used most.
+        device_idx: torch's index; None takes the GPU that used most.
     """
     passes = [(one.energy_j, one) for one in rank.manifest.energy or () if one.energy_j is not None]
     mine = [(energy_j, one) for energy_j, one in passes if device_idx is None or one.device_idx == device_idx]
@@ -158,7 +158,7 @@ def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
 
 
 def _base(found: PassEnergy) -> tuple[float | None, float]:
-    """Return the base power and how far it may be off: the card idle before and after, else before the program."""
+    """Return the base power and how far it may be off: the GPU idle before and after, else before the program."""
     seen = [base_w for base_w in (found.base_before_w, found.base_after_w) if base_w is not None]
     if seen:
         return sum(seen) / len(seen), (max(seen) - min(seen)) / 2
@@ -170,7 +170,7 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
 
     Args:
         rank: One process.
-        device_idx: torch's index; None takes the card that used most.
+        device_idx: torch's index; None takes the GPU that used most.
     """
     step = step_energy(rank, device_idx)
     if step is None:
@@ -251,7 +251,7 @@ def weigh(
         durations_s: Seconds of one step by key, and by the columns of :func:`power_columns.columns_of`.
         busy_s: Seconds of one step with something under way, overlaps once.
         step: What is divided.
-        table: What was measured on this card.
+        table: What was measured on this GPU.
         model: What FLOPs and bytes tell of it.
     """
     by_kind = durations_s.sum(axis=0)
@@ -303,7 +303,7 @@ def apportion(durations_s: F64, busy_s: float, step: StepEnergy, weights: Weight
         durations_s: Seconds of one step by key, and by what ``weights`` tells apart.
         busy_s: Seconds of one step with something under way, overlaps once.
         step: What is divided.
-        weights: How hard each drives the card.
+        weights: How hard each drives the GPU.
     """
     total_s = float(durations_s.sum()) or 1.0
     length_s = max(step.duration_s, busy_s)
@@ -355,7 +355,7 @@ def _notes(step: StepEnergy, work: Work | None) -> list[str]:
     if step.base_w is None:
         notes.append("The base power is not known: idle time has no joules of its own.")
     elif step.base_w * step.duration_s > step.energy_j:
-        notes.append("The step used less than the idle card would: all of it goes by time.")
+        notes.append("The step used less than the idle GPU would: all of it goes by time.")
     if work.on_host:
         notes.append("Joules go by the time of operators on the host: no kernels were seen.")
     return notes

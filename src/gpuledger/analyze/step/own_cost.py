@@ -21,7 +21,7 @@ class OwnCost:
 
     ``timed_step_frac`` is a step of the time pass over a bare one. Where steps of the time pass were recorded for their
     kernels alone it is one of those, and ``named_step_frac`` the step that was recorded with its operators.
-    ``energy_j`` is what the card used while the program waited: its base power over the pauses; None without it.
+    ``energy_j`` is what the GPU used while the program waited: its base power over the pauses; None without it.
     """
 
     recorder_bytes: int | None

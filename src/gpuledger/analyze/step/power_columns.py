@@ -29,7 +29,7 @@ def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model
     Args:
         work: What ran.
         names: By their numbers.
-        table: What was measured on the card.
+        table: What was measured on the GPU.
         model: What FLOPs and bytes tell of it.
     """
     first, which = alike(work.name_id, work.operator_id, work.kind, work.numbers)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.step.energy import step_energy
-from gpuledger.analyze.step.steps import step_times, undisturbed_steps
+from gpuledger.analyze.step.steps import step_times, unprofiled_steps
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -52,7 +52,7 @@ class Rates:
 def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     """Return samples and tokens of one process; None where no module was called with a tensor.
 
-    Source: the first dimension of the first tensor that the outermost module is given; the median undisturbed step;
+    Source: the first dimension of the first tensor that the outermost module is given; the median unprofiled step;
     the energy pass.
     """
     inputs = rank.manifest.inputs
@@ -74,7 +74,7 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
 
 def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
     """Return the kinds of calls of a generation loop; none where steps are trainings or inputs no tokens."""
-    own_ns = undisturbed_steps(rank, kind="call")
+    own_ns = unprofiled_steps(rank, kind="call")
     shapes = _shapes_of(rank.manifest.calls, own_ns)
     if not own_ns or not shapes or rank.manifest.inputs is None or not rank.manifest.inputs.tokens:
         return ()

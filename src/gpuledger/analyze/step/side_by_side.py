@@ -47,20 +47,28 @@ class GroupLine:
 
 
 def lines_by(
-    rank: Rank, books: Breakdown, word: str, *, depth: int | None = None, sort: str | None = None, fold: bool = False
+    rank: Rank,
+    breakdown: Breakdown,
+    word: str,
+    *,
+    depth: int | None = None,
+    sort: str | None = None,
+    fold: bool = False,
 ) -> tuple[GroupLine, ...]:
     """Return one line per ``word``, largest first; bytes sum to allocated, times to the work, joules to the step's.
 
     Args:
         rank: One process.
-        books: The bytes at one instant, with the words of ``word``.
+        breakdown: The bytes at one instant, with the words of ``word``.
         word: category, module, phase, scope, operator, kernel or kind.
         depth: Fold module paths and scopes to so many parts.
         sort: One of SORTS; None takes the first that is there.
         fold: Fold modules that differ in a number of their path alone.
     """
-    device_idx = books.instant.device_idx
-    sizes = {group.label: group.bytes for group in group_accounts(books.accounts, word)} if word in WITH_BYTES else {}
+    device_idx = breakdown.instant.device_idx
+    sizes = (
+        {group.label: group.bytes for group in group_accounts(breakdown.accounts, word)} if word in WITH_BYTES else {}
+    )
     times = _times(rank, device_idx, word, depth) if word in WITH_WORK else {}
     joules = _joules(rank, step_energy(rank, device_idx), word, depth) if word in WITH_WORK else {}
     lines = [

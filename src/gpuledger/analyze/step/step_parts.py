@@ -26,7 +26,7 @@ _PHASES = {"forward": FORWARD}
 
 @dataclass(frozen=True)
 class StepParts:
-    """Nanoseconds of one undisturbed step; the parts sum to ``step_ns``.
+    """Nanoseconds of one unprofiled step; the parts sum to ``step_ns``.
 
     ``data_ns`` is work outside of forward, backward and optimizer: copies of input, metrics, what comes before a model.
     ``idle_ns`` is what a step lasts without anything under way on the device; it is derived. ``scale`` is what the
@@ -57,7 +57,7 @@ class StepParts:
 def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
     """Return the parts of one step; None without a time pass, or without a step to compare it with.
 
-    Source: Kineto (CUPTI on a card) for the parts, the host clock's undisturbed steps for the whole.
+    Source: Kineto (CUPTI on a GPU) for the parts, the host clock's unprofiled steps for the whole.
     """
     work, steps = read_work(rank, device_idx), step_times(rank)
     if work is None or not steps.median_ns:

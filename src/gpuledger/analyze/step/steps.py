@@ -29,7 +29,7 @@ def step_times(rank: Rank) -> StepTimes:
     Unrecorded steps outside the time pass are preferred, since nothing is installed in them. The first step, which
     warms up, is left out when there are others.
 
-    Source: host clock; a step ends when the host returns from it, not when the card has done its work.
+    Source: host clock; a step ends when the host returns from it, not when the GPU has done its work.
     """
     columns = ("step", "recorded", "start_ns", "end_ns", "paused_ns")
     table = rank.table("steps", columns)
@@ -39,7 +39,7 @@ def step_times(rank: Rank) -> StepTimes:
     timed = rank.manifest.time_steps or (0, -1)
     in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
     chosen = once[~recorded[once] & ~in_time_pass[once]]
-    kind = "unrecorded" if chosen.size else "recorded"
+    kind = "unprofiled" if chosen.size else "recorded"
     chosen = chosen if chosen.size else once
     if chosen.size > 1:
         chosen = chosen[numbers[chosen] > 1]
@@ -60,7 +60,7 @@ def whole_steps(rank: Rank, device_idx: int) -> list[int]:
     ]
 
 
-def undisturbed_steps(rank: Rank, kind: str) -> dict[int, int]:
+def unprofiled_steps(rank: Rank, kind: str) -> dict[int, int]:
     """Return ``number -> own time in ns`` of the steps of a kind that nothing was recorded in."""
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
     timed = rank.manifest.time_steps or (0, -1)

@@ -44,14 +44,14 @@ class TimeBreakdown:
     """One step of the time pass on one device, the mean of ``steps`` steps; times in nanoseconds.
 
     ``busy_ns`` is the time in which at least one span was at work (the union), ``work_ns`` the sum of all spans, which
-    is more where streams overlap; the accounts sum to it, and the scopes do. ``idle_ns`` is derived: the undisturbed
-    step minus busy; None without undisturbed steps, or on the host, where operators leave no gaps that mean anything.
+    is more where streams overlap; the accounts sum to it, and the scopes do. ``idle_ns`` is derived: the unprofiled
+    step minus busy; None without unprofiled steps, or on the host, where operators leave no gaps that mean anything.
     ``host_bound_ns`` is the part of it in which the host had launched nothing that the device could have gone on with,
     by the share of such gaps in the time pass; None where idle is, or where that share is not known.
     ``between_ns`` is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns``
     nothing is known: no module, no phase, no operator.
 
-    Source: Kineto (CUPTI on a card); the undisturbed step by the host clock.
+    Source: Kineto (CUPTI on a card); the unprofiled step by the host clock.
     """
 
     device_idx: int
@@ -64,7 +64,7 @@ class TimeBreakdown:
     unplaced_ns: float
     between_ns: float
     by_kind_ns: dict[str, float]
-    undisturbed: StepTimes
+    unprofiled: StepTimes
     accounts: tuple[TimeAccount, ...]
     scopes: tuple[ScopeTime, ...] = ()
 
@@ -80,10 +80,10 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
     if work is None:
         return None
     count, duration, busy_ns = work.steps, work.duration_ns, work.busy_ns
-    undisturbed = step_times(rank)
+    unprofiled = step_times(rank)
     between = (work.module_id < 0) & (work.phase == "between")
     unplaced = between & (work.operator_id < 0) & (not work.on_host)
-    idle_ns = None if work.on_host or undisturbed.median_ns is None else undisturbed.median_ns - busy_ns
+    idle_ns = None if work.on_host or unprofiled.median_ns is None else unprofiled.median_ns - busy_ns
     kinds = {kind: float(duration[work.kind == kind].sum()) / count for kind in SPAN_KINDS if kind in work.kind}
     return TimeBreakdown(
         device_idx=work.device_idx,
@@ -96,7 +96,7 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         unplaced_ns=float(duration[unplaced].sum()) / count,
         between_ns=float(duration[between & ~unplaced].sum()) / count,
         by_kind_ns=kinds,
-        undisturbed=undisturbed,
+        unprofiled=unprofiled,
         accounts=tuple(TimeAccount(*row) for row in _sums(module_paths(rank), work.module_id, work)),
         scopes=tuple(ScopeTime(*row) for row in _sums(names_of(rank), work.scope_id, work)),
     )

@@ -105,7 +105,7 @@ class DeviceView:
 
     @cached_property
     def balance(self) -> Balance:
-        """Return the balance of the card at the instant."""
+        """Return the balance of the GPU at the instant."""
         return build_balance(self.rank, self.device_idx, self.options.at, self.options.step)
 
     @cached_property
@@ -120,7 +120,7 @@ class DeviceView:
 
     @cached_property
     def parts(self) -> StepParts | None:
-        """Return a step in its parts; None without a time pass or an undisturbed step."""
+        """Return a step in its parts; None without a time pass or an unprofiled step."""
         return step_parts(self.rank, self.device_idx)
 
     @cached_property
@@ -223,7 +223,7 @@ class DeviceView:
 
     @cached_property
     def windows(self) -> tuple[dict[str, Any], ...]:
-        """Return the energy windows of the card by time."""
+        """Return the energy windows of the GPU by time."""
         return read_windows(self.rank, self.device_idx)
 
 
@@ -269,7 +269,7 @@ class RunView:
 
     @cached_property
     def cards(self) -> tuple[WatchedCard, ...]:
-        """Return the cards of a run without any block, where their bytes were read."""
+        """Return the GPUs of a run without any block, where their bytes were read."""
         return () if self.devices else read_cards(self.run, self.ranks)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What is said of a card that was only watched: its bytes and watts over time, its figures, its windows."""
+"""What is said of a GPU that was only watched: its bytes and watts over time, its figures, its windows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM, REST, USED = "program", "rest of the card", "used"
 
 @dataclass(frozen=True)
 class WatchedCard:
-    """One card of a watched run. ``bytes`` int64[len(categories), n] sum to the card's used bytes at ``t_ns``."""
+    """One GPU of a watched run. ``bytes`` int64[len(categories), n] sum to the GPU's used bytes at ``t_ns``."""
 
     rank: Rank
     line: SampleLine
@@ -43,7 +43,7 @@ class WatchedCard:
 
     @cached_property
     def used_bytes(self) -> I64:
-        """Return the card's used bytes at ``t_ns``."""
+        """Return the GPU's used bytes at ``t_ns``."""
         total: I64 = self.bytes.sum(axis=0)
         return total
 
@@ -65,18 +65,18 @@ class WatchedCard:
 
     @cached_property
     def windows(self) -> tuple[dict[str, Any], ...]:
-        """Return the energy windows of the card by time."""
+        """Return the energy windows of the GPU by time."""
         return read_windows(self.rank, self.line.device_idx)
 
 
 def card_figures(run: Run) -> tuple[Watched, ...]:
-    """Return the figures of the cards of a run in which nothing but cards was read; none of any other run."""
+    """Return the figures of the GPUs of a run in which nothing but GPUs was read; none of any other run."""
     of_cards = all(rank.manifest.recorder.has_only_card_readings for rank in run.ranks)
     return watched(run) if of_cards else ()
 
 
 def read_cards(run: Run, ranks: tuple[Rank, ...]) -> tuple[WatchedCard, ...]:
-    """Return the cards whose used bytes were read, by rank and device; none where nothing was.
+    """Return the GPUs whose used bytes were read, by rank and device; none where nothing was.
 
     Source: the tables ``samples``, ``process_samples`` and ``windows``.
     """
@@ -108,7 +108,7 @@ def read_power(run: Run) -> dict[tuple[int, int], SampleLine]:
 
 
 def read_windows(rank: Rank, device_idx: int) -> tuple[dict[str, Any], ...]:
-    """Return the energy windows of one card by time, the first :data:`MAX_WINDOWS` of them, as rows of the table."""
+    """Return the energy windows of one GPU by time, the first :data:`MAX_WINDOWS` of them, as rows of the table."""
     rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
     return tuple(sorted(rows, key=lambda row: (row["start_ns"], -row["end_ns"]))[:MAX_WINDOWS])
 
@@ -125,7 +125,7 @@ def _card(
 
 
 def _held(program: SampleLine, times: I64) -> I64:
-    """Return the program's bytes at each moment: they are read less often than the card's, and hold until read anew.
+    """Return the program's bytes at each moment: they are read less often than the GPU's, and hold until read anew.
 
     Where two readings in a row would have seen it and did not, the program holds nothing.
     """

@@ -30,8 +30,8 @@ Examples:
 def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_markdown: bool) -> None:
     """Compare several runs: peak, mean, area, duration, joules and watts, each against the first.
 
-    A run is a directory NAME.ledger, a folder of them, or a file of an older format. Bytes of a whole card are above
-    its first reading; a run without readings of a card is compared by the allocator's bytes.
+    A run is a directory NAME.ledger, a folder of them, or a file of an older format. Bytes of a whole GPU are above
+    its first reading; a run without readings of a GPU is compared by the allocator's bytes.
     """
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("--json, --csv and --markdown: one of them", hint="run it again for the other")

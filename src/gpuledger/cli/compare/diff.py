@@ -87,7 +87,7 @@ def diff_command(flags: DiffFlags) -> None:
     """Show what grew and what shrank between two runs: figures, then accounts at the peak of each.
 
     A run is a directory NAME.ledger or a file of an older format. The changes of the accounts sum to that of the
-    allocated bytes. What moves no more than the runs do by themselves is marked as within noise. Different cards,
+    allocated bytes. What moves no more than the runs do by themselves is marked as within noise. Different GPUs,
     versions or numbers of ranks are said, and compared where they can be.
     """
     if flags.as_json and flags.html:

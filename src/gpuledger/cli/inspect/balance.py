@@ -1,4 +1,4 @@
-"""``gpuledger balance``: the card's used bytes, line by line down to categories."""
+"""``gpuledger balance``: the GPU's used bytes, line by line down to categories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuledger.cli.common import (
 
 @click.command(
     "balance",
-    short_help="Balance the card's used bytes, line by line.",
+    short_help="Balance the GPU's used bytes, line by line.",
     epilog="""\b
 Examples:
   gpuledger balance train.ledger
@@ -35,9 +35,9 @@ Examples:
 @device_option()
 @json_option()
 def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: int | None, as_json: bool) -> None:
-    """Balance the card's used bytes, line by line.
+    """Balance the GPU's used bytes, line by line.
 
-    From the card's capacity down to the categories of torch's blocks, each line with its source. What no line
+    From the GPU's capacity down to the categories of torch's blocks, each line with its source. What no line
     explains is the remainder, and a line that could not be measured is a dash, never 0.
     """
     places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)

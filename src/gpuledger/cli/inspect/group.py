@@ -78,7 +78,7 @@ def group_command(flags: GroupFlags) -> None:
 
     Once by layer and once by data structure, or by the dictionaries of a keyword file. A keyword is looked for in
     an entry's name, category:module.path:scope:tensor (the tag, where an older profiler gave one); the first group
-    that fits takes the entry. Others is what no group took, Untrackable what the card held and no entry does.
+    that fits takes the entry. Others is what no group took, Untrackable what the GPU held and no entry does.
     """
     asked = read_asked(flags.keywords_text, flags.expected_text)
     if flags.proposal not in (None, STDOUT):

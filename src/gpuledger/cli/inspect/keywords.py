@@ -28,7 +28,7 @@ _KEYWORDS_HELP = (
     "[default: layer and data_structure]"
 )
 _EXPECTED_HELP = (
-    "What the card held by another tool's word, such as 11.2GiB; a bare number is GiB. Without it: the balance."
+    "What the GPU held by another tool's word, such as 11.2GiB; a bare number is GiB. Without it: the balance."
 )
 _NUMBER = re.compile(r"\s*[0-9]+(\.[0-9]*)?\s*|\s*\.[0-9]+\s*", re.ASCII)
 

@@ -79,14 +79,14 @@ Examples:
 @click.option(
     "--baseline",
     type=click.Choice(["first", "none"]),
-    help="Take the first reading off, or nothing.  [default: first for a whole card's bytes, else none]",
+    help="Take the first reading off, or nothing.  [default: first for a whole GPU's bytes, else none]",
 )
 @click.option(
     "--per",
     type=click.Choice(["device", "process"]),
     default="device",
     show_default=True,
-    help="The bytes of the whole card, or of the program's processes.",
+    help="The bytes of the whole GPU, or of the program's processes.",
 )
 @keyword_options()
 @click.option("--min-share", "min_share", metavar="SHARE", default="0%", help="Sum up smaller groups in bars, as 2%.")

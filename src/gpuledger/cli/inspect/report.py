@@ -35,7 +35,7 @@ Examples:
 @rank_option()
 @force_option()
 def report_command(run_path: str, output: str | None, open_after: bool, rank_text: str | None, force: bool) -> None:
-    """Write one offline HTML file: cards, timeline, modules, table, balance, notes and provenance.
+    """Write one offline HTML file: GPUs, timeline, modules, table, balance, notes and provenance.
 
     Nothing in it is fetched from a network. The path is printed to stdout.
     """

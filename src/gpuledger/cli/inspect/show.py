@@ -122,7 +122,7 @@ def _refuse_mixed(flags: ShowFlags) -> None:
 
 
 def _print_cards(run: Run, as_json: bool) -> bool:
-    """Print the cards of a run in which nothing but cards was read; return whether it is one."""
+    """Print the GPUs of a run in which nothing but GPUs was read; return whether it is one."""
     from gpuledger.analyze.view.watched_card import card_figures
 
     figures = card_figures(run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
-from gpuledger.cli.ops.common import book_option
+from gpuledger.cli.ops.common import database_option
 from gpuledger.services.sums import open_workload
 from gpuledger.units import format_frac
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 @click.command(
     "accuracy",
-    short_help="Tell how good predictions from the book are.",
+    short_help="Tell how good predictions from the database are.",
     epilog="""\b
 Examples:
   gpuledger ops accuracy
   gpuledger ops accuracy --hold-out resnet50-inference-32x3x224x224.workload.json --json""",
 )
-@book_option()
-@gpu_option("A GPU that the book holds.  [default: the one measured last]")
+@database_option()
+@gpu_option("A GPU that the database holds.  [default: the one measured last]")
 @click.option(
     "--hold-out", "held_out", multiple=True, metavar="WORKLOAD", help="Hold this one out as a whole; repeatable."
 )
 @json_option()
-def accuracy_command(book_url: str, gpu: str | None, held_out: tuple[str, ...], as_json: bool) -> None:
+def accuracy_command(database_url: str, gpu: str | None, held_out: tuple[str, ...], as_json: bool) -> None:
     """Tell the errors of predictions by type of operator, of held-out models, and beyond the range learned from.
 
     Operators are held out by families of shapes: the same layer at another batch is never on both sides.
     """
     workloads = [open_workload(text) for text in held_out]
-    from gpuledger.ops.database.book import open_existing
+    from gpuledger.ops.database.operator_database import open_existing
     from gpuledger.ops.predict.accuracy import validate
     from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 
-    shelf = open_environment_records(open_existing(book_url), gpu)
+    shelf = open_environment_records(open_existing(database_url), gpu)
     found = validate(shelf.examples, roof_of_records(shelf), workloads)
     if as_json:
         print_json(asdict(found))

@@ -11,7 +11,7 @@ import click
 
 from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes, takes
 from gpuledger.cli.ops.capture import not_captured_lines
-from gpuledger.cli.ops.common import book_option, config_option, time_limit_option, trust_files_option
+from gpuledger.cli.ops.common import config_option, database_option, time_limit_option, trust_files_option
 from gpuledger.cli.ops.compare import draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
     MeasuringFlags,
@@ -22,7 +22,7 @@ from gpuledger.cli.ops.measure import (
     parse_time_limit_ns,
     progress_bar,
 )
-from gpuledger.config import DEFAULT_BOOK
+from gpuledger.config import DEFAULT_DATABASE
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.units import counted
 
@@ -42,7 +42,7 @@ class CampaignFlags(MeasuringFlags):
 
     config: str
     trust_files: bool
-    book_url: str | None
+    database_url: str | None
     ray_address: str | None
     workers: int
     time_limit: str | None
@@ -56,11 +56,11 @@ class CampaignFlags(MeasuringFlags):
     epilog="""\b
 Examples:
   gpuledger ops campaign --config campaign.yml
-  gpuledger ops campaign --config campaign.yml --ray local --book postgresql://me@host/books""",
+  gpuledger ops campaign --config campaign.yml --ray local --database postgresql://me@host/operators""",
 )
 @config_option(required=True)
 @trust_files_option()
-@book_option(None, f"  [default: the file's with --trust-files, else {DEFAULT_BOOK}]")
+@database_option(None, f"  [default: the file's with --trust-files, else {DEFAULT_DATABASE}]")
 @click.option("--ray", "ray_address", metavar="ADDRESS|local", help="Measure on every GPU that Ray has.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, metavar="N", help="Ray workers on the CPU.")
 @time_limit_option()
@@ -69,10 +69,10 @@ Examples:
 @json_option()
 @takes(CampaignFlags)
 def campaign_command(flags: CampaignFlags) -> None:
-    """Capture the models a file lists, measure what the book lacks, and hold the sums beside the whole models.
+    """Capture the models a file lists, measure what the database lacks, and hold the sums beside the whole models.
 
-    What is done is what the book holds: after a stop the same command goes on, and a model added later is measured
-    then. With --ray each GPU measures one operator at a time, and this process alone writes into the book.
+    What is done is what the database holds: after a stop the same command goes on, and a model added later is measured
+    then. With --ray each GPU measures one operator at a time, and this process alone writes into the database.
     """
     if flags.ray_address and flags.time_limit:
         raise UsageError("campaign: --time-limit with --ray", hint="stop it with Ctrl-C; the same command goes on")
@@ -82,18 +82,19 @@ def campaign_command(flags: CampaignFlags) -> None:
         load_ray()  # before anything is captured
     method = method_of(flags)
     time_limit_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
-    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.campaign_file import read_campaign
     from gpuledger.ops.measure.place import find_place
     from gpuledger.services.campaign import Campaign, RayWorkers, capture_all, measure_campaign
 
     listed = read_campaign(Path(flags.config), trusted=flags.trust_files)
-    if listed.book and not flags.book_url and not flags.trust_files:
+    if listed.database and not flags.database_url and not flags.trust_files:
         raise InputError(
-            f"{flags.config}: book: a file may not say where results are written", hint="--book, or --trust-files"
+            f"{flags.config}: database: a file may not say where results are written",
+            hint="--database, or --trust-files",
         )
     place = find_place(flags.device, force=flags.allow_busy)
-    book, folder = open_book(flags.book_url or listed.book or DEFAULT_BOOK), Path(flags.output)
+    database, folder = open_database(flags.database_url or listed.database or DEFAULT_DATABASE), Path(flags.output)
     failures: list[str] = []
 
     def say_failed(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
@@ -104,7 +105,7 @@ def campaign_command(flags: CampaignFlags) -> None:
     ray = None
     if flags.ray_address:
         ray = RayWorkers(flags.ray_address, flags.device or "cuda", flags.workers, flags.allow_busy)
-    campaign = Campaign(place, book, method, energy_share_of(flags), time_limit_ns, ray)
+    campaign = Campaign(place, database, method, energy_share_of(flags), time_limit_ns, ray)
     with progress_bar() as tell:
         pairs = measure_campaign(
             campaign,
@@ -126,7 +127,7 @@ def _said(done: Filled | Campaigned) -> list[str]:
     if not isinstance(done, Campaigned):
         return [f"gpuledger: {line}" for line in filled_lines(done)]
     died = f", {counted(done.deaths, 'worker')} died and came back" if done.deaths else ""
-    again = f", {done.repeated} measured again where the card drifted" if done.repeated else ""
+    again = f", {done.repeated} measured again where the GPU drifted" if done.repeated else ""
     return [f"gpuledger: {counted(done.measured, 'operator')} measured, {done.failed} failed{died}{again}"]
 
 

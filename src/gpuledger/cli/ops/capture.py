@@ -54,7 +54,7 @@ Examples:
 @click.option("--autocast", metavar="DTYPE", help="float16 or bfloat16.")
 @config_option()
 @trust_files_option()
-@gpu_option("cpu, or a GPU of `gpuledger cards`.  [default: the one here, else h200]")
+@gpu_option("cpu, or a GPU of `gpuledger gpus`.  [default: the one here, else h200]")
 @click.option(
     "--step",
     type=click.IntRange(min=1),
@@ -72,7 +72,7 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     """Write down what a model or a program is made of.
 
     Every operator of a step at the dispatcher, functional ones, backward and optimizer included, with its count and
-    the modules it runs in. Without a card a virtual one takes its place: tensors have a shape and no bytes, and
+    the modules it runs in. Without a GPU a virtual one takes its place: tensors have a shape and no bytes, and
     nothing is computed. A program is ended after the step.
     """
     program = script_of(ctx)

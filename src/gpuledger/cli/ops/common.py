@@ -1,4 +1,4 @@
-"""What the commands of ``gpuledger ops`` share: the book, workloads, and the card."""
+"""What the commands of ``gpuledger ops`` share: the database, workloads, and the GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import print_lines, print_notes
-from gpuledger.config import DEFAULT_BOOK
+from gpuledger.config import DEFAULT_DATABASE
 
 if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Column
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def book_option(default: str | None = DEFAULT_BOOK, note: str = "") -> Decorator:
-    """Return the option --book; ``note`` says what is taken where there is no ``default``."""
+def database_option(default: str | None = DEFAULT_DATABASE, note: str = "") -> Decorator:
+    """Return the option --database; ``note`` says what is taken where there is no ``default``."""
     return click.option(
-        "--book",
-        "book_url",
+        "--database",
+        "database_url",
         default=default,
         show_default=default is not None,
-        envvar="GPULEDGER_BOOK",
+        envvar="GPULEDGER_DATABASE",
         metavar="FILE|URL",
-        help=f"The operator book: a SQLite file, or postgresql://USER@HOST/NAME. Also GPULEDGER_BOOK.{note}",
+        help=f"The operator database: a SQLite file, or postgresql://USER@HOST/NAME. Also GPULEDGER_DATABASE.{note}",
     )
 
 

@@ -11,7 +11,7 @@ import click
 
 from gpuledger.cli.common import force_option, json_option, output_option, print_json, print_lines, print_notes, takes
 from gpuledger.cli.inspect.report import choose_file, write_bytes
-from gpuledger.cli.ops.common import book_option, table_lines, trust_files_option
+from gpuledger.cli.ops.common import database_option, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import (
     MeasuringFlags,
     energy_share_of,
@@ -33,7 +33,7 @@ class CompareFlags(MeasuringFlags):
 
     workload_paths: tuple[str, ...]
     trust_files: bool
-    book_url: str
+    database_url: str
     output: str | None
     force: bool
     as_json: bool
@@ -49,7 +49,7 @@ Examples:
 )
 @workloads_argument()
 @trust_files_option()
-@book_option()
+@database_option()
 @measuring_options()
 @output_option("Draw the bars here as well: .png, .svg or .pdf.")
 @force_option()
@@ -58,13 +58,13 @@ Examples:
 def compare_command(flags: CompareFlags) -> None:
     """Measure whole models on this machine, and hold the sums of their operators beside them.
 
-    Operators that the book lacks are measured first. "busy / graph" holds the operators without their launches beside
-    the model replayed as a graph, which has none either.
+    Operators that the database lacks are measured first. "busy / graph" holds the operators without their launches
+    beside     the model replayed as a graph, which has none either.
     """
     method = method_of(flags)
     place_of_picture = None if flags.output is None else _picture(flags.output, force=flags.force)
     workloads = [open_workload(text) for text in flags.workload_paths]
-    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.captured_models import step_of
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.measure.place import find_place
@@ -74,10 +74,10 @@ def compare_command(flags: CompareFlags) -> None:
 
     place = find_place(flags.device, force=flags.allow_busy)
     steps = [step_of(workload, place, trusted=flags.trust_files) for workload in workloads]
-    book = open_book(flags.book_url)
+    database = open_database(flags.database_url)
     with progress_bar() as tell:
-        fill(workloads, book, place, method, energy_share_frac=energy_share_of(flags), tell=tell)
-    shelf = records_of_environment(book, place.environment)
+        fill(workloads, database, place, method, energy_share_frac=energy_share_of(flags), tell=tell)
+    shelf = records_of_environment(database, place.environment)
     pairs = [
         Pair(
             workload.name,

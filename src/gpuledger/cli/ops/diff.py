@@ -1,4 +1,4 @@
-"""``gpuledger ops diff``: two books side by side."""
+"""``gpuledger ops diff``: two databases side by side."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
-    from gpuledger.ops.database.book_diff import BookDiff, Change
+    from gpuledger.ops.database.database_diff import Change, DatabaseDiff
 
 ROWS = 20
 
 
 @click.command(
     "diff",
-    short_help="Tell what two books disagree about.",
+    short_help="Tell what two databases disagree about.",
     epilog="""\b
 Examples:
-  gpuledger ops diff driver-570.book driver-580.book
+  gpuledger ops diff driver-570.db driver-580.db
   gpuledger ops diff h100.parquet h200.parquet --json""",
 )
-@click.argument("before", metavar="BOOK_A")
-@click.argument("after", metavar="BOOK_B")
+@click.argument("before", metavar="DATABASE_A")
+@click.argument("after", metavar="DATABASE_B")
 @rows_option(ROWS)
 @json_option()
 def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
-    """Tell what two books disagree about: cards, drivers, versions.
+    """Tell what two databases disagree about: GPUs, drivers, versions.
 
     The newest measurement of each operator is taken, by the same mode on both sides. A change is marked where the two
     intervals of its time lie apart.
     """
-    from gpuledger.ops.database.book_diff import diff_books
     from gpuledger.ops.database.contents import contents_of
+    from gpuledger.ops.database.database_diff import diff_databases
 
-    found = diff_books(contents_of(before), contents_of(after))
+    found = diff_databases(contents_of(before), contents_of(after))
     if as_json:
         print_json(_document(found))
         return
@@ -46,7 +46,7 @@ def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
         print_notes([f"gpuledger: {len(found.changes) - rows:,} more operators; -n or --json print them"])
 
 
-def _lines(found: BookDiff, rows: int) -> list[str]:
+def _lines(found: DatabaseDiff, rows: int) -> list[str]:
     from gpuledger.report.base.terminal import Column, Table, Terminal
 
     certain = sum(change.certain for change in found.changes)
@@ -76,7 +76,7 @@ def _cells(change: Change) -> tuple[str, ...]:
     )
 
 
-def _document(found: BookDiff) -> dict[str, Any]:
+def _document(found: DatabaseDiff) -> dict[str, Any]:
     return {
         "before": list(found.before),
         "after": list(found.after),

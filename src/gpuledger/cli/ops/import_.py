@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuledger.cli.common import force_option, gpu_option, output_option, print_lines, print_notes, unread_lines
-from gpuledger.cli.ops.common import book_option
+from gpuledger.cli.ops.common import database_option
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.writing import is_taken, write_whole
 from gpuledger.units import counted
@@ -28,12 +28,14 @@ Examples:
 @gpu_option("GPU that printed rows were measured on.")
 @output_option("Folder of the workloads.  [default: this one]", "DIR", ".")
 @force_option()
-@book_option()
-def import_command(form: str, files: tuple[str, ...], gpu: str | None, output: str, force: bool, book_url: str) -> None:
+@database_option()
+def import_command(
+    form: str, files: tuple[str, ...], gpu: str | None, output: str, force: bool, database_url: str
+) -> None:
     """Take in operator lists and result rows that others wrote.
 
     tritonbench's lists of operator inputs become workloads, one a file. Rows that ml-operator-profiling printed become
-    records of the book. Its data sets and models are pickles, which run code when they are read: they are refused.
+    records of the database. Its data sets and models are pickles, which run code when they are read: they are refused.
     """
     for file in files:
         if file.lower().endswith(PICKLES):
@@ -43,7 +45,7 @@ def import_command(form: str, files: tuple[str, ...], gpu: str | None, output: s
         return
     if gpu is None:
         raise UsageError("import printed-rows: which GPU?", hint='no row says so: --gpu "NVIDIA A30"')
-    _import_rows([Path(file) for file in files], gpu, book_url)
+    _import_rows([Path(file) for file in files], gpu, database_url)
 
 
 def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
@@ -60,17 +62,17 @@ def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
         print_lines([f"{place}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls"])
 
 
-def _import_rows(paths: list[Path], card: str, book_url: str) -> None:
-    from gpuledger.ops.database.book import open_book
+def _import_rows(paths: list[Path], card: str, database_url: str) -> None:
+    from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.exchange.import_rows import read_rows
 
     found = read_rows(paths, card)
     if not found.records:
         raise InputError(f"{paths[0]}: no row could be read", hint=next(iter(found.unread), None))
-    with open_book(book_url) as book:
-        book.put_keys(found.keys)
-        book.put_environment(found.environment)
-        book.put_records(found.records)
+    with open_database(database_url) as database:
+        database.put_keys(found.keys)
+        database.put_environment(found.environment)
+        database.put_records(found.records)
     print_lines([f"{counted(len(found.records), 'record')} of {counted(len(found.keys), 'operator')} on {card}"])
     print_notes(unread_lines(found.unread))
     if found.unread:

@@ -1,4 +1,4 @@
-"""``gpuledger ops measure``: what the book lacks of workloads, on this machine's card or processor."""
+"""``gpuledger ops measure``: what the database lacks of workloads, on this machine's GPU or processor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import device_option, json_option, print_json, print_lines, print_notes, takes
-from gpuledger.cli.ops.common import Decorator, book_option, seed_option, time_limit_option
+from gpuledger.cli.ops.common import Decorator, database_option, seed_option, time_limit_option
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import open_workload
 from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, parse_frac
@@ -70,48 +70,48 @@ class MeasureFlags(MeasuringFlags):
     """What the line of ``ops measure`` says."""
 
     workload_paths: tuple[str, ...]
-    book_url: str
+    database_url: str
     time_limit: str | None
     as_json: bool
 
 
 @click.command(
     "measure",
-    short_help="Measure what the book lacks of workloads.",
+    short_help="Measure what the database lacks of workloads.",
     epilog="""\b
 Examples:
   gpuledger ops measure resnet50-inference-32x3x224x224 --time-only
   gpuledger ops measure *.workload.json --time-limit 10m --target-ci 2%""",
 )
 @workloads_argument()
-@book_option()
+@database_option()
 @measuring_options()
 @time_limit_option()
 @json_option()
 @takes(MeasureFlags)
 def measure_command(flags: MeasureFlags) -> None:
-    """Measure the operators of workloads that the book has not for this card and software.
+    """Measure the operators of workloads that the database has not for this GPU and software.
 
     In random order, each record committed at once: after a kill the same command goes on. An operator that fails is
-    recorded with its reason and not tried again. The card must be free of other processes.
+    recorded with its reason and not tried again. The GPU must be free of other processes.
     """
     budget_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
     method = method_of(flags)
     workloads = [open_workload(text) for text in flags.workload_paths]
-    from gpuledger.ops.database.book import open_book
+    from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.measure.names import name_kernels
     from gpuledger.ops.measure.place import find_place
 
     place = find_place(flags.device, force=flags.allow_busy)
-    book = open_book(flags.book_url)
+    database = open_database(flags.database_url)
     with progress_bar() as tell:
         filled = fill(
-            workloads, book, place, method, energy_share_frac=energy_share_of(flags), budget_ns=budget_ns, tell=tell
+            workloads, database, place, method, energy_share_frac=energy_share_of(flags), budget_ns=budget_ns, tell=tell
         )
-    name_kernels(book, place)
+    name_kernels(database, place)
     if flags.as_json:
-        print_json({"card": place.environment.card, "book": book.url, **filled_document(filled)})
+        print_json({"gpu": place.environment.card, "database": database.url, **filled_document(filled)})
         return
     print_lines([f"{place.environment.card}: {line}" for line in filled_lines(filled)])
     if filled.left:
@@ -203,7 +203,7 @@ def filled_lines(filled: Filled) -> list[str]:
 
 def _outcome_line(what: str, outcome: Outcome) -> str:
     if not outcome.measured + outcome.failed + outcome.left:
-        return f"{what}: nothing to measure, the book holds all"
+        return f"{what}: nothing to measure, the database holds all"
     words = [f"{what}: {counted(outcome.measured, 'operator')} measured"]
     words += [f"{outcome.failed} failed"] if outcome.failed else []
     words += [f"{outcome.left} left"] if outcome.left else []

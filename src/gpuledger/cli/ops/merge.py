@@ -1,31 +1,31 @@
-"""``gpuledger ops merge``: what another book holds, into this one."""
+"""``gpuledger ops merge``: what another database holds, into this one."""
 
 from __future__ import annotations
 
 import click
 
 from gpuledger.cli.common import print_lines
-from gpuledger.cli.ops.common import book_option
+from gpuledger.cli.ops.common import database_option
 from gpuledger.redact import hide_credentials
 
 
 @click.command(
     "merge",
-    short_help="Add what other books hold.",
+    short_help="Add what other databases hold.",
     epilog="""\b
 Examples:
-  gpuledger ops merge node7.book node8.book
-  gpuledger ops merge --book postgresql://me@host/books h200.parquet""",
+  gpuledger ops merge node7.db node8.db
+  gpuledger ops merge --database postgresql://me@host/operators h200.parquet""",
 )
 @click.argument("others", nargs=-1, required=True, metavar="OTHER…")
-@book_option()
-def merge_command(others: tuple[str, ...], book_url: str) -> None:
-    """Add what other books, or Parquet files exported from them, hold. What is there already stays as it is."""
-    from gpuledger.ops.database.book import open_book
+@database_option()
+def merge_command(others: tuple[str, ...], database_url: str) -> None:
+    """Add what other databases, or Parquet files exported from them, hold. What is there already stays as it is."""
     from gpuledger.ops.database.contents import contents_of, merge
+    from gpuledger.ops.database.operator_database import open_database
 
     read = [(other, contents_of(other)) for other in others]
-    with open_book(book_url) as book:
+    with open_database(database_url) as database:
         for other, contents in read:
-            added = merge(book, contents)
+            added = merge(database, contents)
             print_lines([f"{hide_credentials(other)}: {added:,} of {len(contents.records):,} records were new"])

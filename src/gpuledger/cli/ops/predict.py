@@ -1,4 +1,4 @@
-"""``gpuledger ops predict``: a model's time and energy on a card, measured or not."""
+"""``gpuledger ops predict``: a model's time and energy on a GPU, measured or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import book_option, say_note, table_lines, train_option
+from gpuledger.cli.ops.common import database_option, say_note, table_lines, train_option
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import capture_named, is_workload, open_workload
 from gpuledger.units import format_frac, format_joules, format_ns
@@ -23,31 +23,31 @@ MOST_BATCHES = 32
 
 @click.command(
     "predict",
-    short_help="Predict a model on a card, measured or not.",
+    short_help="Predict a model on a GPU, measured or not.",
     epilog="""\b
 Examples:
   gpuledger ops predict torchvision:resnet50 --gpu h200 --batch 1:64
   gpuledger ops predict vit_b_16.workload.json --gpu b200 --json""",
 )
 @click.argument("model", metavar="MODEL|WORKLOAD")
-@book_option()
-@gpu_option("A GPU of the book or the catalogue.  [default: the one measured last]")
+@database_option()
+@gpu_option("A GPU of the database or the catalogue.  [default: the one measured last]")
 @click.option("--batch", "batches", metavar="N|A:B", help="Samples; A:B doubles from A to B.  [default: 32]")
 @train_option()
 @json_option()
 def predict_command(
-    model: str, book_url: str, gpu: str | None, batches: str | None, train: bool, as_json: bool
+    model: str, database_url: str, gpu: str | None, batches: str | None, train: bool, as_json: bool
 ) -> None:
     """Predict milliseconds and joules, with the interval that holds 90 % of operators.
 
-    What the book has measured on that card is taken from it. A card it has not measured is predicted from another's
+    What the database has measured on that GPU is taken from it. A GPU it has not measured is predicted from another's
     records and the datasheets of both, and is marked so.
     """
-    from gpuledger.ops.database.book import open_existing
+    from gpuledger.ops.database.operator_database import open_existing
     from gpuledger.ops.predict.choose import cache_folder, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
 
-    predictor, shelf, notes = predictor_for(open_existing(book_url), gpu, cache_folder(), say_note)
+    predictor, shelf, notes = predictor_for(open_existing(database_url), gpu, cache_folder(), say_note)
     roof = predictor.roof if notes else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))
@@ -67,7 +67,7 @@ def predict_command(
 def _workloads(
     model: str, batches: str | None, gpu: str | None, card: str, *, train: bool
 ) -> list[tuple[int | None, Workload]]:
-    """Return the workload in a file, or a model's captured now at each batch, on a card that is not here."""
+    """Return the workload in a file, or a model's captured now at each batch, on a GPU that is not here."""
     if is_workload(model):
         if batches is not None:
             raise UsageError(f"--batch {batches}: {model} is a workload of one batch", hint="give a model's name")
@@ -120,7 +120,7 @@ def _document(batch: int | None, one: Forecast, notes: Sequence[str]) -> dict[st
         "workload": total.workload.name,
         "mode": total.workload.mode,
         "batch": batch,
-        "card": total.environment.card if total.environment is not None else None,
+        "gpu": total.environment.card if total.environment is not None else None,
         "time_ns": total.step_ns,
         "time_low_ns": one.low_ns,
         "time_high_ns": one.high_ns,

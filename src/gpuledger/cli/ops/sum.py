@@ -1,4 +1,4 @@
-"""``gpuledger ops sum``: a workload's time and energy, added up from the book."""
+"""``gpuledger ops sum``: a workload's time and energy, added up from the database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option, takes
 from gpuledger.cli.ops.common import (
-    book_option,
+    database_option,
     print_safe,
     say_note,
     table_lines,
@@ -41,7 +41,7 @@ class SumFlags(MeasuringFlags):
     """What the line of ``ops sum`` says."""
 
     models: tuple[str, ...]
-    book_url: str
+    database_url: str
     gpu: str | None
     batch: int | None
     train: bool
@@ -54,15 +54,15 @@ class SumFlags(MeasuringFlags):
 
 @click.command(
     "sum",
-    short_help="Add up a workload's time and energy from the book.",
+    short_help="Add up a workload's time and energy from the database.",
     epilog="""\b
 Examples:
   gpuledger ops sum torchvision:resnet50 --batch 32
   gpuledger ops sum vit_b_16.workload.json --only conv2d,linear --target 90%""",
 )
 @click.argument("models", metavar="MODEL|WORKLOAD…", nargs=-1, required=True)
-@book_option()
-@gpu_option("A GPU that the book holds.  [default: the one measured last]")
+@database_option()
+@gpu_option("A GPU that the database holds.  [default: the one measured last]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a model by name.  [default: 32]")
 @train_option()
 @click.option("--only", metavar="TYPE,…", help="Only operators in layers of these types, or of these names.")
@@ -75,7 +75,7 @@ Examples:
 def sum_command(flags: SumFlags) -> None:
     """Add up a workload's milliseconds and joules, in all and by type of operator, each with its 95 % interval.
 
-    What the book lacks is counted and left out. The share that is attributed is told against all operators, with
+    What the database lacks is counted and left out. The share that is attributed is told against all operators, with
     those not measured predicted from the others. A model by name, such as torchvision:resnet50, is captured first.
     """
     target_frac = None if flags.target is None else parse_share("--target", flags.target)
@@ -85,17 +85,17 @@ def sum_command(flags: SumFlags) -> None:
 
     asked = [asked_of(text, flags.batch, train=flags.train) for text in flags.models]
     types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
-    from gpuledger.ops.database.book import open_book, open_existing
+    from gpuledger.ops.database.operator_database import open_database, open_existing
     from gpuledger.ops.measure.place import find_place
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
     if flags.until_target and target_frac is not None:
         place, method = find_place(flags.device, force=flags.allow_busy), method_of(flags)
-        measuring = Measuring(open_book(flags.book_url), place, method, energy_share_of(flags))
+        measuring = Measuring(open_database(flags.database_url), place, method, energy_share_of(flags))
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, say=say_note)
     else:
-        records = open_environment_records(open_existing(flags.book_url), flags.gpu)
+        records = open_environment_records(open_existing(flags.database_url), flags.gpu)
         summed = sum_workloads(asked, records, types, say=say_note)
     if flags.as_json:
         print_json([_document(one) for one in summed])

@@ -1,4 +1,4 @@
-"""``gpuledger estimate``: what a program would hold on a card that is not there."""
+"""``gpuledger estimate``: what a program would hold on a GPU that is not there."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _ACCOUNTS_SHOWN = 10
 @click.command(
     "estimate",
     cls=ProgramCommand,
-    short_help="Tell whether a program fits a card that is not here.",
+    short_help="Tell whether a program fits a GPU that is not here.",
     epilog="""\b
 Examples:
   gpuledger estimate --gpu a100-80gb train.py --batch-size 32
   gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
 )
-@gpu_option("A GPU of `gpuledger cards`.", default="h200")
+@gpu_option("A GPU of `gpuledger gpus`.", default="h200")
 @click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Steps to follow.")
 @click.option(
     "--confidence",
@@ -59,7 +59,7 @@ Examples:
 @json_option()
 @click.pass_context
 def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
-    """Tell what a program would hold on a card that is not here.
+    """Tell what a program would hold on a GPU that is not here.
 
     The program is not changed. Its first steps are followed with tensors that have a shape and no bytes; nothing is
     computed and no checkpoint is written. Allocator, workspaces, context and libraries are simulated. What it prints

@@ -25,7 +25,7 @@ def verdict_line(found: Estimate) -> str:
 
 
 def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
-    """Return the answer: the verdict, what was alive at the peak, and every card."""
+    """Return the answer: the verdict, what was alive at the peak, and every GPU."""
     peaks = found.peaks
     lines = [
         terminal.styled(terminal.text(verdict_line(found)), "bold"),
@@ -43,17 +43,17 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
 def _accounts(found: Estimate, word: str, rows: int) -> Table:
     """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
     rank = found.run.rank(0)
-    books = break_down(rank, find_peak(rank), by=(word,))
-    entries = [(getattr(account, word) or "–", format_bytes(account.bytes)) for account in books.accounts[:rows]]
-    rest = sum(account.bytes for account in books.accounts[rows:])
+    breakdown = break_down(rank, find_peak(rank), by=(word,))
+    entries = [(getattr(account, word) or "–", format_bytes(account.bytes)) for account in breakdown.accounts[:rows]]
+    rest = sum(account.bytes for account in breakdown.accounts[rows:])
     if rest:
-        entries.append((f"{len(books.accounts) - rows} more", format_bytes(rest)))
-    entries.append(("allocated at the peak", format_bytes(books.allocated_bytes)))
+        entries.append((f"{len(breakdown.accounts) - rows} more", format_bytes(rest)))
+    entries.append(("allocated at the peak", format_bytes(breakdown.allocated_bytes)))
     return Table((Column(word, shrinks=True), Column("bytes", right=True)), tuple(entries))
 
 
 def _cards(fits: tuple[Fit, ...]) -> Table:
-    columns = (Column("card"), Column("memory", right=True), Column("left", right=True), Column("verdict"))
+    columns = (Column("GPU"), Column("memory", right=True), Column("left", right=True), Column("verdict"))
     return Table(
         columns,
         tuple((f.card.key, format_bytes(f.card.total_bytes), format_bytes(f.free_bytes), f.verdict) for f in fits),
@@ -63,7 +63,7 @@ def _cards(fits: tuple[Fit, ...]) -> Table:
 def estimate_document(found: Estimate) -> dict[str, Any]:
     """Return the estimate as one JSON document."""
     rank = found.run.rank(0)
-    books = break_down(rank, find_peak(rank), by=("category",))
+    breakdown = break_down(rank, find_peak(rank), by=("category",))
     peaks = found.peaks
     return {
         "gpu": found.card.key,
@@ -77,9 +77,9 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "level": found.confidence,
         "steps": found.steps,
         "interval_from": peaks.kind,
-        "by_category": {account.category: account.bytes for account in books.accounts},
+        "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
-        "cards": [
+        "gpus": [
             {
                 "gpu": fit.card.key,
                 "verdict": fit.verdict,

@@ -1,4 +1,4 @@
-"""``gpuledger calibrate``: what context and libraries take on the card of this machine."""
+"""``gpuledger calibrate``: what context and libraries take on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 
 @click.command(
     "calibrate",
-    short_help="Measure what context and libraries take on this card.",
+    short_help="Measure what context and libraries take on this GPU.",
     epilog="""\b
 Examples:
   gpuledger calibrate
@@ -17,9 +17,9 @@ Examples:
 )
 @json_option()
 def calibrate_command(as_json: bool) -> None:
-    """Measure what context and libraries take on the card of this machine, and keep it.
+    """Measure what context and libraries take on the GPU of this machine, and keep it.
 
-    A child process runs the pieces of a training step one after the other and reads what the card says it holds.
+    A child process runs the pieces of a training step one after the other and reads what the GPU says it holds.
     """
     from gpuledger.collect.sampling.calibrate import cache_path, measure, store_profile
     from gpuledger.report.base.terminal import Column, Table, Terminal

@@ -31,7 +31,7 @@ OK, NONE, FAIL = "ok", "none", "fail"
 LIBRARIES = ("numpy", "pyarrow", "duckdb", "click", "rich", "nvidia-ml-py", "psutil")
 SELFTEST_TIMEOUT_S = 300
 OLDEST_CUDA_TORCH = (2, 11)
-INSTALL_TORCH = "pip install 'gpuledger[torch]', or the build for your card from pytorch.org"
+INSTALL_TORCH = "pip install 'gpuledger[torch]', or the build for your GPU from pytorch.org"
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ def driver_checks(vendor: Vendor, there: OpenCards, devices: Path) -> Iterator[C
     source, reason = there.sources.get(vendor.name), there.failures.get(vendor.name)
     if source is not None:
         count = len(source.numbers)
-        yield Check("driver", OK, f"{vendor.name} {source.driver_version}, {count} card{'' if count == 1 else 's'}")
+        yield Check("driver", OK, f"{vendor.name} {source.driver_version}, {count} GPU{'' if count == 1 else 's'}")
     elif files:
         yield Check("driver", FAIL, f"{reason}, although {files[0]} is there", vendor.broken_hint)
     else:
         instead = "" if there.numbers else "; CPU tensors are recorded instead"
-        yield Check("driver", NONE, f"{reason}: no {vendor.name} card here{instead}")
+        yield Check("driver", NONE, f"{reason}: no {vendor.name} GPU here{instead}")
     if closed:
         yield Check("permission", FAIL, f"{', '.join(closed)}: not open to this user", vendor.closed_hint)
 
@@ -148,7 +148,7 @@ def plugin_checks(vendors: Sequence[Vendor], there: OpenCards) -> Iterator[Check
 
 
 def card_checks(there: OpenCards) -> Iterator[Check]:
-    """Return every card with what it holds, and what of it may not be read."""
+    """Return every GPU with what it holds, and what of it may not be read."""
     for number in there.numbers:
         try:
             yield card_check(*there.choose([number]))
@@ -157,7 +157,7 @@ def card_checks(there: OpenCards) -> Iterator[Check]:
 
 
 def card_check(card: Card) -> Check:
-    """Return one card with what it holds, and what of it may not be read."""
+    """Return one GPU with what it holds, and what of it may not be read."""
     from gpuledger.cards.card import Quantity
 
     name, memory, power_w = f"card {card.index}", card.read_memory(), card.read_sensors().power_average_w
@@ -194,7 +194,7 @@ def ask_torch() -> dict[str, Any]:
 
 
 def torch_checks(answer: dict[str, Any], cards: int) -> Iterator[Check]:
-    """Return torch's version, whether it sees the cards, and what its private functions allow."""
+    """Return torch's version, whether it sees the GPUs, and what its private functions allow."""
     if "error" in answer:
         yield Check("torch", FAIL, str(answer["error"]), "`python -m gpuledger.cli.record.selftest` shows all of it")
         return
@@ -213,7 +213,7 @@ def _torch_build(torch_version: str, build: str | None, seen: int, cards: int) -
     if build is None:
         found = f"{torch_version}, built without CUDA: CPU tensors are recorded"
         return Check("torch", FAIL if cards else OK, found, INSTALL_TORCH if cards else "")
-    found = f"{torch_version} for CUDA {build}, sees {seen} card{'' if seen == 1 else 's'}"
+    found = f"{torch_version} for CUDA {build}, sees {seen} GPU{'' if seen == 1 else 's'}"
     if cards and not seen:
         todo = "look at CUDA_VISIBLE_DEVICES, and whether the driver is new enough for this build"
         return Check("torch", FAIL, found, todo)

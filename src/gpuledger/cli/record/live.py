@@ -1,4 +1,4 @@
-"""``gpuledger live``: the cards, and a run while it is written, in a second terminal."""
+"""``gpuledger live``: the GPUs, and a run while it is written, in a second terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuledger.errors import InputError, NoDeviceError
 
 @click.command(
     "live",
-    short_help="Look at the cards, and at a run while it is written.",
+    short_help="Look at the GPUs, and at a run while it is written.",
     epilog="""\b
 Examples:
   gpuledger live train.ledger
@@ -23,9 +23,9 @@ Examples:
 @click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Tell this process's bytes apart.")
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
-    """Look at the cards, and at a run while it is written.
+    """Look at the GPUs, and at a run while it is written.
 
-    Twice a second, in a process of its own; the run and its program are not touched. Below the cards stand the accounts
+    Twice a second, in a process of its own; the run and its program are not touched. Below the GPUs stand the accounts
     at the peak of the run's last recorded step. `b` changes between categories and modules, `s` the order, `q` ends.
     `d` asks a program that was started with `gpuledger run --live` for a memory pass now, a run of its own. Without a
     terminal it prints a line every ten seconds until the run has ended.
@@ -37,7 +37,7 @@ def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
 
     gauges = open_gauges(pid)
     if gauges is None and run_path is None:
-        raise NoDeviceError("no card can be read here, and no run was named", hint="gpuledger live RUN")
+        raise NoDeviceError("no GPU can be read here, and no run was named", hint="gpuledger live RUN")
     run = None if run_path is None else WatchedRun(_directory(run_path))
     view = LiveView(gauges, run)
     try:

@@ -39,7 +39,7 @@ Examples:
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
 @click.option("--passes", metavar="LIST", help=_PASSES_HELP)
-@click.option("--until-end", is_flag=True, default=None, help="Read the cards' watts to the end.")
+@click.option("--until-end", is_flag=True, default=None, help="Read the GPUs' watts to the end.")
 @out_option(".  [default: the program's, numbered]")
 @force_option()
 @click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
@@ -51,8 +51,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     """Run a program and record where its bytes, milliseconds and joules go.
 
     The program is not changed and notices nothing: its output, signals and exit status are its own. Without --steps
-    memory is recorded from the process's begin to the end of its third step; undisturbed steps follow, for the step
-    time and the joules of a card, and two steps for the times of layers. A step is one step of the first optimizer, or
+    memory is recorded from the process's begin to the end of its third step; unprofiled steps follow, for the step
+    time and the joules of a GPU, and two steps for the times of layers. A step is one step of the first optimizer, or
     one call of the outermost module when nothing is trained.
     """
     from gpuledger.collect.launch.settings import parse_passes, parse_steps

@@ -1,4 +1,4 @@
-"""``gpuledger watch``: what the cards do while any command runs."""
+"""``gpuledger watch``: what the GPUs do while any command runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _IDLE_NS = 100_000_000
-"""How often a card is looked at until it is idle."""
+"""How often a GPU is looked at until it is idle."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class WatchFlags:
 
 @click.command(
     "watch",
-    short_help="Watch the cards while any command runs.",
+    short_help="Watch the GPUs while any command runs.",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog="""\b
 Examples:
@@ -64,10 +64,10 @@ Examples:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @takes(WatchFlags)
 def watch_command(flags: WatchFlags) -> int | None:
-    """Watch the cards while COMMAND runs: bytes, watts and joules over time, kept as a run.
+    """Watch the GPUs while COMMAND runs: bytes, watts and joules over time, kept as a run.
 
     The command is not changed; its output, signals and exit status are its own. Without a command and without --pid
-    the cards are watched until Ctrl-C.
+    the GPUs are watched until Ctrl-C.
     """
     from gpuledger.services.watching import WatchSettings, parse_gpus, parse_interval_ns
 
@@ -79,7 +79,7 @@ def watch_command(flags: WatchFlags) -> int | None:
             raise UsageError("watch: variants are those of a command", hint="gpuledger watch --variants … -- COMMAND")
         from gpuledger.services.variants import make_variants, parse_variants, parse_vary
 
-        # What cannot be run is refused before a card is asked for.
+        # What cannot be run is refused before a GPU is asked for.
         values, varied = parse_variants(flags.variants_text), parse_vary(flags.vary_texts)
         variants = make_variants(command, values, varied, flags.repeat)
         return _watch_variants(variants, out, force, settings, say)
@@ -122,7 +122,7 @@ def _watched(
 def _watch_until(
     out: str | None, force: bool, settings: WatchSettings, pid: int | None, say: Callable[[str], None]
 ) -> None:
-    """Watch a process, or the cards, until it ends or somebody interrupts."""
+    """Watch a process, or the GPUs, until it ends or somebody interrupts."""
     from gpuledger.collect.sampling.process_tree import is_alive
     from gpuledger.model.run_directory import choose_directory
     from gpuledger.services.watching import watch_until

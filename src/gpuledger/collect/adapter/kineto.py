@@ -32,7 +32,7 @@ NOT_BEGUN, ERRORS = 0, 4
 
 
 GOING_CALLS, GOING_S = 20, 0.1
-"""How often, and for how long, a card is asked something after the pass, for CUPTI to go in one of these calls."""
+"""How often, and for how long, a GPU is asked something after the pass, for CUPTI to go in one of these calls."""
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def _see_cupti_off() -> None:
 
 
 class Profiler:
-    """Kineto, recording from construction to :meth:`stop`: host operators, and kernels where there is a card.
+    """Kineto, recording from construction to :meth:`stop`: host operators, and kernels where there is a GPU.
 
     Where there is one, operators tell the shapes of their inputs as well; Kineto copies these, and keeps no tensor.
     CUPTI is torn down at the end, or it would go on slowing every launch; not where there are CUDA graphs, which can
@@ -139,7 +139,7 @@ class Profiler:
             raise
 
     def leave_out_operators(self) -> bool:
-        """Record kernels alone from here on, in this thread; return False where there is no card, or torch cannot.
+        """Record kernels alone from here on, in this thread; return False where there is no GPU, or torch cannot.
 
         Kineto's own way, ``toggle_collection_dynamic``, writes a warning to the program's stderr.
         """

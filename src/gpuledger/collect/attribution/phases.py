@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.tags import TagBook, module_id_of, suffix
+from gpuledger.collect.attribution.tags import TagTable, module_id_of, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import TagFlag
 
@@ -101,7 +101,7 @@ class Phases:
         tags: Numbers of tags.
     """
 
-    def __init__(self, set_token: Callable[[str], None], tags: TagBook) -> None:
+    def __init__(self, set_token: Callable[[str], None], tags: TagTable) -> None:
         self.set_token = set_token
         self.tags = tags
         self.local = _Threads()

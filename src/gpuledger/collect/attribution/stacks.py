@@ -14,7 +14,7 @@ _OURS = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 Frames = tuple[tuple[str, int, str], ...]
 
 
-class StackBook:
+class StackTable:
     """Numbers stacks; frames are ``(file, line, function)``, innermost first, gpuledger's own left out."""
 
     def __init__(self) -> None:

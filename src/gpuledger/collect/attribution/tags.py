@@ -53,7 +53,7 @@ def _pieces_of(token: str) -> tuple[int, int, int, int, int] | None:
     return visit, module_id - 1, int(scope or "0", 36) - 1, stack_id - 1, flags
 
 
-class TagBook:
+class TagTable:
     """Knows what each visit was, and gives tokens their numbers when they are drained."""
 
     def __init__(self) -> None:

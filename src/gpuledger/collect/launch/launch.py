@@ -1,7 +1,7 @@
 """The parent: starts the program as a child, passes signals on and waits.
 
 The child is what the user would have started, with a few more variables in its environment. Whatever happens to it,
-the parent lives on to close the books.
+the parent lives on to write the run to its end.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import torch
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.stacks import StackBook
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.model.journal.journal import REASONS, TORCH_ACTIONS, TORCH_STATES, Action, BlockState, Part
 from gpuledger.model.pools import pool_number
@@ -31,7 +31,7 @@ class CudaRecorder:
     kind = "cuda-history"
     place_of = staticmethod(storage_place)
 
-    def __init__(self, stacks: StackBook, tags: TagBook) -> None:
+    def __init__(self, stacks: StackTable, tags: TagTable) -> None:
         self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()
         self._stacks = stacks
         self._tags = tags

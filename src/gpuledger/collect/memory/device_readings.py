@@ -1,4 +1,4 @@
-"""What the card says, from inside the recorded process: readings that stand beside the allocator's counters."""
+"""What the GPU says, from inside the recorded process: readings that stand beside the allocator's counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuledger.model.journal.journal import Part
 
 
 class CardReader:
-    """Reads used bytes and per-process bytes of the devices this process sees (30 µs a card on an H200)."""
+    """Reads used bytes and per-process bytes of the devices this process sees (30 µs a GPU on an H200)."""
 
     def __init__(self) -> None:
         self._there = survey_cards(present_only=True)

@@ -33,8 +33,8 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.stacks import StackBook
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 
@@ -77,8 +77,8 @@ class DispatchRecorder:
 
     def __init__(
         self,
-        stacks: StackBook,
-        tags: TagBook,
+        stacks: StackTable,
+        tags: TagTable,
         guard: Guard,
         devices: Iterable[str] = ("cpu",),
     ) -> None:

@@ -14,9 +14,9 @@ from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
-from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -43,8 +43,8 @@ class MemoryWindow:
         journal: Where everything is written.
         steps: The counter of steps; a recorded one must not begin inside a pause.
         settings: Which steps are recorded, and whether the last of them keeps Python stacks.
-        books: Numbers of tags, modules and stacks.
-        card: Reads the cards beside the allocator's counters; None without a card.
+        tables: Numbers of tags, modules and stacks.
+        card: Reads the GPUs beside the allocator's counters; None without a GPU.
         begins_late: Whether the program was under way before: then what is alive is looked for at once.
         guard: Takes what is raised inside a module's call.
     """
@@ -56,12 +56,12 @@ class MemoryWindow:
         steps: StepCounter,
         settings: RecordSettings,
         *,
-        books: tuple[TagBook, ModuleRegistry, StackBook],
+        tables: tuple[TagTable, ModuleRegistry, StackTable],
         card: CardReader | None,
         begins_late: bool,
         guard: Guard,
     ) -> None:
-        tags, self._registry, self._stacks = books
+        tags, self._registry, self._stacks = tables
         self.recorder = recorder
         self.is_open = False
         self.was_opened = False
@@ -245,7 +245,7 @@ class MemoryWindow:
     # -- reading and writing ----------------------------------------------------------------------------------------
 
     def read_counters(self, reason: str) -> None:
-        """Write down the allocator's counters, and what the card says at the same moment."""
+        """Write down the allocator's counters, and what the GPU says at the same moment."""
         t_ns = time.time_ns()
         self.recorder.read_counters(self._journal.part, self._steps.seen, reason, t_ns)
         if self._card is not None:

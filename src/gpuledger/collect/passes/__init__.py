@@ -1,4 +1,4 @@
-"""What is measured after the memory window: undisturbed steps, their energy, and the time of kernels.
+"""What is measured after the memory window: unprofiled steps, their energy, and the time of kernels.
 
 May import ``adapter``, ``attribution`` and ``launch``. Begin with ``later_passes``.
 """

@@ -1,4 +1,4 @@
-"""Which cards this process computes on, and waiting for what they have under way."""
+"""Which GPUs this process computes on, and waiting for what they have under way."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuledger.cards.card import torch_uuid
 from gpuledger.model.energy_window import METERED_CARDS
 
 LONGEST_WAIT_S = 10.0
-"""How long a card is waited for where other ranks work along: it may wait for one of them, which waits for its own."""
+"""How long a GPU is waited for where other ranks work along: it may wait for one of them, which waits for its own."""
 
 LOOK_S = 0.0002
-"""How often is looked whether the card has done what was launched."""
+"""How often is looked whether the GPU has done what was launched."""
 
 
 def cards_in_use() -> list[tuple[int, str]]:
-    """Return ``(device_idx, UUID)`` of every card on which this process holds memory."""
+    """Return ``(device_idx, UUID)`` of every GPU on which this process holds memory."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return []
     found = []
@@ -31,7 +31,7 @@ def cards_in_use() -> list[tuple[int, str]]:
 
 
 def metered_cards(run_directory: Path) -> frozenset[str]:
-    """Return the UUIDs of the cards whose energy somebody reads while the program runs."""
+    """Return the UUIDs of the GPUs whose energy somebody reads while the program runs."""
     try:
         return frozenset(json.loads((run_directory / METERED_CARDS).read_text(encoding="utf-8")))
     except (OSError, ValueError):  # nobody does
@@ -39,7 +39,7 @@ def metered_cards(run_directory: Path) -> frozenset[str]:
 
 
 def wait_for(cards: list[tuple[int, str]]) -> None:
-    """Return when the cards have done what was launched; at once while a graph is captured: waiting fails.
+    """Return when the GPUs have done what was launched; at once while a graph is captured: waiting fails.
 
     Where other ranks work along only the current streams are waited for, and not without end. A kernel on another
     stream may receive what a rank sends later that now waits for us.

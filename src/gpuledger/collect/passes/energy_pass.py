@@ -1,6 +1,6 @@
-"""The energy pass: undisturbed steps whose edges are known to the card's counter.
+"""The energy pass: unprofiled steps whose edges are known to the GPU's counter.
 
-This process does nothing in it but look at the clock when a step ends. It waits for the card at the two edges, and
+This process does nothing in it but look at the clock when a step ends. It waits for the GPU at the two edges, and
 leaves it idle for a moment before and after, for the base power; the counter is read by another thread or process.
 """
 
@@ -25,10 +25,10 @@ LENGTH_NS = 2_000_000_000
 """Length of the pass; at least so long."""
 
 SETTLE_NS = 300_000_000
-"""Steps before its first edge, until power and clock are those of undisturbed steps."""
+"""Steps before its first edge, until power and clock are those of unprofiled steps."""
 
 RUN_OUT_NS = 150_000_000
-"""Steps after its last edge, so that the tick around that edge is one of undisturbed steps."""
+"""Steps after its last edge, so that the tick around that edge is one of unprofiled steps."""
 
 ENERGY_START = "energy-start"
 """In the run's directory while ranks settle: after which step they all have their first edge."""
@@ -37,13 +37,13 @@ AHEAD_STEPS = 8
 """How many steps ahead ranks are told after which step the first edge is; an eighth of those of the settling more."""
 
 IDLE_S = 0.5
-"""How long the card is left idle, before and after, for its base power."""
+"""How long the GPU is left idle, before and after, for its base power."""
 
 
 class EnergyPass:
     """Told of every step from :meth:`begin` on, until :meth:`end_step` says that it is over.
 
-    Where this process uses no card, it is so many undisturbed steps and nothing else.
+    Where this process uses no GPU, it is so many unprofiled steps and nothing else.
 
     Args:
         journal: Where the edges are written.
@@ -77,7 +77,7 @@ class EnergyPass:
             self._leave_idle()
         self._began_ns, self._began_step = time.time_ns(), self._steps.seen
         if not self._cards:
-            self._say("No joules: the program uses no card whose energy could be read.")
+            self._say("No joules: the program uses no GPU whose energy could be read.")
             self._start()
 
     def end_step(self) -> bool:
@@ -122,7 +122,7 @@ class EnergyPass:
         self.is_open = False
 
     def _close(self) -> None:
-        """Leave the card idle once more, unless others would have to wait as well."""
+        """Leave the GPU idle once more, unless others would have to wait as well."""
         if self._cards and not energy_cards.runs_with_others():
             self._leave_idle()
         self._close_marker()
@@ -163,7 +163,7 @@ class EnergyPass:
             self._journal.pause("energy", started_ns)
 
     def _wait(self) -> int:
-        """Return the time at which the cards had done what was launched."""
+        """Return the time at which the GPUs had done what was launched."""
         started_ns = time.time_ns()
         energy_cards.wait_for(self._cards)
         self._journal.pause("energy", started_ns)

@@ -1,4 +1,4 @@
-"""What follows the memory window: undisturbed steps, for energy and step time, and then the time pass.
+"""What follows the memory window: unprofiled steps, for energy and step time, and then the time pass.
 
 Passes that somebody named are begun, and a note says what became of them. Those of the default are begun where nothing
 is against it, and where something is, that is kept apart from the notes: it is no fault.
@@ -18,7 +18,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.passes import energy_cards
-from gpuledger.collect.passes.energy_pass import STEPS as UNDISTURBED_STEPS
+from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
@@ -92,7 +92,7 @@ class LaterPasses:
         if self._settings.passes_asked or self._has_metered_card():
             self._energy_pass.begin()
         else:
-            self._say("No joules: the program uses no card whose energy could be read.")
+            self._say("No joules: the program uses no GPU whose energy could be read.")
 
     def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""
@@ -111,7 +111,7 @@ class LaterPasses:
         if self._energy_pass.is_open:
             if not self._energy_pass.end_step():
                 return False
-        elif self._steps.seen < self._settings.last_step + UNDISTURBED_STEPS:
+        elif self._steps.seen < self._settings.last_step + UNPROFILED_STEPS:
             return False
         return not (energy_cards.is_capturing() or self._begin_time_pass())
 

@@ -12,7 +12,7 @@ from gpuledger.collect.passes import energy_cards
 from gpuledger.units import format_bytes
 
 CARD_BYTES = 1 << 30
-"""Free bytes that each card in use must have. CUPTI keeps its records in buffers on the card until they are fetched.
+"""Free bytes that each GPU in use must have. CUPTI keeps its records in buffers on the GPU until they are fetched.
 Assumed, not measured: with so much left, neither CUPTI nor a program that grows runs out."""
 
 STEP_ALLOCATIONS = 50_000
@@ -29,7 +29,7 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     Args:
         step_allocations: The most allocations that a recorded step has made.
 
-    Source: the card's free bytes by CUDA; the allocator's pools; the environment.
+    Source: the GPU's free bytes by CUDA; the allocator's pools; the environment.
     """
     if threading.current_thread() is not threading.main_thread():
         return "its steps end in other threads than the main one, and torch's profiler complains there"

@@ -1,11 +1,11 @@
-"""What the CUDA context and the libraries take on a card beside the caching allocator, measured apart and kept.
+"""What the CUDA context and the libraries take on a GPU beside the caching allocator, measured apart and kept.
 
 The allocator does not know these bytes and the driver does not itemize them, so a child process runs the work of a
-training step piece by piece and reads after each piece what the card says it holds: process bytes minus what the
+training step piece by piece and reads after each piece what the GPU says it holds: process bytes minus what the
 allocator reserved. The context is what stands there after the first kernel; everything after it is libraries. cuBLAS
 keeps a handle per thread, so the backward pass, which runs in a thread of its own, brings a second one.
 
-A profile holds for one card model, driver, torch and CUDA version, and is kept in
+A profile holds for one GPU model, driver, torch and CUDA version, and is kept in
 ``$XDG_CACHE_HOME/gpuledger/calibration.json``.
 """
 
@@ -33,7 +33,7 @@ _NOT_FOR_THE_CHILD = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_
 
 @dataclass(frozen=True)
 class CardKey:
-    """What a profile holds for. No serial number: cards of one model are alike."""
+    """What a profile holds for. No serial number: GPUs of one model are alike."""
 
     card: str
     driver_version: str
@@ -60,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Profile:
-    """What one card's context and libraries take.
+    """What one GPU's context and libraries take.
 
     ``readings`` are in the order in which the pieces ran, the forward ones first; see :data:`Reading.bytes`.
     """
@@ -111,7 +111,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A profile for the card asked for, or None; ``notes`` say what stood in the way."""
+    """A profile for the GPU asked for, or None; ``notes`` say what stood in the way."""
 
     profile: Profile | None
     notes: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ def lookup_or_measure(
 ) -> Calibration:
     """Return the profile for ``key``: the kept one, else measured now in a child process (about ten seconds) and kept.
 
-    Nothing is raised: without a card, or with another torch in this environment than the one recorded, there is no
+    Nothing is raised: without a GPU, or with another torch in this environment than the one recorded, there is no
     profile and a note says so.
     """
     place = path or cache_path()
@@ -192,7 +192,7 @@ def lookup_or_measure(
 def libraries_for(
     manifest: RankManifest, *, trained: bool, lookup: Callable[[CardKey, str], Calibration] = lookup_or_measure
 ) -> tuple[Libraries | None, tuple[str, ...]]:
-    """Return the ``libraries`` entry of a rank's manifest, and notes; None where there is no card or no profile.
+    """Return the ``libraries`` entry of a rank's manifest, and notes; None where there is no GPU or no profile.
 
     Args:
         manifest: The rank's manifest.
@@ -226,10 +226,10 @@ def _module_loading() -> str:
 
 
 def measure(uuid: str = "") -> Profile:
-    """Return the profile of one card (the first one without ``uuid``), measured now in a child process.
+    """Return the profile of one GPU (the first one without ``uuid``), measured now in a child process.
 
     Raises:
-        gpuledger.errors.NoDeviceError: no card, no driver, or its processes cannot be read.
+        gpuledger.errors.NoDeviceError: no GPU, no driver, or its processes cannot be read.
         GpuLedgerError: the child failed or took too long.
     """
     environment = {
@@ -246,10 +246,10 @@ def measure(uuid: str = "") -> Profile:
 
 
 def measure_here(_order: dict[str, Any], _arguments: list[str]) -> dict[str, Any]:
-    """Return the profile of the first card that this process sees, as plain values.
+    """Return the profile of the first GPU that this process sees, as plain values.
 
     Raises:
-        gpuledger.errors.NoDeviceError: no card, no driver, or its processes cannot be read.
+        gpuledger.errors.NoDeviceError: no GPU, no driver, or its processes cannot be read.
     """
     from gpuledger.collect.sampling.calibrate_card import read_card
 

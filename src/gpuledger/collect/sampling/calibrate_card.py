@@ -1,4 +1,4 @@
-"""The work a calibration does on the card, piece by piece. Runs in a process of its own, never in the recorded one."""
+"""The work a calibration does on the GPU, piece by piece. Runs in a process of its own, never in the recorded one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
     The bytes are cumulative and exclude what the caching allocator reserved.
 
     Raises:
-        NoDeviceError: no card, no driver, or the driver does not tell this process's bytes.
+        NoDeviceError: no GPU, no driver, or the driver does not tell this process's bytes.
 
     Source: the driver's bytes of this process minus the allocator's reserved bytes, exact to the driver's 2 MiB pages.
     """
@@ -32,7 +32,7 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
     properties = torch.cuda.get_device_properties(device_idx)
     card = open_cards().find(torch_uuid(properties.uuid))
     if card is None:
-        raise NoDeviceError(f"calibration: no driver knows torch's card {properties.name}")
+        raise NoDeviceError(f"calibration: no driver knows torch's GPU {properties.name}")
     readings = []
     with torch.cuda.device(device_idx):
         for name, backward, run in pieces():
@@ -45,7 +45,7 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
 
 
 def own_bytes(card: Card) -> int:
-    """Return the bytes this process holds on a card.
+    """Return the bytes this process holds on a GPU.
 
     Raises:
         NoDeviceError: the driver does not say, or this process cannot be told from others.

@@ -1,6 +1,6 @@
-"""Reads the cards' energy counters and sensors while an energy pass is open, from outside the program's own thread.
+"""Reads the GPUs' energy counters and sensors while an energy pass is open, from outside the program's own thread.
 
-The program says that its pass is open by a small file in its rank's directory, which names its cards. What is read goes
+The program says that its pass is open by a small file in its rank's directory, which names its GPUs. What is read goes
 into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
 """
 
@@ -43,10 +43,10 @@ LINGER_PERIODS = 2.5
 
 
 class CardMeter:
-    """Reads one card in a thread of its own, until it is told to end.
+    """Reads one GPU in a thread of its own, until it is told to end.
 
     Args:
-        card: The card.
+        card: The GPU.
         index: Its number in the journal.
         clock_ns: Unix time.
     """
@@ -118,12 +118,12 @@ class CardMeter:
 
 
 class EnergyMeter:
-    """Looks for open energy passes of a run, and reads their cards; a context that ends by writing what was read.
+    """Looks for open energy passes of a run, and reads their GPUs; a context that ends by writing what was read.
 
     Args:
         run_directory: The run.
-        cards: Its cards.
-        until_end: Whether the sensors of a card go on being read once its pass has closed.
+        cards: Its GPUs.
+        until_end: Whether the sensors of a GPU go on being read once its pass has closed.
         pid: Returns the recorded program, whose process tree tells its own processes from others'; None before it runs.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
     """
@@ -159,7 +159,7 @@ class EnergyMeter:
     def start(self) -> None:
         """Begin to look for passes, in a thread that holds back the signals which the calling one holds back."""
         readable = [uuid for uuid, card in self._cards.items() if _can_be_read(card, self._idle_w[uuid])]
-        with suppress(OSError):  # the disk is full: the program takes it that no card can be read
+        with suppress(OSError):  # the disk is full: the program takes it that no GPU can be read
             (self._run_directory / METERED_CARDS).write_text(json.dumps(readable), encoding="utf-8")
         self._thread.start()
 
@@ -193,7 +193,7 @@ class EnergyMeter:
             self.look()
 
     def look(self, now_ns: int | None = None) -> None:
-        """Begin reading the cards of passes that have opened, end those that have closed."""
+        """Begin reading the GPUs of passes that have opened, end those that have closed."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         wanted = self._wanted()
         for uuid in wanted - set(self._meters):
@@ -214,7 +214,7 @@ class EnergyMeter:
         return round(LINGER_PERIODS * self._cards[uuid].ticks.counter.period_ns)
 
     def _wanted(self) -> set[str]:
-        """Return the cards whose pass is open."""
+        """Return the GPUs whose pass is open."""
         found: set[str] = set()
         for _, directory in rank_directories(self._run_directory):
             try:
@@ -254,7 +254,7 @@ class EnergyMeter:
 
 
 def _can_be_read(card: Card, idle_w: float | None) -> bool:
-    """Return whether a card has an energy counter, or at least tells its power."""
+    """Return whether a GPU has an energy counter, or at least tells its power."""
     return idle_w is not None or card.read_energy_mj() is not None
 
 
@@ -266,13 +266,13 @@ def _power_w(card: Card) -> float | None:
 def open_meter(
     run_directory: Path, *, until_end: bool, pid: Callable[[], int | None], check: Callable[[], None] = lambda: None
 ) -> EnergyMeter | None:
-    """Return a meter of every card of this machine; None where there is none that can be read."""
+    """Return a meter of every GPU of this machine; None where there is none that can be read."""
     cards = find_cards()
     return EnergyMeter(run_directory, cards, until_end=until_end, pid=pid, check=check) if cards else None
 
 
 def begin_meter(run: RunWriter) -> EnergyMeter | None:
-    """Return what reads the cards' energy from now on for a run of this process; None where no card can be read."""
+    """Return what reads the GPUs' energy from now on for a run of this process; None where no GPU can be read."""
     meter = open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
     if meter is not None:
         meter.start()

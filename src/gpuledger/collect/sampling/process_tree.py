@@ -1,4 +1,4 @@
-"""Which of the processes on a card are the watched command's own."""
+"""Which of the processes on a GPU are the watched command's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Family:
-    """The watched process and all below it, looked at when a process is first seen on a card, and now and then.
+    """The watched process and all below it, looked at when a process is first seen on a GPU, and now and then.
 
     A process whose parents have ended belongs to it if it was seen while they lived.
     """
@@ -17,9 +17,9 @@ class Family:
     def __init__(self) -> None:
         self.root: int | None = None
         self.on_card: set[int] = set()
-        """Those of them that were seen on a card, and the root."""
+        """Those of them that were seen on a GPU, and the root."""
         self.absent: set[int] = set()
-        """Process ids on a card that nothing on this machine has: the driver counts in another namespace."""
+        """Process ids on a GPU that nothing on this machine has: the driver counts in another namespace."""
         self._doubted: set[int] = set()
         self._members: set[int] = set()
         self._others: set[int] = set()
@@ -38,7 +38,7 @@ class Family:
             self._members |= {self.root, *_below(self.root)}
 
     def see(self, pids: Iterable[int]) -> None:
-        """Take in who is on a card."""
+        """Take in who is on a GPU."""
         for pid in pids:
             if pid in self._others or pid in self.on_card:
                 continue

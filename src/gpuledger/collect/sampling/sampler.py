@@ -1,8 +1,8 @@
-"""Reads the cards while the program runs, from the parent: the program itself is not disturbed.
+"""Reads the GPUs while the program runs, from the parent: the program itself is not disturbed.
 
 Rows go into journals below ``NAME.ledger/samples/journal/``, one for each hour, a part a minute, so that memory and
 what a crash can cost stay bounded. ``device_idx`` is the position in ``card_uuids`` there, since torch's numbering is
-known to the program alone; :mod:`gpuledger.analyze.posting.card_samples` finds it by the card's UUID.
+known to the program alone; :mod:`gpuledger.analyze.posting.card_samples` finds it by the GPU's UUID.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ READINGS_IN_PART = 1200
 
 
 class CardSampler:
-    """Reads used bytes and processes of every card that the program has changed, until it is stopped.
+    """Reads used bytes and processes of every GPU that the program has changed, until it is stopped.
 
-    A card is read from the moment its used bytes or its processes differ from what they were before the program: in a
-    container the driver's process ids need not be ours, so they cannot tell whose a card is.
+    A GPU is read from the moment its used bytes or its processes differ from what they were before the program: in a
+    container the driver's process ids need not be ours, so they cannot tell whose a GPU is.
 
     Args:
-        cards: The cards of this machine.
+        cards: The GPUs of this machine.
         directory: Where the journals go.
         clock: Returns Unix time in ns.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
@@ -76,10 +76,10 @@ class CardSampler:
                 self.read()
             self.write()
         except Exception as error:
-            self.failure = f"The readings of the cards stopped: {type(error).__name__}: {error}"
+            self.failure = f"The readings of the GPUs stopped: {type(error).__name__}: {error}"
 
     def read(self) -> None:
-        """Take one reading of every card the program has changed."""
+        """Take one reading of every GPU the program has changed."""
         for index, card in enumerate(self._cards):
             if index in self._before:
                 if _state(card) == self._before[index]:
@@ -118,6 +118,6 @@ class CardSampler:
 
 
 def _state(card: Card) -> tuple[int | None, frozenset[int]]:
-    """Return a card's used bytes and the processes on it."""
+    """Return a GPU's used bytes and the processes on it."""
     memory, processes = card.read_memory(), card.read_processes()
     return None if memory is None else memory.used_bytes, frozenset(pid for pid, _ in processes or ())

@@ -1,4 +1,4 @@
-"""The sampler: a process of its own that reads the cards on an absolute schedule until it is told to stop.
+"""The sampler: a process of its own that reads the GPUs on an absolute schedule until it is told to stop.
 
 It is started by :mod:`.watcher` and talks to it in lines of JSON. When the line from its parent ends,
 because the parent was killed, it writes what it has and ends too. One thread reads, counts and writes; another one only
@@ -32,7 +32,7 @@ SENSOR_NS = 50_000_000
 """How often the sensors that move every 100 ms are read."""
 
 PROCESSES_NS = 200_000_000
-"""How often a card's processes are asked for while its bytes stay the same: the list takes as long as all sensors."""
+"""How often a GPU's processes are asked for while its bytes stay the same: the list takes as long as all sensors."""
 
 LOOK_NS = 5_000_000_000
 """How often the command's process tree is looked at, and whether the parent lives."""
@@ -54,7 +54,7 @@ Order = dict[str, Any]
 
 @dataclass(frozen=True)
 class World:
-    """What the sampler needs beside the cards. Tests give their own.
+    """What the sampler needs beside the GPUs. Tests give their own.
 
     ``wait_ns`` returns the parent's next order, or None where none came in these nanoseconds; ``{"do": "gone"}`` stands
     for a parent that was killed.
@@ -69,7 +69,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A card's processes, while its bytes stay the same and until they are asked for again."""
+    """A GPU's processes, while its bytes stay the same and until they are asked for again."""
 
     used_bytes: int
     due_ns: int
@@ -77,10 +77,10 @@ class _Asked:
 
 
 class Sampler:
-    """Reads the cards and keeps what was read.
+    """Reads the GPUs and keeps what was read.
 
     Args:
-        cards: The cards.
+        cards: The GPUs.
         writer: Where the parts go.
         interval_ns: Time between two readings of the bytes.
         world: Clocks and orders.
@@ -142,11 +142,11 @@ class Sampler:
         return max(idle_ns, 0)
 
     def _has_room(self, now_ns: int) -> bool:
-        """Return whether what is asked of a card for an edge ends before the next reading is due, or never would."""
+        """Return whether what is asked of a GPU for an edge ends before the next reading is due, or never would."""
         return self._due_ns - now_ns >= min(self._windows.read_ns, self._interval_ns * 4 // 5)
 
     def _look_for_edges(self, now_ns: int) -> int:
-        """Ask a card what it is due to be asked, right after a reading: the next one would be held up. Return now."""
+        """Ask a GPU what it is due to be asked, right after a reading: the next one would be held up. Return now."""
         due_ns = self._windows.due_ns
         if due_ns is None or due_ns > self._world.unix_ns() or not self._has_room(now_ns):
             return now_ns
@@ -180,7 +180,7 @@ class Sampler:
         return now_ns
 
     def _read(self, now_ns: int) -> bool:
-        """Take one reading of every card that still answers; return whether the slower sensors were due, and read."""
+        """Take one reading of every GPU that still answers; return whether the slower sensors were due, and read."""
         with_sensors = now_ns >= self._sensors_due_ns
         if with_sensors:
             self._sensors_due_ns = now_ns + SENSOR_NS - self._interval_ns // 2
@@ -199,7 +199,7 @@ class Sampler:
         return with_sensors
 
     def _processes_of(self, card: Card, used_bytes: int, now_ns: int) -> Processes:
-        """Return the card's processes, asked for where its bytes have changed, and five times a second."""
+        """Return the GPU's processes, asked for where its bytes have changed, and five times a second."""
         known = self._processes.get(card.index)
         if known is None or known.used_bytes != used_bytes or now_ns >= known.due_ns:
             known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes() or [])
@@ -248,7 +248,7 @@ class Sampler:
             self._facts["processes_known"] = False
             self._notes.append(
                 "The driver's process ids are not those of this machine (a container): a process's bytes are not "
-                "known, the card's above its first reading stand for them."
+                "known, the GPU's above its first reading stand for them."
             )
         self._notes += [f"GPU {index} gave no bytes at {count:,} readings." for index, count in self._failed.items()]
 
@@ -329,7 +329,7 @@ def main() -> None:
 
 
 def _facts_of(card: Card) -> dict[str, Any]:
-    """Return what a run's manifest says of a card."""
+    """Return what a run's manifest says of a GPU."""
     memory = card.read_memory()
     return {
         "device_idx": card.index,

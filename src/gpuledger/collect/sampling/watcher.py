@@ -18,10 +18,10 @@ from typing import Any
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
 START_S = 120.0
-"""How long a driver may take to wake its cards."""
+"""How long a driver may take to wake its GPUs."""
 
 PATIENCE_S = 20.0
-"""How long the sampler may take to write what it has; a driver whose card is gone can keep it for ever."""
+"""How long the sampler may take to write what it has; a driver whose GPU is gone can keep it for ever."""
 
 LONGEST_NAME = 300
 """Characters of a window's name that are kept: a line is written as a whole or not at all (PIPE_BUF is 4,096 bytes)."""
@@ -32,12 +32,12 @@ class Watcher:
 
     Args:
         directory: The run's directory; the journal goes to its ``rank-0``.
-        gpus: Numbers of the cards; None takes all.
+        gpus: Numbers of the GPUs; None takes all.
         interval_ns: Time between two readings.
         pid: The process whose bytes are told apart, where it runs already.
 
     Raises:
-        NoDeviceError: no driver, no card, no permission, or no such card.
+        NoDeviceError: no driver, no GPU, no permission, or no such GPU.
         GpuLedgerError: the sampler does not start.
     """
 

@@ -33,9 +33,9 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
-from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.collect.memory.device_readings import CardReader
@@ -135,7 +135,7 @@ class IterationRecorder:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _start(self) -> _UnderWay:
-        guard, tags, stacks = Guard(self._fail), TagBook(), StackBook()
+        guard, tags, stacks = Guard(self._fail), TagTable(), StackTable()
         journal = _KeptJournal([tags, self._registry, stacks], self._known)
         recorder, card, history = self._recorder(journal, tags, stacks, guard)
         steps = StepCounter(
@@ -150,7 +150,7 @@ class IterationRecorder:
             journal,
             steps,
             _ALL_STEPS,
-            books=(tags, self._registry, stacks),
+            tables=(tags, self._registry, stacks),
             card=card,
             begins_late=True,
             guard=guard,
@@ -170,9 +170,9 @@ class IterationRecorder:
         return under_way
 
     def _recorder(
-        self, journal: RankJournal, tags: TagBook, stacks: StackBook, guard: Guard
+        self, journal: RankJournal, tags: TagTable, stacks: StackTable, guard: Guard
     ) -> tuple[Recorder, CardReader | None, UserHistory | None]:
-        """Return a recorder for the device the model is on, its card, and what notices the program's own history."""
+        """Return a recorder for the device the model is on, its GPU, and what notices the program's own history."""
         describe_process(journal)
         model = self._model()
         with without_overrides():

@@ -1,4 +1,4 @@
-"""Chooses what records a process, and when that can begin: the allocator's history of a card, or the dispatcher."""
+"""Chooses what records a process, and when that can begin: the allocator's history of a GPU, or the dispatcher."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.adapter.user_profiler import ProfilerStart
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.stacks import StackBook
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory import out_of_memory
 from gpuledger.collect.memory.cuda_history import CudaRecorder
@@ -59,9 +59,9 @@ class ProcessRecorders:
             session.watch_calls(FirstCall(session.guard(partial(self._first_call, session)), session.guard.absorbs))
 
     def begin_after_step(self, session: Session) -> None:
-        """Record CPU tensors where the program trains without having touched its card."""
+        """Record CPU tensors where the program trains without having touched its GPU."""
         if not torch.cuda.is_initialized():
-            self._begin_dispatch(session, "a card is there, but the program has not touched it")
+            self._begin_dispatch(session, "a GPU is there, but the program has not touched it")
 
     def stop_watching(self) -> None:
         """Take out what sees that the program starts a history or a profiler of its own."""
@@ -122,12 +122,12 @@ def describe_cuda(journal: RankJournal, recorder: CudaRecorder, card: CardReader
 
 
 def make_dispatch_recorder(
-    journal: RankJournal, books: tuple[TagBook, StackBook], guard: Guard, *, with_cuda: bool
+    journal: RankJournal, tables: tuple[TagTable, StackTable], guard: Guard, *, with_cuda: bool
 ) -> DispatchRecorder:
     """Return what records CPU tensors by the dispatcher, or with ``with_cuda`` CUDA ones too; write it down."""
     from gpuledger.collect.memory.dispatch import DispatchRecorder
 
-    tags, stacks = books
+    tags, stacks = tables
     recorder = DispatchRecorder(stacks, tags, guard, devices=("cuda", "cpu") if with_cuda else ("cpu",))
     journal.fact(recorder=recorder.kind, devices=[{"device_idx": -1, "name": "CPU tensors", "total_bytes": None}])
     return recorder

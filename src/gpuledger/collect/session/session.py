@@ -23,9 +23,9 @@ from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
-from gpuledger.collect.attribution.stacks import StackBook
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, RecordSettings, settings_from
 from gpuledger.collect.memory.device_readings import CardReader
@@ -69,8 +69,8 @@ class Session:
         self.pid = os.getpid()
         self.window: MemoryWindow | None = None
         self.from_outside = rank_directory is None if from_outside is None else from_outside
-        self.stacks = StackBook()
-        self.tags = TagBook()
+        self.stacks = StackTable()
+        self.tags = TagTable()
         self.registry = ModuleRegistry()
         self._recorders = ProcessRecorders() if recorders is None else recorders
         self._begins_late = rank_directory is not None if begins_late is None else begins_late
@@ -134,7 +134,7 @@ class Session:
         self._recorders.begin(self)
 
     def adopt(self, recorder: Recorder, card: CardReader | None) -> None:
-        """Record with ``recorder`` from now on, or from the first step that is asked for; ``card`` reads its card."""
+        """Record with ``recorder`` from now on, or from the first step that is asked for; ``card`` reads its GPU."""
         self.watch_calls(None)
         keep_uncompiled()
         self.journal.fact(recorder=recorder.kind)
@@ -144,7 +144,7 @@ class Session:
             self.journal,
             self.steps,
             self.settings,
-            books=(self.tags, self.registry, self.stacks),
+            tables=(self.tags, self.registry, self.stacks),
             card=card,
             begins_late=self._begins_late,
             guard=self.guard,

@@ -1,4 +1,4 @@
-"""All that a book holds, as values and as Arrow tables; and Parquet, the form in which books are exchanged."""
+"""All that a database holds, as values and as Arrow tables; and Parquet, the form in which databases are exchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuledger.ops.database.records import Environment, Record, environment_from
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gpuledger.ops.database.book import Book
+    from gpuledger.ops.database.operator_database import OperatorDatabase
 
 VERSION = 1
 VERSION_KEY = b"gpuledger_book"
@@ -36,7 +36,7 @@ MEASURED = """CREATE VIEW measured AS
 
 @dataclass(frozen=True)
 class Contents:
-    """What a book holds. ``keys`` and ``environments`` by digest."""
+    """What a database holds. ``keys`` and ``environments`` by digest."""
 
     keys: Mapping[str, OperatorKey]
     environments: Mapping[str, Environment]
@@ -61,18 +61,18 @@ class Contents:
 
 
 def contents_of(text: str) -> Contents:
-    """Return what a book, or a Parquet file exported from one, holds.
+    """Return what a database, or a Parquet file exported from one, holds.
 
     Raises:
         InputError: there is none, or it is damaged or of a newer version.
     """
     if text.endswith(PARQUET) and "://" not in text:
         return read_parquet(Path(text))
-    from gpuledger.ops.database.book import open_existing
+    from gpuledger.ops.database.operator_database import open_existing
 
-    with open_existing(text) as book:
-        contents = Contents(book.keys(), book.environments(), tuple(book.records()))
-        _check_references(contents, book.url)
+    with open_existing(text) as database:
+        contents = Contents(database.keys(), database.environments(), tuple(database.records()))
+        _check_references(contents, database.url)
         return contents
 
 
@@ -84,17 +84,17 @@ def _check_references(contents: Contents, place: str) -> None:
     """
     for one in contents.records:
         if one.key_digest not in contents.keys or one.environment_digest not in contents.environments:
-            raise InputError(f"{place}: damaged book: a record's key or environment is not in it")
+            raise InputError(f"{place}: damaged database: a record's key or environment is not in it")
 
 
-def merge(book: Book, other: Contents) -> int:
-    """Return how many records a book did not have, after adding all that another holds."""
-    before = len(book.records())
-    book.put_keys(other.keys.values())
+def merge(database: OperatorDatabase, other: Contents) -> int:
+    """Return how many records a database did not have, after adding all that another holds."""
+    before = len(database.records())
+    database.put_keys(other.keys.values())
     for environment in other.environments.values():
-        book.put_environment(environment)
-    book.put_records(other.records)
-    return len(book.records()) - before
+        database.put_environment(environment)
+    database.put_records(other.records)
+    return len(database.records()) - before
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ def read_parquet(path: Path) -> Contents:
         stated = (table.schema.metadata or {}).get(VERSION_KEY)
         version = None if stated is None else int(stated)
     if version is None:
-        raise InputError(f"{path}: not exported from an operator book", hint=hint)
+        raise InputError(f"{path}: not exported from an operator database", hint=hint)
     if version > VERSION:
         raise InputError(
-            f"{path}: book export version {version}, this gpuledger reads up to {VERSION}",
+            f"{path}: database export version {version}, this gpuledger reads up to {VERSION}",
             hint="pip install --upgrade gpuledger",
         )
     with reading(path):

@@ -10,7 +10,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Record
 
 NAMESPACE = "gpuledger."
-"""What is in the book and is no operator of torch's."""
+"""What is in the database and is no operator of torch's."""
 MODULE_CALL = OperatorKey(f"{NAMESPACE}module_call", ())
 AUTOGRAD_NODE = OperatorKey(f"{NAMESPACE}autograd_node", ())
 NODE_MADE = OperatorKey(f"{NAMESPACE}node_made", ())
@@ -36,7 +36,7 @@ def is_operator(key: OperatorKey) -> bool:
 
 
 def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> HostOverhead | None:
-    """Return what a workload spends around its operators; None where the workload or the book does not tell.
+    """Return what a workload spends around its operators; None where the workload or the database does not tell.
 
     Args:
         settings: The workload's.
@@ -51,4 +51,4 @@ def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> 
         return None
     return HostOverhead(
         calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0))
-    )  # an older book lacks the last
+    )  # an older database lacks the last

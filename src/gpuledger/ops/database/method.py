@@ -12,7 +12,7 @@ MEMORY_FRAC = 0.25
 """The copies take at most this share of the memory that is free."""
 REFERENCE_EVERY = 20
 BASE_EVERY = 10
-"""The power of the waiting card is read again after so many operators with energy."""
+"""The power of the waiting GPU is read again after so many operators with energy."""
 
 
 class Mode(StrEnum):
@@ -40,9 +40,9 @@ class Method:
     seed: int = 0
     warm_up_ns: int = 20_000_000
     block_ns: int = 5_000_000
-    """Of a card: short enough that the power cap does not hold the clock down."""
+    """Of a GPU: short enough that the power cap does not hold the clock down."""
     gap_ns: int = 10_000_000
-    """Between two blocks on a card, so that its mean power stays below the cap."""
+    """Between two blocks on a GPU, so that its mean power stays below the cap."""
     least_blocks: int = 10
     most_blocks: int = 60
     operator_limit_ns: int = 5_000_000_000

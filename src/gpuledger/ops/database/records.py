@@ -1,4 +1,4 @@
-"""What the book holds: environments and records of measurements. Pure values."""
+"""What the database holds: environments and records of measurements. Pure values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def digest_of(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """The card and the software a measurement was made with; ``flags`` are settings that no key holds."""
+    """The GPU and the software a measurement was made with; ``flags`` are settings that no key holds."""
 
     card: str
     driver: str | None
@@ -48,7 +48,7 @@ class Record:
         method: How: ``mode`` (``hot`` or ``rotating``), ``time`` or ``energy``, ``graph`` or ``eager``, …
         time_median_ns: One call. None where it failed.
         energy_median_j: One call. None where only time was measured.
-        base_w: The card's power while it is ready and idle.
+        base_w: The GPU's power while it is ready and idle.
         blocks: The repetitions the medians come from.
         kernels: Names of the kernels that ran.
         reason: Why it failed, in one line; empty where it did not.

@@ -1,7 +1,7 @@
-"""The book's tables, in SQLAlchemy Core for SQLite and PostgreSQL alike, and the steps from one version to the next.
+"""Tables of an operator database, for SQLite and PostgreSQL alike, and the steps from one version to the next.
 
-The steps are a list of functions, not Alembic's scripts: there are few tables, a step has to run inside the book's own
-transaction on both stores, and a book is opened by whoever has the file, with no configuration beside it.
+The steps are a list of functions, not Alembic's scripts: there are few tables, a step has to run inside the database's
+own transaction on both stores, and a database is opened by whoever has the file, with no configuration beside it.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def _first(connection: sa.Connection) -> None:
 
 
 STEPS: tuple[Callable[[sa.Connection], None], ...] = (_first,)
-"""``STEPS[n]`` takes a book from version n to n + 1."""
+"""``STEPS[n]`` takes a database from version n to n + 1."""
 
 VERSION = len(STEPS)
 
 
 def version_of(connection: sa.Connection) -> int:
-    """Return the version of a book, 0 where it has no tables yet."""
+    """Return the version of a database, 0 where it has no tables yet."""
     if not sa.inspect(connection).has_table(VERSIONS.name):
         return 0
     return int(connection.execute(sa.select(VERSIONS.c.schema_version)).scalar() or 0)
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Take a book to the newest version, in the caller's transaction."""
+    """Take a database to the newest version, in the caller's transaction."""
     version = version_of(connection)
     for step in STEPS[version:]:
         step(connection)

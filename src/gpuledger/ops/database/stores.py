@@ -11,12 +11,12 @@ from sqlalchemy import exc
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import parse_json
-from gpuledger.ops.database.book_file import BUSY_MS, ReadOnlyFile
+from gpuledger.ops.database.database_file import BUSY_MS, ReadOnlyFile
 from gpuledger.redact import hide_credentials
 
 
 def parse_url(text: str) -> sa.URL:
-    """Return a book's URL; a plain path is a SQLite file.
+    """Return a database's URL; a plain path is a SQLite file.
 
     Raises:
         UsageError: it is neither SQLite's nor PostgreSQL's.
@@ -26,17 +26,21 @@ def parse_url(text: str) -> sa.URL:
     try:
         parsed = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:  # a port that is no number, brackets that do not close
-        raise UsageError("--book: not a URL", hint="postgresql://USER@HOST/NAME, sqlite:///FILE, or a file") from error
+        raise UsageError(
+            "--database: not a URL", hint="postgresql://USER@HOST/NAME, sqlite:///FILE, or a file"
+        ) from error
     kind = parsed.get_backend_name()
     if kind == "postgresql" or parsed.drivername == "postgres":
         return parsed.set(drivername="postgresql+psycopg")
     if kind != "sqlite":
-        raise UsageError(f"--book {kind}://…: only SQLite and PostgreSQL are known", hint="postgresql://USER@HOST/NAME")
+        raise UsageError(
+            f"--database {kind}://…: only SQLite and PostgreSQL are known", hint="postgresql://USER@HOST/NAME"
+        )
     return parsed
 
 
 def shown_url(url: sa.URL) -> str:
-    """Return a book's name for people: a file as they gave it, a server's URL without its password.
+    """Return a database's name for people: a file as they gave it, a server's URL without its password.
 
     Raises:
         InputError: a file cannot be made there.
@@ -48,9 +52,9 @@ def shown_url(url: sa.URL) -> str:
         return name
     file = Path(name)
     if file.is_dir():
-        raise InputError(f"{file}: is a directory", hint="--book names a file")
+        raise InputError(f"{file}: is a directory", hint="--database names a file")
     if not file.parent.is_dir():
-        raise InputError(f"{file}: no folder {file.parent}", hint="make it, or give another --book")
+        raise InputError(f"{file}: no folder {file.parent}", hint="make it, or give another --database")
     return str(file)
 
 
@@ -89,7 +93,7 @@ def writing_engine(url: sa.URL) -> sa.Engine:
             url, pool_pre_ping=True, connect_args={"connect_timeout": 10}, json_deserializer=_value_of
         )
     except ImportError as error:
-        raise UsageError("--book: no driver for PostgreSQL", hint="pip install 'gpuledger[ops]'") from error
+        raise UsageError("--database: no driver for PostgreSQL", hint="pip install 'gpuledger[ops]'") from error
 
 
 def _value_of(text: str | bytes) -> Any:

@@ -1,7 +1,7 @@
 """Result rows as ml-operator-profiling printed them: a layer, its input size, and what was measured, in one line.
 
 Its datasets are pickles of live modules, which are not read. A layer is rebuilt from its printed form, which is parsed
-and not evaluated, and followed on a virtual card to learn which operator it runs.
+and not evaluated, and followed on a virtual GPU to learn which operator it runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_rows(paths: Iterable[Path], card: str) -> ImportedRows:
 
     Args:
         paths: The files.
-        card: The card that they were measured on: no row says so.
+        card: The GPU that they were measured on: no row says so.
 
     Raises:
         InputError: a file cannot be read.

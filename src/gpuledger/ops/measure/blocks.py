@@ -1,4 +1,4 @@
-"""Blocks of calls, timed and with their energy. A :class:`Runner` calls; the card is read meanwhile."""
+"""Blocks of calls, timed and with their energy. A :class:`Runner` calls; the GPU is read meanwhile."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Block:
 def time_blocks(runner: Runner, method: Method, card: Card | None, clock_ns: Clock = time.time_ns) -> list[Block]:
     """Return blocks of calls until the median's interval is as narrow as asked.
 
-    A card rests between two blocks, so that none of them reaches the power cap.
+    A GPU rests between two blocks, so that none of them reaches the power cap.
 
     Source: the device's events around graph replays, or the host's clock around calls on a CPU.
     """
@@ -106,7 +106,7 @@ def _warm_up(runner: Runner, method: Method) -> float:
 
 
 def _with_state(block: Block, card: Card, throttled_before_ns: int | None) -> tuple[Block, int | None]:
-    """Return the block with what the card shows just after it, and the throttled time so far."""
+    """Return the block with what the GPU shows just after it, and the throttled time so far."""
     reading, throttled_ns = card.read_sensors(), card.read_throttled_ns()
     known = throttled_ns is not None and throttled_before_ns is not None
     within_ns = throttled_ns - throttled_before_ns if known else None  # type: ignore[operator]  # known says so
@@ -179,7 +179,7 @@ class Load:
 
 
 class NoCounterError(GpuLedgerError):
-    """The card's energy counter is missing or stands still."""
+    """The GPU's energy counter is missing or stands still."""
 
 
 def energy_blocks(
@@ -190,7 +190,7 @@ def energy_blocks(
     Raises:
         NoCounterError: the counter does not move.
 
-    Source: the card's energy counter, at a tick at both edges.
+    Source: the GPU's energy counter, at a tick at both edges.
     """
     blocks: list[Block] = []
     runner.refresh()
@@ -236,7 +236,7 @@ def between_ticks(start: Edge, end: Edge) -> WindowEnergy:
 
 
 def base_power_w(method: Method, card: Card, clock_ns: Clock = time.time_ns) -> float | None:
-    """Return the power of the card while it is ready and idle, in W; None without a counter."""
+    """Return the power of the GPU while it is ready and idle, in W; None without a counter."""
     try:
         start = _tick(card, clock_ns)
         time.sleep(method.base_window_s)
@@ -252,6 +252,6 @@ def _tick(card: Card, clock_ns: Clock) -> Edge:
         reason = card.why_missing(Quantity.ENERGY)
         why = f": {reason}" if reason else ""
         raise NoCounterError(
-            f"energy: the card's counter is missing or stands still{why}", hint="--time-only measures without it"
+            f"energy: the GPU's counter is missing or stands still{why}", hint="--time-only measures without it"
         )
     return edge

@@ -1,4 +1,4 @@
-"""Spreads measurements over workers, one at a time on each device; the driver alone writes into the book."""
+"""Spreads measurements over workers, one at a time on each device; the driver alone writes into the database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Protocol
 
-from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.fill import energy_tasks_of
 from gpuledger.ops.measure.measure import Progress, Task, Tell, shuffled
@@ -73,7 +73,7 @@ class _Queue:
 
 def measure_workloads(
     crew: Crew,
-    book: Book,
+    database: OperatorDatabase,
     workloads: Sequence[Workload],
     method: Method,
     *,
@@ -82,11 +82,11 @@ def measure_workloads(
     tell: Tell | None,
     clock_ns: Callable[[], int],
 ) -> Campaigned:
-    """Return what the workers measured of workloads: what one card measures as well, see :mod:`.fill`.
+    """Return what the workers measured of workloads: what one GPU measures as well, see :mod:`.fill`.
 
     Args:
         crew: The workers.
-        book: Where records go; only this process writes.
+        database: Where records go; only this process writes.
         workloads: Whose operators.
         method: Its ``energy`` says whether energies are wanted, where a device has a counter.
         energy_share_frac: Of each workload's time, the energy of the operators that hold it.
@@ -97,21 +97,21 @@ def measure_workloads(
     uses = [use for workload in workloads for use in workload.uses]
 
     def times_for(environment: Environment) -> list[Task]:
-        return lacking_for(uses, book, environment, need_energy=False)
+        return lacking_for(uses, database, environment, need_energy=False)
 
     def energies_for(environment: Environment) -> list[Task]:
         if environment.flags.get("power_limit_w") is None:
             return []
-        return energy_tasks_of(workloads, uses, book, environment, energy_share_frac)
+        return energy_tasks_of(workloads, uses, database, environment, energy_share_frac)
 
     how: dict[str, Any] = {"seed": method.seed, "watch": watch, "tell": tell, "clock_ns": clock_ns}
-    done = run_campaign(crew, book, times_for, **how)
-    return done + run_campaign(crew, book, energies_for, energy=True, **how) if method.energy else done
+    done = run_campaign(crew, database, times_for, **how)
+    return done + run_campaign(crew, database, energies_for, energy=True, **how) if method.energy else done
 
 
 def run_campaign(
     crew: Crew,
-    book: Book,
+    database: OperatorDatabase,
     tasks_for: Callable[[Environment], Sequence[Task]],
     *,
     energy: bool = False,
@@ -120,12 +120,12 @@ def run_campaign(
     tell: Tell | None = None,
     clock_ns: Callable[[], int],
 ) -> Campaigned:
-    """Return what the workers measured; every record is in the book as soon as it comes.
+    """Return what the workers measured; every record is in the database as soon as it comes.
 
     Args:
         crew: The workers.
-        book: Where records go; only this process writes.
-        tasks_for: What the book lacks for an environment.
+        database: Where records go; only this process writes.
+        tasks_for: What the database lacks for an environment.
         energy: Measure energy beside time.
         seed: Of the random order.
         watch: What is open while a worker has an operator.
@@ -135,17 +135,17 @@ def run_campaign(
     queues: dict[str, _Queue] = {}
     for environment in crew.environments:
         if environment.digest not in queues:
-            book.put_environment(environment)
+            database.put_environment(environment)
             tasks = shuffled(tasks_for(environment), seed)
-            book.put_keys(task.key for task in tasks)
+            database.put_keys(task.key for task in tasks)
             queues[environment.digest] = _Queue(deque(tasks))
-    return _Driver(crew, book, queues, energy, watch, tell, clock_ns).run()
+    return _Driver(crew, database, queues, energy, watch, tell, clock_ns).run()
 
 
 @dataclass
 class _Driver:
     crew: Crew
-    book: Book
+    database: OperatorDatabase
     queues: Mapping[str, _Queue]
     energy: bool
     watch: Watch
@@ -213,7 +213,7 @@ class _Driver:
                 queue.tasks.appendleft(answer.task)
                 return
             record = self._given_up(answer)
-        self.book.put_records([record])
+        self.database.put_records([record])
         self.failed += record.status == "failed"
         self.measured += record.status == "ok"
 

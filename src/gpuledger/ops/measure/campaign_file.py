@@ -25,21 +25,21 @@ MOST_VALUES = 100_000
 """Values in one file, with what aliases stand for."""
 OLD_NAME = "summary.yml"
 MODEL_KEYS = ("model", "weights", "inputs", "batch", "mode", "optimizer", "autocast")
-TOP_KEYS = ("models", "gpu", "book", *MODEL_KEYS[1:])
+TOP_KEYS = ("models", "gpu", "database", *MODEL_KEYS[1:])
 OLD_KEYS = ("done", "input_size", "model_name", "weights_name")
 _KINDS: dict[str, tuple[type, ...]] = {
     "model": (str,), "weights": (str,), "batch": (int,), "optimizer": (str,), "autocast": (str, type(None)),
-    "gpu": (str,), "book": (str,),
+    "gpu": (str,), "database": (str,),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """What a campaign asks for; ``done`` is nowhere in it: that is what the book holds."""
+    """What a campaign asks for; ``done`` is nowhere in it: that is what the database holds."""
 
     wanted: tuple[WorkloadSpec, ...]
     gpu: str | None = None
-    book: str | None = None
+    database: str | None = None
 
 
 def read_campaign(path: Path, *, trusted: bool = False) -> Campaign:
@@ -77,7 +77,7 @@ def _read_campaign(path: Path) -> Campaign:
         raise InputError(f"{path}: models: expected a list of models", hint="models: [{model: torchvision:resnet50}]")
     shared = {name: value[name] for name in MODEL_KEYS[1:] if name in value}
     wanted = [one for number, model in enumerate(models) for one in _wanted(path, number, model, shared)]
-    return Campaign(tuple(dict.fromkeys(wanted)), value.get("gpu"), value.get("book"))
+    return Campaign(tuple(dict.fromkeys(wanted)), value.get("gpu"), value.get("database"))
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.host_overhead import AUTOGRAD_NODE, KEYS, MODULE_CALL, NODE_MADE
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import summarize
 from gpuledger.ops.measure.blocks import Clock
@@ -23,21 +23,21 @@ SHORT, LONG = 100, 300
 ROUNDS, WARM_UP = 40, 5
 
 
-def fill_around(book: Book, place: Place, clock_ns: Clock = time.time_ns) -> None:
-    """Measure what the book lacks of modules and autograd for this device and software."""
-    lacking = book.missing([key.digest for key in KEYS], place.environment)
+def fill_around(database: OperatorDatabase, place: Place, clock_ns: Clock = time.time_ns) -> None:
+    """Measure what the database lacks of modules and autograd for this device and software."""
+    lacking = database.missing([key.digest for key in KEYS], place.environment)
     if not lacking:
         return
-    book.put_environment(place.environment)
-    book.put_keys(KEYS)
+    database.put_environment(place.environment)
+    database.put_keys(KEYS)
     for key, measure in _MEASURED.items():
         if key.digest in lacking:
-            _put(book, place, key, [max(link_ns, 0.0) for link_ns in measure(place)], clock_ns)
+            _put(database, place, key, [max(link_ns, 0.0) for link_ns in measure(place)], clock_ns)
 
 
-def _put(book: Book, place: Place, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
+def _put(database: OperatorDatabase, place: Place, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
     spread = summarize(links_ns)
-    book.put_records(
+    database.put_records(
         [
             Record(
                 key.digest,

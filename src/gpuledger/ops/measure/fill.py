@@ -1,4 +1,4 @@
-"""Fills the book for workloads: first the time of every operator, then the energy of those that hold most of it."""
+"""Fills the database for workloads: first the time of every operator, then the energy of those that hold most of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment
 from gpuledger.ops.measure.chains import fill_around
 from gpuledger.ops.measure.measure import Outcome, Task, Tell, measure
@@ -40,7 +40,7 @@ class Filled:
 
 def fill(
     workloads: Sequence[Workload],
-    book: Book,
+    database: OperatorDatabase,
     place: Place,
     method: Method,
     *,
@@ -49,11 +49,11 @@ def fill(
     budget_ns: int | None = None,
     tell: Tell | None = None,
 ) -> Filled:
-    """Return what was measured of the operators that the book lacks.
+    """Return what was measured of the operators that the database lacks.
 
     Args:
         workloads: Whose operators; one that several use is measured once.
-        book: Where records go.
+        database: Where records go.
         place: The device.
         method: How; its ``energy`` says whether energies are wanted.
         energy_share_frac: Of each workload's time, see :data:`ENERGY_SHARE_FRAC`.
@@ -62,26 +62,30 @@ def fill(
         tell: Called before each operator.
     """
     uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
-    fill_around(book, place, time.time_ns)
-    tasks = missing_tasks(tasks_of(uses, place.cache_bytes), book, place, need_energy=False)
+    fill_around(database, place, time.time_ns)
+    tasks = missing_tasks(tasks_of(uses, place.cache_bytes), database, place, need_energy=False)
     deadline_ns = None if budget_ns is None else time.time_ns() + budget_ns
-    times = measure(tasks, book, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell)
+    times = measure(tasks, database, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell)
     if not method.energy or place.sensors is None:
         return Filled(times, None)
     left_ns = None if deadline_ns is None else max(deadline_ns - time.time_ns(), 0)
-    energy_tasks = energy_tasks_of(workloads, uses, book, place.environment, energy_share_frac)
-    return Filled(times, measure(energy_tasks, book, place, method, budget_ns=left_ns, tell=tell))
+    energy_tasks = energy_tasks_of(workloads, uses, database, place.environment, energy_share_frac)
+    return Filled(times, measure(energy_tasks, database, place, method, budget_ns=left_ns, tell=tell))
 
 
 def energy_tasks_of(
-    workloads: Sequence[Workload], uses: Sequence[Use], book: Book, environment: Environment, energy_share_frac: float
+    workloads: Sequence[Workload],
+    uses: Sequence[Use],
+    database: OperatorDatabase,
+    environment: Environment,
+    energy_share_frac: float,
 ) -> list[Task]:
-    """Return the tasks whose energy the book lacks, of operators that hold the asked share of a workload's time."""
-    records = book.records(environment)
+    """Return the tasks whose energy the database lacks, of operators that hold the asked share of a workload's time."""
+    records = database.records(environment)
     wanted: set[str] = set()
     for workload in workloads:
         lines = sum_up(workload, records, environment).lines
         times_ns = {line.use.key.digest: line.cost.time_ns for line in lines if line.cost is not None}
         wanted |= needs_energy(workload, times_ns, energy_share_frac)
     chosen = [use for use in uses if use.key.digest in wanted]
-    return lacking_for(chosen, book, environment, need_energy=True)
+    return lacking_for(chosen, database, environment, need_energy=True)

@@ -1,4 +1,4 @@
-"""Measures what the book lacks, in random order; each record is committed at once, so that any kill can be resumed."""
+"""Measures what the database lacks, in random order. Each record is committed at once: a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import REFERENCE_EVERY, Method, Mode
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Drift, drifted_sections, find_drift
 from gpuledger.ops.measure.blocks import Clock
@@ -55,7 +55,7 @@ Tell = Callable[[Progress], None]
 
 def measure(
     tasks: Sequence[Task],
-    book: Book,
+    database: OperatorDatabase,
     place: Place,
     method: Method,
     *,
@@ -63,11 +63,11 @@ def measure(
     tell: Tell | None = None,
     clock_ns: Clock = time.time_ns,
 ) -> Outcome:
-    """Return what was done of ``tasks``; every record is in the book as soon as it is made.
+    """Return what was done of ``tasks``; every record is in the database as soon as it is made.
 
     Args:
-        tasks: What the book lacks; see :mod:`gpuledger.ops.measure.plan`.
-        book: Where records go.
+        tasks: What the database lacks; see :mod:`gpuledger.ops.measure.plan`.
+        database: Where records go.
         place: The device.
         method: How.
         budget_ns: No operator is begun after so long.
@@ -75,13 +75,13 @@ def measure(
         clock_ns: The time.
 
     Raises:
-        CardLostError: an operator broke the connection to the card; its failure is in the book.
-        NoCounterError: energy was asked for, and the card's counter does not move.
+        CardLostError: an operator broke the connection to the GPU; its failure is in the database.
+        NoCounterError: energy was asked for, and the GPU's counter does not move.
     """
-    book.put_environment(place.environment)
-    book.put_keys(task.key for task in tasks)
+    database.put_environment(place.environment)
+    database.put_keys(task.key for task in tasks)
     order = shuffled(tasks, method.seed)
-    run = _Run(book, place, method, clock_ns)
+    run = _Run(database, place, method, clock_ns)
     elsewhere = 0
     for number, task in enumerate(order):
         spent_ns = clock_ns() - run.started_ns
@@ -90,9 +90,9 @@ def measure(
             tell(Progress(number, len(order), run.failed, left_ns, task.key.name))
         if budget_ns is not None and spent_ns >= budget_ns:
             break
-        if book.missing([task.key.digest], place.environment, method.energy, task.mode.value):
+        if database.missing([task.key.digest], place.environment, method.energy, task.mode.value):
             run.take(task)
-        else:  # another process that shares the book has measured it meanwhile
+        else:  # another process that shares the database has measured it meanwhile
             elsewhere += 1
     return run.outcome(len(order) - elsewhere, budget_ns)
 
@@ -108,7 +108,7 @@ def shuffled(tasks: Iterable[Task], seed: int) -> list[Task]:
 class _Run:
     """What one measurement keeps from operator to operator."""
 
-    book: Book
+    database: OperatorDatabase
     place: Place
     method: Method
     clock_ns: Clock
@@ -122,7 +122,7 @@ class _Run:
         self.session = MeasurementSession(self.place, self.method, self.clock_ns)
 
     def take(self, task: Task) -> None:
-        """Measure one operator into the book."""
+        """Measure one operator into the database."""
         good = self._write(task, self.session.measure).status == "ok"
         self.failed += not good
         self.done.append((task, good))
@@ -131,9 +131,9 @@ class _Run:
         try:
             record = measure(task.key, task.mode, energy=self.method.energy)
         except CardLostError as error:
-            self.book.put_records([self._lost(task, error)])
+            self.database.put_records([self._lost(task, error)])
             raise
-        self.book.put_records([record])
+        self.database.put_records([record])
         return record
 
     def _lost(self, task: Task, error: CardLostError) -> Record:

@@ -37,7 +37,7 @@ class MeasurementSession:
         """Return one operator's record, made after the reference where its turn is.
 
         Raises:
-            CardLostError: the operator broke the connection to the card.
+            CardLostError: the operator broke the connection to the GPU.
         """
         if self._begun % REFERENCE_EVERY == 0:
             self.take_reference()
@@ -50,13 +50,13 @@ class MeasurementSession:
         return record if record.energy_median_j is None else replace(record, base_w=self._waiting_w())
 
     def take_reference(self) -> None:
-        """Time the reference operator, which goes into no book."""
+        """Time the reference operator, which goes into no database."""
         record = measure_one(REFERENCE, Mode.HOT, self.place, replace(self._method, energy=False), self._clock_ns)
         if record.time_median_ns and record.time_low_ns is not None and record.time_high_ns is not None:
             self.references.append((record.time_median_ns, (record.time_high_ns - record.time_low_ns) / 2))
 
     def _waiting_w(self) -> float | None:
-        """Return the power of the waiting card: read after the first operator with energy and each tenth."""
+        """Return the power of the waiting GPU: read after the first operator with energy and each tenth."""
         if self._energies % BASE_EVERY == 0 and self.place.sensors is not None:
             self._base_w = base_power_w(self._method, self.place.sensors, self._clock_ns)
         self._energies += 1

@@ -14,8 +14,8 @@ from gpuledger.collect.adapter import kineto, torch_private
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.journal.journal import ActivityKind
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Mode
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.measure.copies import make_copies
 from gpuledger.ops.measure.one import allowed, refuse_too_large
 from gpuledger.ops.measure.place import Place
@@ -29,21 +29,23 @@ DEVICE_KINDS = frozenset({ActivityKind.KERNEL, ActivityKind.COPY})
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # not exported
 
 
-def name_kernels(book: Book, place: Place) -> int:
-    """Return of how many operators measured on a card the kernels were named; none on a processor.
+def name_kernels(database: OperatorDatabase, place: Place) -> int:
+    """Return of how many operators measured on a GPU the kernels were named; none on a processor.
 
     Args:
-        book: Its good records of this device and software that name no kernel are completed.
+        database: Its good records of this device and software that name no kernel are completed.
         place: The device.
     """
     if not place.on_card or torch_private.is_profiling():
         return 0
-    bare = {one.key_digest: None for one in book.records(place.environment) if one.status == "ok" and not one.kernels}
-    keys = list(book.keys(list(bare)).values())
+    bare = {
+        one.key_digest: None for one in database.records(place.environment) if one.status == "ok" and not one.kernels
+    }
+    keys = list(database.keys(list(bare)).values())
     named = 0
     for start in range(0, len(keys), AT_ONCE):
         found = kernels_of_keys(keys[start : start + AT_ONCE], place, torch.cuda.synchronize, DEVICE_KINDS)
-        book.put_kernels(found, place.environment)
+        database.put_kernels(found, place.environment)
         named += len(found)
     return named
 

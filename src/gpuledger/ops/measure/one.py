@@ -28,14 +28,14 @@ HOPELESS_FRAC = 0.45
 
 
 class CardLostError(GpuLedgerError):
-    """An operator broke the process's connection to the card: nothing more can run in this process."""
+    """An operator broke the process's connection to the GPU: nothing more can run in this process."""
 
 
 def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Record:
     """Return the record of one operator; a failure is a record too, with its reason.
 
     Raises:
-        NoCounterError: energy was asked for, and the card's counter does not move.
+        NoCounterError: energy was asked for, and the GPU's counter does not move.
     """
     work = work_of(key)
     blank = Record(
@@ -151,7 +151,7 @@ def _known(block: Block) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Return a number without the digits that no clock or counter tells: they would be most of a book."""
+    """Return a number without the digits that no clock or counter tells: they would be most of a database."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
@@ -167,7 +167,7 @@ def _let_go(place: Place) -> None:
     """Give back what a failed operator held.
 
     Raises:
-        CardLostError: the card does not answer this process any more.
+        CardLostError: the GPU does not answer this process any more.
     """
     if not place.on_card:
         return

@@ -23,7 +23,7 @@ _UNKNOWN_CACHE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """One device: ``sensors`` is the card, None on a CPU; ``cache_bytes`` is the last cache before memory."""
+    """One device: ``sensors`` is the GPU, None on a CPU; ``cache_bytes`` is the last cache before memory."""
 
     device: str
     environment: Environment
@@ -38,12 +38,12 @@ class Place:
 
 
 def find_place(device: str | None, *, force: bool = False, ours: Collection[int] = ()) -> Place:
-    """Return the device asked for; without one the first card, or the CPU where there is none.
+    """Return the device asked for; without one the first GPU, or the CPU where there is none.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         force: Measure beside other processes.
-        ours: Processes that may be on the card: they do nothing while operators are measured.
+        ours: Processes that may be on the GPU: they do nothing while operators are measured.
 
     Raises:
         NoDeviceError: no such device, or other processes are on it and ``force`` is not given.
@@ -91,7 +91,7 @@ def _torch_version() -> str:
 
 def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
-        raise NoDeviceError(f"--device cuda:{index}: no such card here", hint="--device cpu, or gpuledger doctor")
+        raise NoDeviceError(f"--device cuda:{index}: no such GPU here", hint="--device cpu, or gpuledger doctor")
     from gpuledger.cards.card import torch_uuid
     from gpuledger.cards.opening import open_cards
 
@@ -112,7 +112,7 @@ def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
 
 
 def refuse_busy(card: Card, ours: Collection[int] = ()) -> None:
-    """Raise where processes beside this one, and those of ``ours``, are on a card: they would be measured as well.
+    """Raise where processes beside this one, and those of ``ours``, are on a GPU: they would be measured as well.
 
     Raises:
         NoDeviceError: there are some.

@@ -1,11 +1,11 @@
-"""What is to be measured: the operators of workloads, in the modes they are used in, that the book lacks."""
+"""What is to be measured: the operators of workloads, in the modes they are used in, that the database lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuledger.ops.database.book import Book
 from gpuledger.ops.database.method import Mode, mode_weights
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment
 from gpuledger.ops.measure.measure import Task
 from gpuledger.ops.measure.place import Place
@@ -22,22 +22,26 @@ def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
     return sorted(counts, key=lambda task: (-counts[task], task.key.digest, task.mode))
 
 
-def missing_tasks(tasks: Sequence[Task], book: Book, place: Place, *, need_energy: bool) -> list[Task]:
-    """Return the tasks that the book has no record of for this device and software."""
-    return _missing(tasks, book, place.environment, need_energy=need_energy)
+def missing_tasks(tasks: Sequence[Task], database: OperatorDatabase, place: Place, *, need_energy: bool) -> list[Task]:
+    """Return the tasks that the database has no record of for this device and software."""
+    return _missing(tasks, database, place.environment, need_energy=need_energy)
 
 
-def lacking_for(uses: Iterable[Use], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:
-    """Return what the book lacks of operators for an environment, whose flags hold the cache's size."""
+def lacking_for(
+    uses: Iterable[Use], database: OperatorDatabase, environment: Environment, *, need_energy: bool
+) -> list[Task]:
+    """Return what the database lacks of operators for an environment, whose flags hold the cache's size."""
     tasks = tasks_of(uses, int(environment.flags.get("cache_bytes") or 0))
-    return _missing(tasks, book, environment, need_energy=need_energy)
+    return _missing(tasks, database, environment, need_energy=need_energy)
 
 
-def _missing(tasks: Sequence[Task], book: Book, environment: Environment, *, need_energy: bool) -> list[Task]:
+def _missing(
+    tasks: Sequence[Task], database: OperatorDatabase, environment: Environment, *, need_energy: bool
+) -> list[Task]:
     lacking: set[tuple[str, Mode]] = set()
     for mode in Mode:
         digests = [task.key.digest for task in tasks if task.mode == mode]
-        found = book.missing(digests, environment, need_energy, mode.value)
+        found = database.missing(digests, environment, need_energy, mode.value)
         lacking.update((digest, mode) for digest in found)
     return [task for task in tasks if (task.key.digest, task.mode) in lacking]
 

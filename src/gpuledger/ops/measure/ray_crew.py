@@ -20,7 +20,7 @@ from gpuledger.ops.measure.place import Place
 
 LOCAL = "local"
 VACATED_S = 30.0
-"""A process that died is off its card by then."""
+"""A process that died is off its GPU by then."""
 REVIVED_S = 120.0
 """A worker that died is back by then, torch loaded, or its machine is gone."""
 
@@ -39,7 +39,7 @@ class Measurer:
         return self._session.place.environment.to_json()
 
     def measure(self, key: dict[str, Any], mode: str, energy: bool) -> dict[str, Any]:
-        """Return the record of one operator; a process whose card was lost ends, and comes back with a new one."""
+        """Return the record of one operator; a process whose GPU was lost ends, and comes back with a new one."""
         from gpuledger.ops.measure.one import CardLostError
 
         try:
@@ -61,10 +61,10 @@ class Measurer:
 
 
 def _place_of(device: str, *, force: bool, ours: tuple[int, ...]) -> Place:
-    """Return a worker's device; one that was started again waits until its predecessor is off the card.
+    """Return a worker's device; one that was started again waits until its predecessor is off the GPU.
 
     Raises:
-        NoDeviceError: other processes are on the card.
+        NoDeviceError: other processes are on the GPU.
     """
     from gpuledger.ops.measure.place import find_place
 

@@ -1,4 +1,4 @@
-"""What calls an operator: on a CPU in a loop, on a card by replaying a graph, or eagerly where no graph can be made."""
+"""What calls an operator: on a CPU in a loop, on a GPU by replaying a graph, or eagerly where no graph can be made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_CALLS = 2_000
 MOST_COPIES = 1_024
 ROUNDS, MOST_LAUNCHES = 5, 64
 HELD_NS = 5_000_000
-"""How long launches may take together, and the card is kept busy meanwhile."""
+"""How long launches may take together, and the GPU is kept busy meanwhile."""
 _KERNEL = re.compile(r"(?:\\n)?([A-Za-z_]\w+)(?:\\?<){3}")
 """A kernel in the text of a graph: its name, before its grid in escaped angle brackets."""
 
@@ -69,7 +69,7 @@ class CpuRunner:
 
 
 class _CudaRunner(ABC):
-    """What both ways on a card share: events around what was launched."""
+    """What both ways on a GPU share: events around what was launched."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = list(calls)
@@ -193,7 +193,7 @@ def host_ns(calls: Sequence[Call], call_ns: float) -> float:
 
     Args:
         calls: One for each copy of the inputs.
-        call_ns: What a call takes on the card: of a long one fewer are launched.
+        call_ns: What a call takes on the GPU: of a long one fewer are launched.
 
     Source: the host's clock around launches that nothing waits for; the median of rounds.
     """
@@ -211,12 +211,12 @@ def host_ns(calls: Sequence[Call], call_ns: float) -> float:
 
 
 def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch_ns: float) -> float:
-    """Return the nanoseconds of one call that is launched by itself and queues: the card never waits for the host.
+    """Return the nanoseconds of one call that is launched by itself and queues: the GPU never waits for the host.
 
-    Between launches the card needs a moment that calls in one graph do not need.
+    Between launches the GPU needs a moment that calls in one graph do not need.
 
     Args:
-        runner: Its replays keep the card busy while calls are launched.
+        runner: Its replays keep the GPU busy while calls are launched.
         calls: One for each copy of the inputs.
         call_ns: What a call takes in a replay.
         launch_ns: What the host needs to launch one.
@@ -242,7 +242,7 @@ def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch
 def kernels_of(call: Call) -> tuple[str, ...]:
     """Return the names of the kernels one call launches, in the order they are recorded; none where no graph can be.
 
-    Source: the text of a recorded graph. A profiler would tell as well, but can leave the card slower.
+    Source: the text of a recorded graph. A profiler would tell as well, but can leave the GPU slower.
     """
     graph = torch.cuda.CUDAGraph()
     graph.enable_debug_mode()

@@ -16,7 +16,7 @@ from gpuledger.ops.measure.runners import CpuRunner, EagerRunner, make_runner
 from gpuledger.ops.totals.compare import Whole
 
 STEADY_NS = 40_000_000
-"""How long steps are timed in a row where the host launches them: it runs ahead of the card, or falls behind."""
+"""How long steps are timed in a row where the host launches them: it runs ahead of the GPU, or falls behind."""
 
 
 class _Step:
@@ -33,7 +33,7 @@ class _Step:
 
 
 class SteadyRunner(EagerRunner):
-    """Launches steps as a loop does: what is timed begins behind a step that is under way, not with an idle card."""
+    """Launches steps as a loop does: what is timed begins behind a step that is under way, not with an idle GPU."""
 
     def time_units(self, units: int) -> float:
         """Return the nanoseconds of so many units after one that is not timed."""
@@ -45,7 +45,7 @@ def measure_whole(step: Callable[[], object], place: Place, method: Method, cloc
     """Return the time and energy of one call of ``step``, launched as the user would: eagerly; and as a graph.
 
     Raises:
-        NoCounterError: energy was asked for, and the card's counter does not move.
+        NoCounterError: energy was asked for, and the GPU's counter does not move.
     """
     calls = [_Step(step)]
     runner = SteadyRunner(calls) if place.on_card else CpuRunner(calls)

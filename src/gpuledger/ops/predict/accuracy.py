@@ -1,4 +1,4 @@
-"""Accuracy: how good predictions from a book are, on operators they have not learned from."""
+"""Accuracy: how good predictions from a database are, on operators they have not learned from."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What predictions from a book are worth.
+    """What predictions from a database are worth.
 
     Attributes:
         unseen: Of operators whose shape family was held out; ``by_type`` the same by name of the operator, ``by_part``
@@ -83,7 +83,7 @@ def validate(
 
     Args:
         examples: All that is measured.
-        roof: The card's.
+        roof: The GPU's.
         workloads: Each is held out in turn, with every shape family that it uses.
         folds: Parts the shape families are split into; None for :data:`FOLDS`.
         parts: Digests of operators by name, such as those of models, whose errors are told by themselves as well.

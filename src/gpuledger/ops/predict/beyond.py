@@ -35,7 +35,7 @@ def best_of(operations: Sequence[Operation], target: Floats, roof: Roof) -> dict
     Args:
         operations: The examples.
         target: log2 of how many times its law each takes, float64[n].
-        roof: The card's.
+        roof: The GPU's.
     """
     kinds = np.array([kind_of(operation) for operation in operations], dtype=np.str_)
     least_ns = _least_ns(operations, roof)
@@ -55,7 +55,7 @@ def drawn_to_best(operations: Sequence[Operation], middle: Floats, best: Mapping
         operations: The operators.
         middle: log2 of how many times its law each was told to take, float64[n].
         best: Of each kind.
-        roof: That of the card which ``best`` was learned on.
+        roof: That of the GPU which ``best`` was learned on.
     """
     none = Best(0.0, float("inf"))
     known = [best.get(kind_of(operation), none) for operation in operations]

@@ -1,4 +1,4 @@
-"""Which of a book's devices is meant, and what stands in for what it lacks."""
+"""Which of a database's devices is meant, and what stands in for what it lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.errors import EmptyRunError, InputError, UsageError
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book
+from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment, Record, digest_of
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example, Model, examples_of, fit
 from gpuledger.ops.predict.predict import FittedPredictor, RoofPredictor, load_model, save_model
@@ -21,12 +21,12 @@ from gpuledger.simulate.catalogue import Card, find_card
 Say = Callable[[str], None]
 UNMEASURED = "unmeasured card"
 MANY_RECORDS = 1000
-"""To learn from so many takes seconds, from the H200's book most of a minute: it is said."""
+"""To learn from so many takes seconds, from the H200's database most of a minute: it is said."""
 
 
 @dataclass(frozen=True)
 class EnvironmentRecords:
-    """What a book holds of one device and software."""
+    """What a database holds of one device and software."""
 
     environment: Environment
     records: tuple[Record, ...]
@@ -44,38 +44,40 @@ class EnvironmentRecords:
         return digest_of(sorted(record.digest for record in self.records))
 
 
-def open_environment_records(book: Book, card: str | None = None) -> EnvironmentRecords:
-    """Return what the book holds of a device: of the one ``card`` names, else of the one measured last.
+def open_environment_records(database: OperatorDatabase, card: str | None = None) -> EnvironmentRecords:
+    """Return what the database holds of a device: of the one ``card`` names, else of the one measured last.
 
     Raises:
-        EmptyRunError: the book holds nothing.
-        UsageError: it holds nothing of that card.
+        EmptyRunError: the database holds nothing.
+        UsageError: it holds nothing of that GPU.
     """
-    environments = book.environments()
-    records = book.records()
+    environments = database.environments()
+    records = database.records()
     if not records:
-        raise EmptyRunError(f"{book.url}: the book is empty", hint="gpuledger ops measure WORKLOAD fills it")
+        raise EmptyRunError(f"{database.url}: the database is empty", hint="gpuledger ops measure WORKLOAD fills it")
     measured = {record.environment_digest: record.measured_ns for record in records}  # the newest of each: oldest first
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
     if not wanted:
-        raise UsageError(f"--gpu {card}: not in {book.url}", hint=f"it holds {cards_text(environments.values())}")
-    return _environment_records(book, records, environments[max(wanted, key=lambda digest: measured[digest])])
+        raise UsageError(f"--gpu {card}: not in {database.url}", hint=f"it holds {cards_text(environments.values())}")
+    return _environment_records(database, records, environments[max(wanted, key=lambda digest: measured[digest])])
 
 
-def records_of_environment(book: Book, environment: Environment) -> EnvironmentRecords:
-    """Return what a book holds of exactly this device and software, also where that is nothing."""
-    return _environment_records(book, book.records(), environment)
+def records_of_environment(database: OperatorDatabase, environment: Environment) -> EnvironmentRecords:
+    """Return what a database holds of exactly this device and software, also where that is nothing."""
+    return _environment_records(database, database.records(), environment)
 
 
-def _environment_records(book: Book, records: Sequence[Record], environment: Environment) -> EnvironmentRecords:
-    environments, digest = book.environments(), environment.digest
+def _environment_records(
+    database: OperatorDatabase, records: Sequence[Record], environment: Environment
+) -> EnvironmentRecords:
+    environments, digest = database.environments(), environment.digest
     others = dict.fromkeys(record.environment_digest for record in records if record.environment_digest != digest)
     own = tuple(record for record in records if record.environment_digest == digest)
-    return EnvironmentRecords(environment, own, book.keys(), tuple(environments[other] for other in others))
+    return EnvironmentRecords(environment, own, database.keys(), tuple(environments[other] for other in others))
 
 
 def cards_text(environments: Iterable[Environment]) -> str:
-    """Return the cards of environments, each once."""
+    """Return the GPUs of environments, each once."""
     names = dict.fromkeys(one.card for one in environments)
     return ", ".join(names) or "none"
 
@@ -98,7 +100,7 @@ def _catalogued(name: str) -> Card | None:
 
 
 def roof_of_records(shelf: EnvironmentRecords) -> Roof:
-    """Return the roof of a shelf's card: the datasheet's, else what the book saw it do."""
+    """Return the roof of a shelf's GPU: the datasheet's, else what the database saw it do."""
     card = _catalogued(shelf.environment.card)
     if card is not None:
         return roof_of_card(card)
@@ -120,7 +122,7 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
         except InputError:  # of an older gpuledger: it is made anew
             place.unlink()
     if say is not None and len(shelf.records) >= MANY_RECORDS:
-        say(f"learning from {len(shelf.records):,} records; that is kept until the book changes")
+        say(f"learning from {len(shelf.records):,} records; that is kept until the database changes")
     model = fit(shelf.examples, roof_of_records(shelf), shelf.digest)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
 def stand_in(
     shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None
 ) -> tuple[FittedPredictor | RoofPredictor, str]:
-    """Return what says the cost of operators the book lacks, and how it knows, in a few words."""
+    """Return what says the cost of operators the database lacks, and how it knows, in a few words."""
     examples = shelf.examples
     if len(examples) >= LEAST_EXAMPLES:
         try:
@@ -139,7 +141,7 @@ def stand_in(
         except UsageError:  # scikit-learn is an extra
             pass
     roof = roof_of_records(shelf)
-    return RoofPredictor(roof, examples), f"as far from the card's roof as {len(examples)} measured operators"
+    return RoofPredictor(roof, examples), f"as far from the GPU's roof as {len(examples)} measured operators"
 
 
 def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | None = None) -> Sum:
@@ -148,35 +150,35 @@ def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | No
 
 
 def is_catalogued(name: str) -> bool:
-    """Return whether the catalogue has a card of this name."""
+    """Return whether the catalogue has a GPU of this name."""
     return _catalogued(name) is not None
 
 
 def predictor_for(
-    book: Book, gpu: str | None, cache: Path | None = None, say: Say | None = None
+    database: OperatorDatabase, gpu: str | None, cache: Path | None = None, say: Say | None = None
 ) -> tuple[FittedPredictor, EnvironmentRecords, tuple[str, ...]]:
-    """Return what predicts for a card: from its own records, or for a card without any from the one measured last.
+    """Return what predicts for a GPU: from its own records, or for a GPU without any from the one measured last.
 
     Raises:
-        UsageError: neither the book nor the catalogue has the card; the book's cards are named.
-        EmptyRunError: the book holds too little.
+        UsageError: neither the database nor the catalogue has the GPU; the database's GPUs are named.
+        EmptyRunError: the database holds too little.
     """
     try:
-        shelf = open_environment_records(book, gpu)
+        shelf = open_environment_records(database, gpu)
     except UsageError as error:
         card = _catalogued(gpu or "")
         if card is None:
             raise UsageError(
                 f"--gpu {gpu}: neither measured nor in the catalogue",
-                hint=f"the book holds {cards_text(book.environments().values())}; gpuledger cards lists the catalogue",
+                hint=f"the database holds {cards_text(database.environments().values())}; see also gpuledger gpus",
             ) from error
-        shelf = open_environment_records(book)
+        shelf = open_environment_records(database)
         if _catalogued(shelf.environment.card) is None:
             raise UsageError(
-                f"--gpu {gpu}: {UNMEASURED}, and the book has none of the catalogue to start from",
-                hint=f"it holds {cards_text(book.environments().values())}; measure on a card first",
+                f"--gpu {gpu}: {UNMEASURED}, and the database has none of the catalogue to start from",
+                hint=f"it holds {cards_text(database.environments().values())}; measure on a GPU first",
             ) from error
-        note = f"{card.name}: {UNMEASURED}; from {shelf.environment.card}'s records and both cards' datasheets"
+        note = f"{card.name}: {UNMEASURED}; from {shelf.environment.card}'s records and both GPUs' datasheets"
         return FittedPredictor(model_of(shelf, cache, say), roof_of_card(card)), shelf, (note,)
     return FittedPredictor(model_of(shelf, cache, say)), shelf, ()
 

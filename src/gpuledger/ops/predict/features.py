@@ -86,12 +86,12 @@ def features_of(
     works: Sequence[Work] | None = None,
     held: Sequence[Held] | None = None,
 ) -> Features:
-    """Return the features of each operator on a card.
+    """Return the features of each operator on a GPU.
 
     Args:
         keys: The operators.
         hot: Whether the cache holds their inputs.
-        roof: The card's.
+        roof: The GPU's.
         works: The operators', where they are known already.
         held: What each works in, where that is known already.
     """
@@ -169,7 +169,7 @@ def _work(key: OperatorKey, work: Work, tensors: Sequence[Mapping[str, Any]], is
 
 
 def _gemm(work: Work, roof: Roof) -> Row:
-    """Return the product's sizes, the share of its tiles that is filled, and of their last wave over the card."""
+    """Return the product's sizes, the share of its tiles that is filled, and of their last wave over the GPU."""
     gemm = work.gemm
     if gemm is None:
         return {}

@@ -1,4 +1,4 @@
-"""Learns what operators cost from the book's records, as shares of what the card could do at most."""
+"""Learns what operators cost from the database's records, as shares of what the GPU could do at most."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Model:
-    """What was learned on one card. ``power`` is None where the book holds no energy.
+    """What was learned on one GPU. ``power`` is None where the database holds no energy.
 
     ``time`` is log2 of how many times what its law says an operator takes; ``best`` where that goes beyond the range.
     """
@@ -101,7 +101,7 @@ class Model:
     power: Quantity | None
     ranges: Mapping[str, Range]
     examples: int
-    book_digest: str
+    database_digest: str
 
 
 def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
@@ -128,7 +128,7 @@ def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> l
     return list(newest.values())
 
 
-def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model:
+def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> Model:
     """Return what these examples teach.
 
     Raises:
@@ -161,7 +161,7 @@ def fit(examples: Sequence[Example], roof: Roof, book_digest: str = "") -> Model
     target = time_target(examples, roof, laws, operations)
     time = _quantity(features, target, groups)
     return Model(
-        roof, laws, best_of(operations, target, roof), time, power, _ranges(examples), len(examples), book_digest
+        roof, laws, best_of(operations, target, roof), time, power, _ranges(examples), len(examples), database_digest
     )
 
 

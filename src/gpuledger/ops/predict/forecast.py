@@ -1,4 +1,4 @@
-"""A workload's cost on a card: from the book where it is measured there, else predicted, with its interval."""
+"""A workload's cost on a GPU: from the database where it is measured there, else predicted, with its interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuledger.ops.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Forecast:
-    """A workload on a card. The ends are those of every operator at once: what is wrong is wrong in one direction."""
+    """A workload on a GPU. The ends are those of every operator at once: what is wrong is wrong in one direction."""
 
     total: Sum
     low_ns: float
@@ -29,14 +29,14 @@ class Forecast:
 def forecast(
     workload: Workload, predictor: FittedPredictor, shelf: EnvironmentRecords, roof: Roof, *, is_measured: bool
 ) -> Forecast:
-    """Return a workload's cost on a card.
+    """Return a workload's cost on a GPU.
 
     Args:
         workload: What runs.
         predictor: For the operators that were not measured.
-        shelf: What the book holds of the card; of another one where ``is_measured`` is False.
-        roof: The card's.
-        is_measured: The records are of the card itself, and count.
+        shelf: What the database holds of the GPU; of another one where ``is_measured`` is False.
+        roof: The GPU's.
+        is_measured: The records are of the GPU itself, and count.
     """
     records = shelf.records if is_measured else ()
     total = sum_up(workload, records, _environment(shelf.environment, roof, is_measured), predictor=predictor)

@@ -1,7 +1,7 @@
 """How long products and convolutions take by a law: parts one after the other, each so many times its least.
 
 A roofline says what the slowest of them takes. A convolution in TF32 turns its data, multiplies, and turns the result
-back, so a sum of parts tells large ones from what small ones took. How many times, is learned from the book.
+back, so a sum of parts tells large ones from what small ones took. How many times, is learned from the database.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model of watts by FLOPs and bytes on a card: coefficients fitted on a book, peaks of the catalogue."""
+"""The model of watts by FLOPs and bytes on a GPU: coefficients fitted on a database, peaks of the catalogue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PLACE = "power_model.json"
 
 
 def find_power_model(card: str) -> PowerModel | None:
-    """Return the model of a card; None where the catalogue does not have it.
+    """Return the model of a GPU; None where the catalogue does not have it.
 
     Args:
-        card: The card's name, as the driver tells it.
+        card: The GPU's name, as the driver tells it.
 
-    Source: the datasheet's peaks and power limit; coefficients of the card that was measured.
+    Source: the datasheet's peaks and power limit; coefficients of the GPU that was measured.
     """
     try:
         found = find_card(card)

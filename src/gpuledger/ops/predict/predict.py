@@ -1,4 +1,4 @@
-"""Predicts operators that were never measured, on the card the book is of or on another one."""
+"""Predicts operators that were never measured, on the GPU the database is of or on another one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Prediction:
 
 
 class FittedPredictor:
-    """Says what operators cost on ``roof``'s card: the learned share of the roof, times that card's own roof."""
+    """Says what operators cost on ``roof``'s GPU: the learned share of the roof, times that GPU's own roof."""
 
     def __init__(self, model: Model, roof: Roof | None = None) -> None:
         self._model = model
@@ -105,7 +105,7 @@ class RoofPredictor:
     """Says what operators may cost where too little is measured to learn from: as far from the roof as the measured.
 
     Args:
-        roof: The card's.
+        roof: The GPU's.
         examples: What is measured of it.
     """
 
@@ -140,7 +140,7 @@ def save_model(model: Model, place: Path) -> None:
         "ranges": {name: asdict(one) for name, one in model.ranges.items()},
         "widen": {"time": model.time.widen, "power": None if model.power is None else model.power.widen},
         "examples": model.examples,
-        "book_digest": model.book_digest,
+        "database_digest": model.database_digest,
     }
     arrays: dict[str, Any] = {"facts": np.array(json.dumps(facts))}
     for name in _QUANTITIES:
@@ -170,7 +170,7 @@ def load_model(place: Path) -> Model:
         ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
         laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
         best = {name: Best(float(one["share"]), float(one["largest_ns"])) for name, one in facts["best"].items()}
-        roof, examples, digest = Roof(**facts["roof"]), facts["examples"], facts["book_digest"]
+        roof, examples, digest = Roof(**facts["roof"]), facts["examples"], facts["database_digest"]
     time = quantities["time"]
     if time is None:
         raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")

@@ -1,4 +1,4 @@
-"""What a card can do at most: the roofline that times and powers are divided by."""
+"""What a GPU can do at most: the roofline that times and powers are divided by."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CORES = ("float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2")
 
 @dataclass(frozen=True)
 class Roof:
-    """A card's figures. ``flop_per_ns`` by dtype, ``tf32`` among them; ``source`` is ``datasheet`` or ``book``."""
+    """A GPU's figures. ``flop_per_ns`` by dtype, ``tf32`` among them; ``source`` is ``datasheet`` or ``database``."""
 
     card: str
     flop_per_ns: Mapping[str, float]
@@ -38,7 +38,7 @@ class Roof:
     source: str
 
     def peak(self, key: OperatorKey) -> float:
-        """Return the FLOP/ns of an operator's dtype; of the nearest one where the card has no figure for it."""
+        """Return the FLOP/ns of an operator's dtype; of the nearest one where the GPU has no figure for it."""
         wanted = compute_type(key)
         for name in (wanted, *_FALLBACKS.get(wanted, ()), "float32"):
             if name in self.flop_per_ns:
@@ -88,7 +88,7 @@ class Roof:
 
 
 def roof_of_card(card: Card) -> Roof:
-    """Return the roof of a card of the catalogue.
+    """Return the roof of a GPU of the catalogue.
 
     Source: the datasheet's figures.
     """
@@ -116,7 +116,7 @@ def uses_cores(key: OperatorKey) -> bool:
 
 
 def roof_of_measurements(card: str, measured: Iterable[tuple[OperatorKey, Work, float]]) -> Roof:
-    """Return what a card was seen to do at most, where the catalogue does not have it.
+    """Return what a GPU was seen to do at most, where the catalogue does not have it.
 
     Args:
         card: Its name.
@@ -129,4 +129,4 @@ def roof_of_measurements(card: str, measured: Iterable[tuple[OperatorKey, Work, 
             name = compute_type(key)
             peaks[name] = max(peaks.get(name, 0.0), work.flops / time_ns)
         byte_per_ns = max(byte_per_ns, work.bytes / time_ns)
-    return Roof(card, peaks or {"float32": 1.0}, byte_per_ns or 1.0, 1, None, None, "book")
+    return Roof(card, peaks or {"float32": 1.0}, byte_per_ns or 1.0, 1, None, None, "database")

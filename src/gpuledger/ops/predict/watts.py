@@ -1,4 +1,4 @@
-"""Dynamic watts by type of operator, from a book: how hard each drives its card, for the joules of layers."""
+"""Dynamic watts by type of operator, from a database: how hard each drives its GPU, for the joules of layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTab
 from gpuledger.analyze.operator_work.power_model import TF32, PowerModel
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
 from gpuledger.analyze.posting.launched_work import is_tf32, telling_work_of
-from gpuledger.config import DEFAULT_BOOK
+from gpuledger.config import DEFAULT_DATABASE
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.contents import Contents, contents_of
@@ -51,14 +51,14 @@ LOW, HIGH = 0.1, 0.9
 
 
 def watts_of(contents: Contents, card: str, source: str) -> WattTable | None:
-    """Return what a book holds of one card's watts; None where it has no energies of that card.
+    """Return what a database holds of one GPU's watts; None where it has no energies of that GPU.
 
     Args:
-        contents: The book.
-        card: The card's name, as the driver tells it.
-        source: Whose book it is, in words.
+        contents: The database.
+        card: The GPU's name, as the driver tells it.
+        source: Whose database it is, in words.
 
-    Source: energy and time of one call over many, less the card's base power; by tick of the NVML counter.
+    Source: energy and time of one call over many, less the GPU's base power; by tick of the NVML counter.
     """
     ratios = ratios_of(contents, card)
     types = tuple(
@@ -71,7 +71,7 @@ def watts_of(contents: Contents, card: str, source: str) -> WattTable | None:
 def ratios_of(contents: Contents, card: str) -> dict[tuple[str, str], F64]:
     """Return watts measured, watts told by FLOPs and bytes, and nanoseconds of records, by operator and kind of number.
 
-    float64[n, 3]; none where the catalogue lacks the card; types with fewer than LEAST records are left out.
+    float64[n, 3]; none where the catalogue lacks the GPU; types with fewer than LEAST records are left out.
     """
     model = find_power_model(card)
     groups: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
@@ -125,7 +125,7 @@ def told_by_others(found: F64) -> F64:
 
 
 def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Return dynamic watts and nanoseconds of every record of one card, by operator and kind of number.
+    """Return dynamic watts and nanoseconds of every record of one GPU, by operator and kind of number.
 
     Types with fewer than LEAST records are left out.
     """
@@ -142,22 +142,22 @@ def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple
 
 
 def find_watts(card: str, environment: Mapping[str, str]) -> WattTable | None:
-    """Return what was measured on a card of this name: by the user's own book, else by the table that ships.
+    """Return what was measured on a GPU of this name: by the user's own database, else by the table that ships.
 
     Args:
-        card: The card's name, as the driver tells it.
-        environment: ``GPULEDGER_BOOK`` in it names the book; else it is ``operators.book`` here.
+        card: The GPU's name, as the driver tells it.
+        environment: ``GPULEDGER_DATABASE`` in it names the database; else it is ``operators.db`` here.
     """
-    book = environment.get("GPULEDGER_BOOK") or (DEFAULT_BOOK if Path(DEFAULT_BOOK).is_file() else None)
+    database = environment.get("GPULEDGER_DATABASE") or (DEFAULT_DATABASE if Path(DEFAULT_DATABASE).is_file() else None)
     try:
-        own = None if book is None else watts_of(contents_of(book), card, "your operator book")
-    except (UsageError, InputError):  # no SQLAlchemy, or no book there: joules are shared all the same
+        own = None if database is None else watts_of(contents_of(database), card, "your operator database")
+    except (UsageError, InputError):  # no SQLAlchemy, or no database there: joules are shared all the same
         own = None
     return own or shipped(card)
 
 
 def shipped(card: str) -> WattTable | None:
-    """Return the table of one card that ships with the package; None where there is none."""
+    """Return the table of one GPU that ships with the package; None where there is none."""
     for place in sorted(files("gpuledger.ops.predict").joinpath("measured").iterdir(), key=lambda one: one.name):
         if place.name.endswith(".json"):
             value = json.loads(place.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from gpuledger.ops.totals.sum import Sum
 class Whole:
     """One step of a whole model, launched as a user does; energies are None where none was measured.
 
-    ``graph_time_ns`` and ``graph_energy_j`` are of the same step replayed as a CUDA graph, so the card waits for no
+    ``graph_time_ns`` and ``graph_energy_j`` are of the same step replayed as a CUDA graph, so the GPU waits for no
     launch; None where there is no graph, ``graph_why`` then says why.
     """
 

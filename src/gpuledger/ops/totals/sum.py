@@ -1,4 +1,4 @@
-"""A workload's time and energy, added up from the book by how often each operator runs. Pure."""
+"""A workload's time and energy, added up from the database by how often each operator runs. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NOT_ASKED = "not asked for"
 
 @dataclass(frozen=True)
 class Cost:
-    """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting card's power.
+    """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting GPU's power.
 
-    ``host_ns`` is what launching it takes the host; ``queued_ns`` what it takes the card when launched by itself.
+    ``host_ns`` is what launching it takes the host; ``queued_ns`` what it takes the GPU when launched by itself.
     """
 
     time_ns: float
@@ -39,14 +39,14 @@ class Cost:
 
     @property
     def dynamic_j(self) -> float | None:
-        """Return the energy of one call beyond what the waiting card takes in that time."""
+        """Return the energy of one call beyond what the waiting GPU takes in that time."""
         if self.energy_j is None:
             return None
         return self.energy_j - (self.base_w or 0.0) * self.time_ns / 1e9
 
 
 class Predictor(Protocol):
-    """What can say the cost of an operator that the book lacks; see :mod:`gpuledger.ops.predict.predict`."""
+    """What can say the cost of an operator that the database lacks; see :mod:`gpuledger.ops.predict.predict`."""
 
     def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
         """Return the cost of one call of each operator."""
@@ -86,7 +86,7 @@ class Sum:
         around: What modules and autograd take of that, on a CPU beside ``busy_ns``; None where that is not known, or
             not all operators were asked for.
         step_ns: What the workload takes: the longest of these, or longer yet where the power cap holds.
-        energy_j: Dynamic energy and the waiting card's for ``step_ns``; None where no energy is known.
+        energy_j: Dynamic energy and the waiting GPU's for ``step_ns``; None where no energy is known.
         busy_energy_j: The same where nothing waits for a launch.
         calls_frac: Share of the calls whose time is measured.
         time_frac, energy_frac: Share of the sum's time and energy that is measured; the rest is predicted.
@@ -127,7 +127,7 @@ def sum_up(
         workload: What runs, and how often.
         records: Of one environment; the newest of an operator and mode counts.
         environment: Theirs; its flags hold the cache's size and the power limit.
-        predictor: Says what the book lacks; without it that is unknown, counted, and left out.
+        predictor: Says what the database lacks; without it that is unknown, counted, and left out.
         energy_predictor: Says the energy of operators of which the time alone is measured; None: ``predictor``.
         only: Digests of the operators to add up; the others stay out as if they were not measured. None: all.
     """
@@ -165,7 +165,7 @@ def _line(
         return OperatorLine(use, None, UNKNOWN, reason=NOT_ASKED)
     held = {mode: newest[digest, mode.value] for mode in Mode if (digest, mode.value) in newest}
     if not held:
-        return OperatorLine(use, None, UNKNOWN, reason="not in the book")
+        return OperatorLine(use, None, UNKNOWN, reason="not in the database")
     known = {mode: _cost(record) for mode, record in held.items() if record.status == "ok"}
     costs = {mode: cost for mode, cost in known.items() if cost is not None}
     if not costs:
@@ -195,7 +195,7 @@ def _cost(record: Record) -> Cost | None:
 def _burst_energy(record: Record) -> tuple[float | None, float | None, float | None]:
     """Return one call's energy at the time of a burst: in a sustained window it may have taken longer.
 
-    The dynamic energy is the window's; the waiting card's power is taken for as long as the call takes in a burst.
+    The dynamic energy is the window's; the waiting GPU's power is taken for as long as the call takes in a burst.
     """
     energies = (record.energy_median_j, record.energy_low_j, record.energy_high_j)
     windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
@@ -344,7 +344,7 @@ def _energy(
 ) -> tuple[float | None, float | None, float, bool]:
     """Return the energy ± half its interval, the step's time, and whether the power cap stretched that.
 
-    The waiting card's power is paid for the whole step, gaps included; above the cap the clock falls, and the same
+    The waiting GPU's power is paid for the whole step, gaps included; above the cap the clock falls, and the same
     dynamic energy is spent over a longer time.
     """
     with_energy = [line for line in lines if line.energy_j is not None]
@@ -380,7 +380,7 @@ def _notes(lines: Sequence[OperatorLine], *, is_capped: bool) -> tuple[str, ...]
     if guessed:
         notes.append(f"of {_counted(guessed)} the energy is predicted")
     if is_capped:
-        notes.append("at its operators' own speed the card would be above its power limit: the time is stretched")
+        notes.append("at its operators' own speed the GPU would be above its power limit: the time is stretched")
     return tuple(notes)
 
 

@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import ModuleContext, Phases
 from gpuledger.collect.attribution.steps import StepCounter
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.model.accounts import Phase
 from gpuledger.operator_key import OperatorKey, tensor_bytes
 from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of
@@ -32,7 +32,7 @@ NO_KERNEL = frozenset(
         "_has_compatible_shallow_copy_type", "_assert_async", "sym_size", "sym_stride", "sym_numel",
     }
 )  # fmt: skip
-"""Operators that launch nothing, beside the views: they cost the card neither time nor energy."""
+"""Operators that launch nothing, beside the views: they cost the GPU neither time nor energy."""
 
 _QUESTIONS = frozenset({"prim", "profiler"})
 """Namespaces of what is no work: a tensor's device, the profiler's marks."""
@@ -66,7 +66,7 @@ class Capture:
         self._renamed = renamed
         self._registry = ModuleRegistry()
         self._context = ModuleContext(self._registry)
-        self._phases = Phases(self._context.set_token, TagBook())
+        self._phases = Phases(self._context.set_token, TagTable())
         self._reuse = ReuseMeter()
         self._layers: list[list[int]] = []
         self._node: object = None

@@ -1,4 +1,4 @@
-"""From a model or a program to a workload: on this machine's device, or on a virtual card."""
+"""From a model or a program to a workload: on this machine's device, or on a virtual GPU."""
 
 from __future__ import annotations
 
@@ -100,16 +100,16 @@ class Place:
         return tensor.device.type == self.device
 
     def renamed(self, key: OperatorKey) -> OperatorKey:
-        """Return what a call counts as: on a virtual card, what the card itself would run."""
+        """Return what a call counts as: on a virtual GPU, what the GPU itself would run."""
         return key if self.virtual is None else as_on_card(key)
 
 
 @contextmanager
 def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
-    """Put a card in place: ``cpu``, one of the catalogue, or None for the card that is here.
+    """Put a GPU in place: ``cpu``, one of the catalogue, or None for the GPU that is here.
 
     Raises:
-        UsageError: the catalogue has no such card.
+        UsageError: the catalogue has no such GPU.
     """
     if gpu == CPU:
         yield Place(CPU, "CPU")
@@ -124,7 +124,7 @@ def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
 
 
 def default_gpu() -> str | None:
-    """Return the card that is captured on where none is named: the one here, else a virtual H200."""
+    """Return the GPU that is captured on where none is named: the one here, else a virtual H200."""
     return None if torch.cuda.is_available() else "h200"
 
 
@@ -133,11 +133,11 @@ def capture_model(asked: Asked, gpu: str | None) -> Workload:
 
     Args:
         asked: The model.
-        gpu: ``cpu``, a card of the catalogue, or None for the card that is here.
+        gpu: ``cpu``, a GPU of the catalogue, or None for the GPU that is here.
 
     Raises:
-        UsageError: no such model, weights, or card.
-        InputError: the model cannot be made, does not take the inputs, or needs what a virtual card does not have.
+        UsageError: no such model, weights, or GPU.
+        InputError: the model cannot be made, does not take the inputs, or needs what a virtual GPU does not have.
     """
     notes: dict[str, None] = {}
     is_virtual = gpu not in (CPU, None)
@@ -178,7 +178,7 @@ def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: A
     try:
         return capture_step(make_step(), place)
     except NotModelledError as error:
-        raise InputError(f"{asked.model.text}: {error}", hint="capture it on a card, without --gpu") from error
+        raise InputError(f"{asked.model.text}: {error}", hint="capture it on a GPU, without --gpu") from error
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint=TELL_INPUT) from error

@@ -1,4 +1,4 @@
-"""What a card runs where a virtual one is asked: the library's operators in place of the general ones. Pure."""
+"""What a GPU runs where a virtual one is asked: the library's operators in place of the general ones. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RESERVE = {"shape": [0], "dtype": "uint8", "stride": [1]}
 
 
 def as_on_card(key: OperatorKey) -> OperatorKey:
-    """Return the key of what a card with cuDNN runs for a call; the key itself where that is the same.
+    """Return the key of what a GPU with cuDNN runs for a call; the key itself where that is the same.
 
     Source: the conditions under which PyTorch's batch norm calls cuDNN.
     """

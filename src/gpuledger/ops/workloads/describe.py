@@ -128,7 +128,7 @@ def _takes_device(func: Any) -> bool:
 
 
 def _device_of(given: Any, result: Any, is_on_card: IsOnCard) -> _Side | None:
-    """Return where a result is, unless that goes without saying: a virtual card's calls do not name it themselves."""
+    """Return where a result is, unless that goes without saying: a virtual GPU's calls do not name it themselves."""
     made = [is_on_card(tensor) for tensor in tensors_in(result)]
     taken = [is_on_card(tensor) for tensor in tensors_in(given)]
     goes_without_saying = "device" not in given[1] and made[0] == any(taken)

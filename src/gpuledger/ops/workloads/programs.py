@@ -22,7 +22,7 @@ def capture_program(
 
     Args:
         program: A script with its arguments, or ``-m``, a module and its arguments.
-        gpu: ``cpu``, a card of the catalogue to be put in place, or None for what is here.
+        gpu: ``cpu``, a GPU of the catalogue to be put in place, or None for what is here.
         steps: Which step is captured.
         output: Where the program's own output goes; None drops it.
 

@@ -1,4 +1,4 @@
-"""The colours of the books: one per category, the same in the report, in figures and in the terminal."""
+"""One colour for each category, the same in the report, in figures and in the terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PHASE_COLORS = {
 """Phase of a step, or kind of work -> colour, in the order in which they are stacked."""
 
 CARD_COLORS = {"program": "#4e79a7", "rest of the card": "#bab0ac", "used": "#4e79a7"}
-"""Whose bytes on a card that was only watched -> colour."""
+"""Whose bytes on a GPU that was only watched -> colour."""
 
 UNKNOWN_COLOR = "#79706e"
 """The colour of a category this version does not know."""

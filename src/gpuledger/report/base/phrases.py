@@ -106,12 +106,12 @@ def labelled_rows(terminal: Terminal, rows: Mapping[str, Sequence[str]]) -> list
 
 def head_lines(view: DeviceView, terminal: Terminal) -> list[str]:
     """Return the lines that what is said of one device begins with: bytes, step time, and what a step takes."""
-    summary, books = view.summary, view.breakdown
-    instant = books.instant
+    summary, breakdown = view.summary, view.breakdown
+    instant = breakdown.instant
     parts = [
-        of_capacity(books.allocated_bytes, summary.capacity_bytes),
+        of_capacity(breakdown.allocated_bytes, summary.capacity_bytes),
         place_of(instant),
-        f"reserved {format_bytes(books.reserved_bytes)}" if instant.device_idx >= 0 else "CPU tensors",
+        f"reserved {format_bytes(breakdown.reserved_bytes)}" if instant.device_idx >= 0 else "CPU tensors",
     ]
     label = instant.label if len(instant.label) < LABEL_CELLS else "at"
     if label == "at":
@@ -136,7 +136,7 @@ def time_parts(times: TimeBreakdown) -> list[str]:
     source = f"Kineto, {times.steps} steps" if times.steps > 1 else "Kineto, 1 step"
     if times.on_host:
         return [f"operators {format_ns(round(times.work_ns))} a step", f"host time, {source}"]
-    step_ns = times.undisturbed.median_ns
+    step_ns = times.unprofiled.median_ns
     busy = f"busy {format_ns(round(times.busy_ns))} a step"
     parts = [f"{busy} ({percent(min(times.busy_ns, step_ns), step_ns)})" if step_ns else busy]
     if times.idle_ns is not None:
@@ -187,7 +187,7 @@ def cost_parts(cost: OwnCost) -> list[str]:
 
 
 def step_time(summary: Summary) -> list[str]:
-    """Return the step time in parts: ``412.00 ms (p95 431.00 ms)``, ``host clock, 5 unrecorded steps``."""
+    """Return the step time in parts: ``412.00 ms (p95 431.00 ms)``, ``host clock, 5 unprofiled steps``."""
     times = summary.step_time
     if times.median_ns is None:
         return [MISSING, times.source]

@@ -66,10 +66,10 @@ def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> li
 
 def _side(label: str, side: Side) -> str:
     lines = [element("p", f"{label}: {html_text(side.run)}", class_="muted")]
-    if side.books is not None:
-        size = side.books.allocated_bytes
+    if side.breakdown is not None:
+        size = side.breakdown.allocated_bytes
         lines.append(element("p", format_bytes(size), class_="value", title=exactly(size, "B")))
-        lines.append(element("p", html_text(place_of(side.books.instant))))
+        lines.append(element("p", html_text(place_of(side.breakdown.instant))))
     lines.append(element("p", html_text(f"{device_label(side.device_idx)} · {side.device_name}"), class_="muted"))
     return element("div", *lines, class_="side")
 

@@ -48,7 +48,7 @@ def render_html(view: RunView, sections: Sequence[Section] = SECTIONS) -> str:
     Names reach the page only inside the base64 data; the title alone is written into the markup, escaped.
 
     Raises:
-        EmptyRunError: no rank has a block or a reading of a card's bytes.
+        EmptyRunError: no rank has a block or a reading of a GPU's bytes.
         ValueError: two sections give the same key, or define the same term.
     """
     scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script(sections)]

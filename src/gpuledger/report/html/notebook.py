@@ -52,7 +52,7 @@ def _run_parts(run: Run) -> list[str]:
 
 
 def _watched_part(run: Run) -> str:
-    """Return what the cards did during a watched run, in the words of the terminal."""
+    """Return what the GPUs did during a watched run, in the words of the terminal."""
     figures = watched(run)
     if not figures:
         return element("p", "No allocation was recorded.")
@@ -70,11 +70,11 @@ def _row(summary: Summary) -> list[str]:
     ]
 
 
-def _category_parts(books: Breakdown) -> list[str]:
-    groups = group_accounts(books.accounts, "category")
+def _category_parts(breakdown: Breakdown) -> list[str]:
+    groups = group_accounts(breakdown.accounts, "category")
     largest = max(group.bytes for group in groups)
     rows = [
-        (group.label, quantity(group.bytes, "B"), share(group.bytes, books.allocated_bytes), group.bytes / largest)
+        (group.label, quantity(group.bytes, "B"), share(group.bytes, breakdown.allocated_bytes), group.bytes / largest)
         for group in groups
     ]
     return [element("h2", "At the peak"), _bar_table("category", rows)]

@@ -52,12 +52,12 @@ def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict
     """Return the object the page works on.
 
     Raises:
-        EmptyRunError: no rank has a block or a reading of a card's bytes.
+        EmptyRunError: no rank has a block or a reading of a GPU's bytes.
         ValueError: two sections give the same key, or define the same term.
     """
     if not view.devices and not view.cards:
         raise EmptyRunError(
-            f"{view.run.path.name}: no allocation was recorded and no card was read, there is nothing to report",
+            f"{view.run.path.name}: no allocation was recorded and no GPU was read, there is nothing to report",
             hint="gpuledger doctor says what can be recorded here",
         )
     power = view.power
@@ -85,7 +85,7 @@ def _positions(names: Sequence[str]) -> dict[str, int]:
 
 
 def _categories(view: RunView) -> tuple[str, ...]:
-    """Return every category of any device or card in the order of the stack."""
+    """Return every category of any device or GPU in the order of the stack."""
     found = {ROUNDING} if view.devices else set()
     for card in view.cards:
         found |= set(card.categories)
@@ -98,7 +98,7 @@ def _categories(view: RunView) -> tuple[str, ...]:
 
 def _device(device: DeviceView, page: Page, sections: Sequence[Section]) -> dict[str, Any]:
     payload = {
-        "kind": "books",
+        "kind": "breakdown",
         "rank": device.rank.number,
         "device_idx": device.device_idx,
         "device_name": device.summary.device_name,

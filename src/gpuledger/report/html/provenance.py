@@ -1,4 +1,4 @@
-"""Where a run comes from, as rows of words: the command, versions, the card, settings, checks, pauses."""
+"""Where a run comes from, as rows of words: the command, versions, the GPU, settings, checks, pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Row = tuple[str, str]
 _FIRST_DATE_NS = 10**17
-"""Before 1973 there were no cards to log."""
+"""Before 1973 there were no GPUs to log."""
 
 
 def facts_of_run(manifest: RunManifest) -> list[Row]:

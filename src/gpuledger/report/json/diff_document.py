@@ -43,8 +43,8 @@ def _side_document(side: Side) -> dict[str, Any]:
     return {
         "run": side.run,
         **place_document(side),
-        "instant": None if side.books is None else instant_document(side.books.instant),
-        "allocated_bytes": None if side.books is None else side.books.allocated_bytes,
+        "instant": None if side.breakdown is None else instant_document(side.breakdown.instant),
+        "allocated_bytes": None if side.breakdown is None else side.breakdown.allocated_bytes,
         "metrics": {
             name: {"value": metric.value, "spread": metric.spread, "source": metric.source}
             for name, metric in side.metrics.items()

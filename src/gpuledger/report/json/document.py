@@ -65,7 +65,7 @@ def place_document(place: Place) -> dict[str, Any]:
 
 
 def _device_document(view: DeviceView) -> dict[str, Any]:
-    summary, books = view.summary, view.breakdown
+    summary, breakdown = view.summary, view.breakdown
     times = summary.step_time
     return {
         "schema_version": SCHEMA_VERSION,
@@ -79,16 +79,16 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "step_time_ns": times.median_ns,
         "step_time_p95_ns": times.p95_ns,
         "step_time_source": times.source,
-        "instant": instant_document(books.instant),
-        "allocated_bytes": books.allocated_bytes,
-        "requested_bytes": books.requested_bytes,
-        "active_bytes": books.active_bytes,
-        "reserved_bytes": books.reserved_bytes,
+        "instant": instant_document(breakdown.instant),
+        "allocated_bytes": breakdown.allocated_bytes,
+        "requested_bytes": breakdown.requested_bytes,
+        "active_bytes": breakdown.active_bytes,
+        "reserved_bytes": breakdown.reserved_bytes,
         "time": None if view.times is None else _time_document(view.times),
         "energy": None if view.energy is None else _energy_document(view.energy),
         "rates": None if view.rates is None else asdict(view.rates),
         "own_cost": asdict(view.cost),
-        "accounts": [_account_document(account, view.options.account_words) for account in books.accounts],
+        "accounts": [_account_document(account, view.options.account_words) for account in breakdown.accounts],
         "lines": [asdict(line) for line in view.lines],
         "notes": list(summary.notes),
     }

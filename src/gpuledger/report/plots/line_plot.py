@@ -1,4 +1,4 @@
-"""Several runs over time in one picture: filled lines, real seconds, peaks by name, and the card's capacity."""
+"""Several runs over time in one picture: filled lines, real seconds, peaks by name, and the GPU's capacity."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _scale(axis: Axes, series: Sequence[Series], unit: AxisUnit) -> None:
 
 
 def _draw_capacity(axis: Axes, series: Sequence[Series], unit: AxisUnit) -> None:
-    """Draw the capacity of each kind of card, or name it where it is far above."""
+    """Draw the capacity of each kind of GPU, or name it where it is far above."""
     sizes = {one.line.capacity - one.baseline: one.line.capacity for one in series if one.line.capacity}
     top = max(one.peak[1] for one in series)
     if not sizes:
@@ -170,7 +170,7 @@ def _legend_entry(one: Series, name: str, unit: AxisUnit) -> LegendEntry:
 
 
 def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit) -> tuple[str, str]:
-    """Return title and subtitle: what is shown, in which unit, above what, on which cards, from which source."""
+    """Return title and subtitle: what is shown, in which unit, above what, on which GPUs, from which source."""
     sources = list(dict.fromkeys(one.line.source for one in series))
     title = _title(framing.metric, sources)
     above = " above the first reading" if any(one.baseline for one in series) else ""

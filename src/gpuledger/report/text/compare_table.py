@@ -35,7 +35,7 @@ _OPTIONAL = {"peak_power_w": 7, "mean_power_w": 6, "active_s": 5, "throttled_s":
 
 
 def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
-    """Return the table: a row for each card of each run, its figures each with its multiple of the first."""
+    """Return the table: a row for each GPU of each run, its figures each with its multiple of the first."""
     shown = _shown(comparison)
     columns = [Column("", shrinks=True)]
     for name in shown:
@@ -47,7 +47,7 @@ def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
 
 
 def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return an object for each card of each run: its figures in base units, and each as a multiple of the first's."""
+    """Return an object for each GPU of each run: its figures in base units, and each as a multiple of the first's."""
     return [
         {**asdict(row.figures), "times_first": row.times_first, "repeats": row.repeats, "spread": row.spread}
         for row in comparison.rows

@@ -58,10 +58,10 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
 def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
     """Return what is compared, part below part: the run, its allocated bytes at the instant, where both were."""
     sides = (place.before, place.after)
-    peaks = [MISSING if side.books is None else format_bytes(side.books.allocated_bytes) for side in sides]
-    instants = ["" if side.books is None else place_of(side.books.instant) for side in sides]
+    peaks = [MISSING if side.breakdown is None else format_bytes(side.breakdown.allocated_bytes) for side in sides]
+    instants = ["" if side.breakdown is None else place_of(side.breakdown.instant) for side in sides]
     wheres = [f"rank {side.rank} · {device_label(side.device_idx)} · {side.device_name}" for side in sides]
-    if not any(side.books for side in sides):
+    if not any(side.breakdown for side in sides):
         peaks = ["", ""]
     cells = max(map(len, peaks))
     parts = zip((side.run for side in sides), (peak.rjust(cells) for peak in peaks), instants, wheres, strict=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.view.view import DeviceView
 
 Row = tuple[str | Cell | Bar, ...]
-CLOSED_LINES = ("card", "memory", "used", "allocated", "remainder", "total")
+CLOSED_LINES = ("card", "memory", "used", "allocated", "unaccounted", "total")
 """Lines of the balance that are sums or differences of others, set in bold."""
 SHORT_SOURCES = {
     HISTORY: "allocator history",
@@ -44,11 +44,11 @@ class Scale:
         return Cell(amount, style), Cell(fraction, style)
 
 
-def group_table(books: Breakdown, word: str, rows: int) -> Table:
+def group_table(breakdown: Breakdown, word: str, rows: int) -> Table:
     """Return the accounts as a table with one row per ``word``, closed by a total."""
-    groups = group_accounts(books.accounts, word)
+    groups = group_accounts(breakdown.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
-    total = books.allocated_bytes
+    total = breakdown.allocated_bytes
     scale, largest = Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
     make_row = _category_row if word == "category" else _stacked_row
     blanks = ("",) if word == "category" else ("", "")
@@ -67,13 +67,13 @@ def group_table(books: Breakdown, word: str, rows: int) -> Table:
     return Table(columns, tuple(body))
 
 
-def tensor_table(books: Breakdown, rows: int) -> Table:
+def tensor_table(breakdown: Breakdown, rows: int) -> Table:
     """Return the accounts as a table with one row per tensor name and category, closed by a total.
 
     What has no name goes by its module.
     """
-    shown, rest = books.accounts[:rows], books.accounts[rows:]
-    total = books.allocated_bytes
+    shown, rest = breakdown.accounts[:rows], breakdown.accounts[rows:]
+    total = breakdown.allocated_bytes
     scale = Scale(column_unit(total), total)
     body: list[Row] = [_tensor_row(account, scale) for account in shown]
     if rest:
@@ -169,15 +169,15 @@ def _tensor_row(account: Account, scale: Scale) -> Row:
 
 
 def _rank_row(view: DeviceView) -> Row:
-    summary, books = view.summary, view.breakdown
-    top = group_accounts(books.accounts, "category")[0]
+    summary, breakdown = view.summary, view.breakdown
+    top = group_accounts(breakdown.accounts, "category")[0]
     return (
         str(summary.rank),
         device_label(summary.device_idx),
         format_bytes(summary.recorded_peak_allocated_bytes),
         share(summary.recorded_peak_allocated_bytes, summary.capacity_bytes),
         format_bytes(summary.recorded_peak_reserved_bytes),
-        Cell(f"{top.label} {percent(top.bytes, books.allocated_bytes)}", color=category_color(top.label)),
+        Cell(f"{top.label} {percent(top.bytes, breakdown.allocated_bytes)}", color=category_color(top.label)),
         MISSING if summary.step_time.median_ns is None else format_ns(summary.step_time.median_ns),
     )
 
@@ -188,7 +188,7 @@ def _card_line(balance: Balance) -> BalanceLine:
 
 
 def _closing_line(balance: Balance) -> BalanceLine:
-    """Return the line that says what the lines inside ``used`` sum to, and whether the card reports the same."""
+    """Return the line that says what the lines inside ``used`` sum to, and whether the GPU reports the same."""
     total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
     if balance.used_bytes is None:
         note = "what the allocator holds; there is no reading to close it against"

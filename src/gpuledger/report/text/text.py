@@ -50,11 +50,11 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
     return [*lines, *(_next_lines(run, terminal) if view.devices else [])]
 
 
-def _holder_lines(label: str, books: Breakdown, terminal: Terminal) -> list[str]:
+def _holder_lines(label: str, breakdown: Breakdown, terminal: Terminal) -> list[str]:
     """Return the largest categories, and below them the largest accounts."""
-    total = books.allocated_bytes
-    categories = [f"{g.label} {percent(g.bytes, total)}" for g in group_accounts(books.accounts, "category")[:TOP]]
-    accounts = [_account_phrase(account) for account in books.accounts if account.category != ROUNDING][:TOP]
+    total = breakdown.allocated_bytes
+    categories = [f"{g.label} {percent(g.bytes, total)}" for g in group_accounts(breakdown.accounts, "category")[:TOP]]
+    accounts = [_account_phrase(account) for account in breakdown.accounts if account.category != ROUNDING][:TOP]
     return [*labelled(terminal, label, categories), *labelled(terminal, "", accounts)]
 
 
@@ -68,7 +68,7 @@ def _oom_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str
     parts = [f"{tried} did not fit on {device}" + (f" of rank {rank.number}" if rank.number else "")]
     if failure.free_bytes is not None:
         of_total = f" of {format_bytes(failure.total_bytes)}" if failure.total_bytes else ""
-        parts.append(f"free on the card: {format_bytes(failure.free_bytes)}{of_total}")
+        parts.append(f"free on the GPU: {format_bytes(failure.free_bytes)}{of_total}")
     if failure.largest_free_bytes is not None:
         parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
     lines = labelled(terminal, "memory", parts)

@@ -1,4 +1,4 @@
-"""What a card did during one command, in a few lines."""
+"""What a GPU did during one command, in a few lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> list[str]:
-    """Return the figures of every card, and the run's notes."""
+    """Return the figures of every GPU, and the run's notes."""
     lines: list[str] = []
     for one in figures:
         mean = MISSING if one.mean_active_bytes is None else format_bytes(one.mean_active_bytes)
@@ -46,7 +46,7 @@ def _baseline(one: Watched) -> str:
 
 def _energy(one: Watched) -> list[str]:
     if one.energy_j is None:
-        return [f"{MISSING} (too short a time, or a card that does not tell)"]
+        return [f"{MISSING} (too short a time, or a GPU that does not tell)"]
     spread = "" if one.energy_uncertainty_j is None else f" ± {format_joules(one.energy_uncertainty_j)}"
     parts = [f"{format_joules(one.energy_j)}{spread}"]
     if one.mean_power_w is not None:

@@ -1,4 +1,4 @@
-"""What a trace shows of one rank as counters: the allocator's bytes, and the readings of the cards."""
+"""What a trace shows of one rank as counters: the allocator's bytes, and the readings of the GPUs."""
 
 from __future__ import annotations
 

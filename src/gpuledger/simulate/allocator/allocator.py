@@ -1,8 +1,8 @@
-"""PyTorch's caching allocator for CUDA, without a card: which segments and blocks a stream of requests leads to.
+"""PyTorch's caching allocator for CUDA, without a GPU: which segments and blocks a stream of requests leads to.
 
 Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11: rounding, small and large pool, best fit by size then address,
-splitting, merging, expandable segments, blocks other streams still use, release of cached segments when the card is
-full, garbage collection. Fed with a card's recorded requests and frees it gives the recorded segments.
+splitting, merging, expandable segments, blocks other streams still use, release of cached segments when the GPU is
+full, garbage collection. Fed with a GPU's recorded requests and frees it gives the recorded segments.
 
 Not simulated: private pools (CUDA graphs), ``cudaMallocAsync``, several threads at once.
 """
@@ -31,11 +31,11 @@ MIN_LARGE_BYTES = 10 * MIB
 
 
 class CachingAllocator:
-    """One card's allocator.
+    """One GPU's allocator.
 
     Args:
         settings: Rounding, splitting, expandable segments.
-        limits: The card's memory and what limits its use.
+        limits: The GPU's memory and what limits its use.
         listen: Told of everything that happens, in the allocator's own order.
         place: Returns the address the driver gives a new segment of so many bytes.
     """
@@ -61,7 +61,7 @@ class CachingAllocator:
         """Return the address of a new block.
 
         Raises:
-            OutOfMemoryError: the card has no room for it.
+            OutOfMemoryError: the GPU has no room for it.
         """
         self.finish_streams()
         size = self.settings.round_up(requested_bytes)

@@ -10,18 +10,18 @@ from gpuledger.simulate.allocator.memory import CardMemory
 from gpuledger.simulate.allocator.pools import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, Block, Pool, merge_neighbours
 
 _VIRTUAL_SPACE_BYTES = 1 << 44
-"""Address space of one segment; a real one reserves 1 1/8 of the card's memory."""
+"""Address space of one segment; a real one reserves 1 1/8 of the GPU's memory."""
 
 
 class ExpandableSegments:
-    """The expandable segments of one card."""
+    """The expandable segments of one GPU."""
 
     def __init__(self, memory: CardMemory) -> None:
         self._memory = memory
         self._starts: list[int] = []
 
     def expand(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Return a block of at least ``size`` at the end of what is mapped; None where the card is full."""
+        """Return a block of at least ``size`` at the end of what is mapped; None where the GPU is full."""
         block = self._space(pool, size, stream)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -53,7 +53,7 @@ class ExpandableSegments:
         return block
 
     def _map(self, block: Block, size: int) -> bool:
-        """Put memory behind the first ``size`` bytes of ``block``, in whole pages; False where the card is full."""
+        """Put memory behind the first ``size`` bytes of ``block``, in whole pages; False where the GPU is full."""
         page = _page_bytes(block)
         mapped = -(-size // page) * page
         if not self._memory.has_room(mapped):

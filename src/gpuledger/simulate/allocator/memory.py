@@ -1,4 +1,4 @@
-"""The card's memory as the simulated allocator sees it: what is left of it, where it goes, and who is told."""
+"""The GPU's memory as the simulated allocator sees it: what is left of it, where it goes, and who is told."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CardMemory:
     """The driver's side of an allocator.
 
     Args:
-        limits: The card's memory and what limits its use.
+        limits: The GPU's memory and what limits its use.
         listen: Told of everything that happens, in the allocator's own order.
         place: Returns the address the driver gives a new segment of so many bytes.
     """

@@ -11,7 +11,7 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 
 
 class OutOfMemoryError(Exception):
-    """The card has no room for a request, not even after every cached segment was given back."""
+    """The GPU has no room for a request, not even after every cached segment was given back."""
 
     def __init__(self, requested_bytes: int, reserved_bytes: int, allocated_bytes: int) -> None:
         super().__init__(f"{requested_bytes:,} bytes asked for, {reserved_bytes:,} reserved")
@@ -22,7 +22,7 @@ class OutOfMemoryError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What the card and the settings allow.
+    """What the GPU and the settings allow.
 
     ``capacity_bytes`` None means more than any program needs. ``fraction`` is what
     ``set_per_process_memory_fraction`` allows; without it the garbage collection setting does nothing.

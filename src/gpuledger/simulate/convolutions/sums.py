@@ -21,7 +21,7 @@ def sum_bytes(inputs: int, outputs: int, multiprocessors: int, *, along_inputs: 
     Args:
         inputs: Numbers summed for each result.
         outputs: Results.
-        multiprocessors: Of the card.
+        multiprocessors: Of the GPU.
         along_inputs: Whether neighbours in memory are summed, rather than results of their own.
     """
     if not inputs or not outputs:

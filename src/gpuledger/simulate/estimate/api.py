@@ -49,12 +49,12 @@ def estimate(
     """Return how many bytes a training step would need on a given GPU, and whether they fit.
 
     Modules and optimizers that ``step`` refers to (its closure, the globals it names, the object it is bound to) and
-    ``inputs`` are put on the virtual card for as long as the steps are followed; nothing of theirs is changed.
+    ``inputs`` are put on the virtual GPU for as long as the steps are followed; nothing of theirs is changed.
 
     Args:
         step: Takes one training step when called with ``inputs``.
         inputs: Tensors, or containers of tensors.
-        gpu: A GPU of ``gpuledger cards``.
+        gpu: A GPU of ``gpuledger gpus``.
         steps: How often ``step`` is called.
         confidence: Confidence level of ``upper_bytes``, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
@@ -88,7 +88,7 @@ def estimate(
 
 
 def _follow(order: Order, step: Callable[..., Any], inputs: Any, run_directory: Path) -> tuple[str, ...]:
-    """Return what there is to say, after following a step on the virtual card into a run's directory.
+    """Return what there is to say, after following a step on the virtual GPU into a run's directory.
 
     Raises:
         InputError: the step needs what is not modelled.
@@ -123,7 +123,7 @@ def find_batch(
 
     Args:
         step: Takes one training step on as many samples as it is called with.
-        gpu: A GPU of ``gpuledger cards``.
+        gpu: A GPU of ``gpuledger gpus``.
         start: Where to begin.
         steps: How often ``step`` is called at each size.
         confidence: Confidence level of the upper bound, from 0.5 to 0.999.
@@ -151,7 +151,7 @@ def find_batch(
 
 @contextmanager
 def _on_card(mode: VirtualMode, step: Callable[..., Any], inputs: Any) -> Iterator[Any]:
-    """Put what a step uses on the card; everything is as before at the end."""
+    """Put what a step uses on the GPU; everything is as before at the end."""
     things = list(_reachable(step, inputs))
     moved: dict[int, torch.Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""The largest value of a program's argument that fits a card."""
+"""The largest value of a program's argument that fits a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child job that runs a program on a virtual card, and tells how it ended."""
+"""The child job that runs a program on a virtual GPU, and tells how it ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuledger.processes.child_job import serve_job
 
 
 def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
-    """Return how a program ended that was run as ``__main__`` on the card of the order."""
+    """Return how a program ended that was run as ``__main__`` on the GPU of the order."""
     follow = load_unwatched()
     return follow(order, lambda: run_as_main(program), gc.unfreeze)
 
@@ -22,7 +22,7 @@ def load_unwatched() -> Callable[..., dict[str, Any]]:
     """Return what follows a program; until that holds its first bytes, torch's own objects are not taken for garbage.
 
     None of them ever is, and a program's imports make the collector go through all of them again and again: an eighth
-    of their time. From the first bytes on the card on everything is as in any process.
+    of their time. From the first bytes on the GPU on everything is as in any process.
     """
     gc.disable()
     from gpuledger.simulate.estimate.follow import follow

@@ -1,4 +1,4 @@
-"""Why a program that was followed on a virtual card ended: in words, and where in its own code."""
+"""Why a program that was followed on a virtual GPU ended: in words, and where in its own code."""
 
 from __future__ import annotations
 

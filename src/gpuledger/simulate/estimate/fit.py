@@ -1,4 +1,4 @@
-"""Whether it fits: peaks, an interval around them, and every card of the catalogue."""
+"""Whether it fits: peaks, an interval around them, and every GPU of the catalogue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GUESSED = ("aten.convolution", "aten._cudnn_rnn")
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most a step held, in bytes: given to blocks, taken from the driver, and all of the process on the card."""
+    """The most a step held, in bytes: given to blocks, taken from the driver, and all of the process on the GPU."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -44,7 +44,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Fit:
-    """One card's answer. ``retries`` is how often the allocator had to give cached segments back to get there."""
+    """One GPU's answer. ``retries`` is how often the allocator had to give cached segments back to get there."""
 
     card: Card
     verdict: str
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def free_bytes(self) -> int:
-        """Return what is left of the card; negative where it is too small."""
+        """Return what is left of the GPU; negative where it is too small."""
         return self.card.usable_bytes - self.process_bytes
 
 
@@ -127,14 +127,14 @@ def tail_excess(ratios: Sequence[float], level: float) -> float:
 
 
 def peaks_on(card: Card, allocated_bytes: int, reserved_bytes: int, level: float, kind: str = GUESSED) -> Peaks:
-    """Return the peaks of a step on a card, with the upper end of the interval that programs of a kind have."""
+    """Return the peaks of a step on a GPU, with the upper end of the interval that programs of a kind have."""
     process_bytes = reserved_bytes + card.outside_bytes
     upper_bytes = int(process_bytes * upper_factor(level, kind))
     return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind)
 
 
 class Requests:
-    """What a program asked the allocator for and gave back, in order; to be asked for again on another card."""
+    """What a program asked the allocator for and gave back, in order; to be asked for again on another GPU."""
 
     def __init__(self, journal: Journal, settings: AllocatorSettings) -> None:
         events = journal.tables["events"]
@@ -146,7 +146,7 @@ class Requests:
     def replay(
         self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None
     ) -> CachingAllocator | None:
-        """Return the allocator after all requests; None where the card was too small for one of them."""
+        """Return the allocator after all requests; None where the GPU was too small for one of them."""
         allocator = CachingAllocator(settings or self.settings, Limits(capacity_bytes=capacity_bytes))
         places: dict[int, int] = {}
         try:
@@ -161,7 +161,7 @@ class Requests:
 
 
 def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
-    """Return whether a card holds a program whose peaks and requests are known."""
+    """Return whether a GPU holds a program whose peaks and requests are known."""
     own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level, peaks.kind)
     if own.upper_bytes <= card.usable_bytes:
         return Fit(card, FITS, own.process_bytes, own.upper_bytes)
@@ -171,7 +171,7 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
 
 
 def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
-    """Return the answer of every card, the largest first, for a program with so many cuBLAS handles."""
+    """Return the answer of every GPU, the largest first, for a program with so many cuBLAS handles."""
     cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
     return tuple(fit_card(card, peaks, requests, level) for card in cards)
 

@@ -1,4 +1,4 @@
-"""Follows a program on a virtual card and says how it ended."""
+"""Follows a program on a virtual GPU and says how it ended."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ MEASURED_ON = "H200"
 def follow(
     order: dict[str, Any], program: Callable[[], None], at_first_bytes: Callable[[], None] | None = None
 ) -> dict[str, Any]:
-    """Return how a program ended on the card an order names; its run is written to the order's directory.
+    """Return how a program ended on the GPU an order names; its run is written to the order's directory.
 
     Args:
-        order: The card, steps, settings of the allocator and the run's directory.
+        order: The GPU, steps, settings of the allocator and the run's directory.
         program: Runs it.
-        at_first_bytes: Called once, before the first bytes are put on the card.
+        at_first_bytes: Called once, before the first bytes are put on the GPU.
     """
     let_torchvision_import()
     device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))

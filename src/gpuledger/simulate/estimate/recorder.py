@@ -1,4 +1,4 @@
-"""The recorder of a virtual card: the simulated allocator's events, in the shape of a real card's history."""
+"""The recorder of a virtual GPU: the simulated allocator's events, in the shape of a real GPU's history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.phases import ModuleContext
-from gpuledger.collect.attribution.tags import TagBook
+from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.model.journal.journal import REASONS, BlockState, Part
 from gpuledger.simulate.gpu.device import VirtualDevice
 
@@ -18,17 +18,17 @@ _COLUMNS = ("action", "address", "bytes", "stream", "time_ns", "tag_id", "operat
 
 
 class VirtualRecorder:
-    """Tells the session what the virtual card's allocator did.
+    """Tells the session what the virtual GPU's allocator did.
 
     Args:
-        device: The card.
+        device: The GPU.
         tags: Numbers of tags.
         context: Is told each token as well, for errors that name the module at work.
     """
 
     kind = "virtual"
 
-    def __init__(self, device: VirtualDevice, tags: TagBook, context: ModuleContext) -> None:
+    def __init__(self, device: VirtualDevice, tags: TagTable, context: ModuleContext) -> None:
         self.set_token: Callable[[str], None] = self._set_token
         self._device = device
         self._context = context
@@ -41,12 +41,12 @@ class VirtualRecorder:
         self._context.set_token(token)
 
     def place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return ``(device_idx, address)`` of a tensor on the card; None for any other."""
+        """Return ``(device_idx, address)`` of a tensor on the GPU; None for any other."""
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
 
     def open(self, part: Part, living: LiveObjects) -> None:
-        """Begin with an empty card."""
+        """Begin with an empty GPU."""
         self._open = True
         settings = self._device.allocator.settings
         part.facts["allocator_settings"] = {
@@ -103,7 +103,7 @@ class VirtualRecorder:
         return True
 
     def _note_snapshot(self, part: Part, reason: str, event_count: int = 0) -> None:
-        """Write down what is live, so that the books can be checked against it."""
+        """Write down what is live, so that the replay can be checked against it."""
         part.add(
             "snapshots",
             snapshot_id=self._snapshots,

@@ -27,7 +27,7 @@ WHAT_TO_TELL = "tell the shape of its result with gpuledger.fake_output (docs/es
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a program would hold on a card. ``run`` is a run like any other; ``notes`` say what was guessed."""
+    """What a program would hold on a GPU. ``run`` is a run like any other; ``notes`` say what was guessed."""
 
     card: Card
     peaks: Peaks
@@ -44,7 +44,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Return whether the upper end of the interval is within the card."""
+        """Return whether the upper end of the interval is within the GPU."""
         return self.fit.verdict == "fits"
 
     @property
@@ -59,7 +59,7 @@ class Estimate:
 
     @property
     def peak_process_bytes(self) -> int:
-        """Return the most bytes of the process on the card: reserved, context and libraries."""
+        """Return the most bytes of the process on the GPU: reserved, context and libraries."""
         return self.peaks.process_bytes
 
     @property
@@ -70,7 +70,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be estimated: a program with its arguments, on which card, for how many steps."""
+    """What is to be estimated: a program with its arguments, on which GPU, for how many steps."""
 
     program: tuple[str, ...]
     card: Card
@@ -85,7 +85,7 @@ def estimate_program(
     """Return what a program would hold, after following its first steps in a child process.
 
     Args:
-        order: The program and the card.
+        order: The program and the GPU.
         run_directory: Where the run is written. Nothing is left of it where there is no answer.
         output: Where the program's own output goes; None drops it.
         replace: Whether a run that is there is replaced, once there is an answer.
@@ -168,7 +168,7 @@ def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
     if ended == "raised":
         raise InputError(
             f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}",
-            hint="the program raised this on the virtual card; gpuledger -v estimate … shows where",
+            hint="the program raised this on the virtual GPU; gpuledger -v estimate … shows where",
         )
     if outcome["steps"] and not outcome["allocations"]:
         raise InputError(

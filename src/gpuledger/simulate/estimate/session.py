@@ -1,4 +1,4 @@
-"""A session on a virtual card: the steps, modules and phases are met as in a recording, the program ends after them."""
+"""A session on a virtual GPU: the steps, modules and phases are met as in a recording, the program ends after them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class StepsDone(BaseException):
 
 
 class VirtualRecorders:
-    """Gives a session the recorder of a virtual card, at once."""
+    """Gives a session the recorder of a virtual GPU, at once."""
 
     def __init__(self, device: VirtualDevice) -> None:
         self._device = device
 
     def begin(self, session: Session) -> None:
-        """Have the session record the card."""
+        """Have the session record the GPU."""
         card, context = self._device.card, ModuleContext(session.registry)
         self._device.module_now = lambda: context.current_module_path
         session.journal.fact(
@@ -40,10 +40,10 @@ class VirtualRecorders:
 
 
 class VirtualSession(Session):
-    """Records what happens on a virtual card.
+    """Records what happens on a virtual GPU.
 
     Args:
-        device: The card.
+        device: The GPU.
         steps: How many to record.
         run_directory: Where the run is written.
         ends_program: Whether the program is ended after the last of them.
@@ -58,7 +58,7 @@ class VirtualSession(Session):
             RecordSettings(run_directory, 1, steps, stacks=False),
             rank_directory=lambda: run_directory / "rank-0",
             recorders=VirtualRecorders(device),
-            begins_late=False,  # what is alive now is not on the card
+            begins_late=False,  # what is alive now is not on the GPU
             on_step=end_after,
         )
         self.device = device
@@ -71,7 +71,7 @@ class VirtualSession(Session):
             libraries={
                 "context_bytes": card.context_bytes.value,
                 "library_bytes": card.library_bytes.value,
-                "source": f"catalogue of cards: {card.context_bytes.source}",
+                "source": f"catalogue of GPUs: {card.context_bytes.source}",
             },
         )
         super().finish(reason)

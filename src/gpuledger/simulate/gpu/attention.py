@@ -1,4 +1,4 @@
-"""Which attention a card takes, by dtype, shapes and mask, and the plain one written out."""
+"""Which attention a GPU takes, by dtype, shapes and mask, and the plain one written out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDEST_FLASH, _MASK_ALIGNMENT = 256, 8
 
 
 def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
-    """Put in the order in which a card tries its kernels: flash, memory-efficient, plain.
+    """Put in the order in which a GPU tries its kernels: flash, memory-efficient, plain.
 
     Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Seen on an H200: T5's mask, whose last dimension is
     not the dense one, ends in the plain kernel.

@@ -1,4 +1,4 @@
-"""Puts a virtual card in place of the one that is not there."""
+"""Puts a virtual GPU in place of the one that is not there."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable
 
 
 def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
-    """A card drops out with one fused kernel that keeps a mask of booleans."""
+    """A GPU drops out with one fused kernel that keeps a mask of booleans."""
     plain = F.dropout
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
@@ -147,7 +147,7 @@ def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Calla
 
 
 def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
-    """A card's softmax turns halves into floats in the same kernel."""
+    """A GPU's softmax turns halves into floats in the same kernel."""
     for name, operator in (("softmax", aten._softmax), ("log_softmax", aten._log_softmax)):
         plain = getattr(torch, name)
 
@@ -160,7 +160,7 @@ def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _patch_optimizers(patches: Patches) -> None:
-    """Optimizers default to foreach on a card; torch's own test asks for plain tensors, which fake ones are not."""
+    """Optimizers default to foreach on a GPU; torch's own test asks for plain tensors, which fake ones are not."""
 
     def choose(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
         return (False, False) if differentiable else (use_fused, not use_fused)
@@ -221,7 +221,7 @@ def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[
 
 
 def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
-    """A fake tensor tells the program that it is on the card, and torch's own code that it is not."""
+    """A fake tensor tells the program that it is on the GPU, and torch's own code that it is not."""
     plain = vars(FakeTensor)["device"].fget
     disabled = torch._C._is_torch_function_all_disabled
 

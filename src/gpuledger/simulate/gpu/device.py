@@ -1,4 +1,4 @@
-"""The virtual device: which storages are on the card, and the allocator that holds them."""
+"""The virtual device: which storages are on the GPU, and the allocator that holds them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 class VirtualDevice:
-    """One card: storages that a program believes to be on it, by the identity of the storage.
+    """One GPU: storages that a program believes to be on it, by the identity of the storage.
 
     Args:
         card: Its figures.
@@ -51,7 +51,7 @@ class VirtualDevice:
         self.module_now: Callable[[], str] = str
         """Returns the path of the module that is running; "" outside of any."""
         self.at_first_bytes: Callable[[], None] | None = None
-        """Called once, before the first bytes are put on the card."""
+        """Called once, before the first bytes are put on the GPU."""
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False
@@ -71,18 +71,18 @@ class VirtualDevice:
     # -- storages ---------------------------------------------------------------------------------------------------
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is on the card."""
+        """Return whether a tensor is on the GPU."""
         return tensor.layout is torch.strided and _storage_of(tensor)._cdata in self._live
 
     def address(self, tensor: torch.Tensor) -> int:
-        """Return the address of a tensor's storage on the card; 0 where it is not there or empty."""
+        """Return the address of a tensor's storage on the GPU; 0 where it is not there or empty."""
         if tensor.layout is not torch.strided:
             return 0
         known = self._live.get(_storage_of(tensor)._cdata)
         return known[1] if known else 0
 
     def adopt(self, tensor: torch.Tensor, operator: Any) -> None:
-        """Put a storage on the card, unless it is there already with as many bytes."""
+        """Put a storage on the GPU, unless it is there already with as many bytes."""
         if tensor.layout is not torch.strided:
             return
         storage = _storage_of(tensor)
@@ -118,7 +118,7 @@ class VirtualDevice:
         """Return the address of new bytes on the current stream.
 
         Raises:
-            OutOfMemoryError: the card has no room for them.
+            OutOfMemoryError: the GPU has no room for them.
         """
         at_first_bytes, self.at_first_bytes = self.at_first_bytes, None
         if at_first_bytes is not None:

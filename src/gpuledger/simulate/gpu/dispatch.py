@@ -1,6 +1,6 @@
-"""The dispatch mode under a virtual card: tensors on it are fake, everything else is computed as usual.
+"""The dispatch mode under a virtual GPU: tensors on it are fake, everything else is computed as usual.
 
-A fake tensor keeps its shape and no bytes. It says to C++ that it is on the CPU, since a machine without a card has no
+A fake tensor keeps its shape and no bytes. It says to C++ that it is on the CPU, since a machine without a GPU has no
 device guard, no stream and no autograd queue for CUDA; where C++ would have chosen differently for a CUDA tensor,
 :mod:`.functions`, :mod:`.autocast` and :mod:`.kernels` put CUDA's choice in.
 """
@@ -55,7 +55,7 @@ _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, No
 
 
 class NotModelledError(Exception):
-    """An operator cannot be followed without a card."""
+    """An operator cannot be followed without a GPU."""
 
     def __init__(self, operator: str, why: str, module: str = "") -> None:
         super().__init__(f"{operator}{f', called by {module},' if module else ':'} {why}")
@@ -72,7 +72,7 @@ class Where:
 
     @contextmanager
     def asking(self, on_card: bool | None) -> Iterator[None]:
-        """Put new storages on the card (True), off it (False), or where their arguments are (None)."""
+        """Put new storages on the GPU (True), off it (False), or where their arguments are (None)."""
         before, self.asked = self.asked, on_card
         try:
             yield
@@ -81,10 +81,10 @@ class Where:
 
 
 class VirtualMode(TorchDispatchMode):
-    """Runs each operator: fake where the card is concerned, and tells the device of every new storage.
+    """Runs each operator: fake where the GPU is concerned, and tells the device of every new storage.
 
     Args:
-        device: The card.
+        device: The GPU.
         where: Set by the function mode that sees the user's calls first.
         say: Keeps a sentence about what was guessed.
     """
@@ -98,7 +98,7 @@ class VirtualMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled on a virtual card: that the compiler stays away need not be said at every operator."""
+        """Nothing is compiled on a virtual GPU: that the compiler stays away need not be said at every operator."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,7 +136,7 @@ class VirtualMode(TorchDispatchMode):
         return self.run_on_card(func, args, kwargs)
 
     def run_on_card(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return the result of an operator on the card, its storages and workspaces accounted for."""
+        """Return the result of an operator on the GPU, its storages and workspaces accounted for."""
         device = self.device
         told = told_operator(func)
         if told is not None:
@@ -166,7 +166,7 @@ class VirtualMode(TorchDispatchMode):
         return result
 
     def account(self, func: Any, result: Any) -> None:
-        """Put every new storage of a result on the card."""
+        """Put every new storage of a result on the GPU."""
         if isinstance(result, torch.Tensor):
             self.device.adopt(result, func)
             return
@@ -178,7 +178,7 @@ class VirtualMode(TorchDispatchMode):
         """Return an operator's result without computing it.
 
         Raises:
-            NotModelledError: it cannot be had without a card.
+            NotModelledError: it cannot be had without a GPU.
         """
         result = shortcut(self.fake_mode, func, args, kwargs)
         if result is not NotImplemented:

@@ -1,4 +1,4 @@
-"""``torch.cuda`` as a program on the virtual card sees it."""
+"""``torch.cuda`` as a program on the virtual GPU sees it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuledger.simulate.gpu.patches import Patches
 
 
 class VirtualStream:
-    """A stream of the virtual card: a number that keeps its allocations apart."""
+    """A stream of the virtual GPU: a number that keeps its allocations apart."""
 
     _count = 0
 
@@ -249,7 +249,7 @@ class CudaFacade:
 
 
 class _Generator(torch._C.Generator):
-    """A generator that is asked to be on a card; it draws nothing, so it is one of the CPU's."""
+    """A generator that is asked to be on a GPU; it draws nothing, so it is one of the CPU's."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return torch._C.Generator.__new__(torch._C.Generator, CPU)  # type: ignore[call-arg]  # torch's stub has none

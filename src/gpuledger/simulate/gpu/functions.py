@@ -1,4 +1,4 @@
-"""What the program's own calls mean where a tensor is on the virtual card: devices, and CUDA's choices of operator."""
+"""What the program's own calls mean where a tensor is on the virtual GPU: devices, and CUDA's choices of operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class VirtualFunctions(TorchFunctionMode):
         self.device = mode.device
         self.where = mode.where
         self.default_device: torch.device | None = None
-        """What ``torch.set_default_device`` was told, where that is the card."""
+        """What ``torch.set_default_device`` was told, where that is the GPU."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -48,11 +48,11 @@ class VirtualFunctions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def on_card(self, value: Any) -> bool:
-        """Return whether a value is a tensor on the card."""
+        """Return whether a value is a tensor on the GPU."""
         return isinstance(value, FakeTensor) and self.device.holds(value)
 
     def any_on_card(self, args: Any) -> bool:
-        """Return whether any argument is on the card."""
+        """Return whether any argument is on the GPU."""
         return any(self.on_card(value) for value in args)
 
     def with_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -64,7 +64,7 @@ class VirtualFunctions(TorchFunctionMode):
             return func(*args, **{**kwargs, "device": CPU})
 
     def move(self, tensor: torch.Tensor, to_card: bool, **how: Any) -> torch.Tensor:
-        """Return a copy of a tensor on the card or off it; differentiable."""
+        """Return a copy of a tensor on the GPU or off it; differentiable."""
         with self.where.asking(to_card):
             moved: torch.Tensor = torch.ops.aten._to_copy.default(tensor, **how)
         return moved

@@ -1,4 +1,4 @@
-"""Attributes that are replaced while a virtual card is in place, and put back afterwards."""
+"""Attributes that are replaced while a virtual GPU is in place, and put back afterwards."""
 
 from __future__ import annotations
 

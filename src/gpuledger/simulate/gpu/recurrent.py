@@ -1,4 +1,4 @@
-"""Recurrent layers on a card: cuDNN's, all layers at once, and the fused cells."""
+"""Recurrent layers on a GPU: cuDNN's, all layers at once, and the fused cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An assertion fails on the card in the second step: every later call fails, the program catches it and exits."""
+"""An assertion fails on the GPU in the second step: every later call fails, the program catches it and exits."""
 # status: 5
 
 import sys

@@ -1,4 +1,4 @@
-"""An assertion fails on the card after 25 steps, while nothing waits for it; the error is not caught."""
+"""An assertion fails on the GPU after 25 steps, while nothing waits for it; the error is not caught."""
 # also: --steps 1:100000
 # status: 1
 

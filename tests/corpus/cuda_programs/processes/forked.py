@@ -1,4 +1,4 @@
-"""A child is forked inside a step after CUDA has begun: it may not use the card, calls a model on the host and ends."""
+"""A child is forked inside a step after CUDA has begun: it may not use the GPU, calls a model on the host and ends."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A spawned child trains on the card, and doubles a tensor that its parent shares with it."""
+"""A spawned child trains on the GPU, and doubles a tensor that its parent shares with it."""
 
 import corpus_state
 import torch

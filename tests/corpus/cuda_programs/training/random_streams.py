@@ -1,4 +1,4 @@
-"""Random numbers on card and host, forked, saved, restored and made by a generator of the program's own."""
+"""Random numbers on GPU and host, forked, saved, restored and made by a generator of the program's own."""
 
 import hashlib
 

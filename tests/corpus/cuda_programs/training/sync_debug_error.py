@@ -1,4 +1,4 @@
-"""Calls that wait for the card are errors during the steps; one of the program's own is caught in each."""
+"""Calls that wait for the GPU are errors during the steps; one of the program's own is caught in each."""
 
 import time
 

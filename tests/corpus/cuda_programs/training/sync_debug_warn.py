@@ -1,4 +1,4 @@
-"""Calls that wait for the card are warned of, each time, with the line that made them."""
+"""Calls that wait for the GPU are warned of, each time, with the line that made them."""
 # also: --passes memory,time
 
 import warnings

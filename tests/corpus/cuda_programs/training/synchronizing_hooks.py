@@ -1,4 +1,4 @@
-"""Every module's hooks wait for the card, forward and backward."""
+"""Every module's hooks wait for the GPU, forward and backward."""
 
 import time
 

@@ -124,7 +124,7 @@ def test_area_is_mean_times_active_time_and_peak_bounds_the_mean(
     assert found.peak_bytes == (max(mib for _, mib in levels) - levels[0][1]) * MIB
 
 
-def test_a_run_without_a_card_is_compared_by_its_books(tmp_path: Path) -> None:
+def test_a_run_without_a_card_is_compared_by_its_allocator(tmp_path: Path) -> None:
     run = load_run(tmp_path / "cpu.ledger", cuda=False, blocks=300)
     (row,) = compare([run]).rows
     document = json.loads(ask("show", run.path, "--json").stdout)
@@ -214,7 +214,7 @@ def test_a_folder_stands_for_the_runs_in_it(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_read_less_often_than_its_card_holds_its_bytes(tmp_path: Path) -> None:
-    """The card is read every 5 ms, its processes every 50: between two readings the program is still there."""
+    """The GPU is read every 5 ms, its processes every 50: between two readings the program is still there."""
     samples = [{"t_ns": 5 * t, "device_idx": 0, "used_bytes": 9 * MIB} for t in range(401)]
     held = [{"t_ns": 50 * t, "device_idx": 0, "pid": 7, "bytes": 6 * MIB} for t in range(5, 21)]
     tables = {name: rows_to_table(name, rows) for name, rows in (("samples", samples), ("process_samples", held))}

@@ -66,12 +66,12 @@ def changed(place: Path, rank: int = 0, **keys: Any) -> Run:
 def test_the_changes_sum_to_the_change_of_allocated_bytes(runs: Path, word: str | None) -> None:
     by = ("category", "module", word) if word in ("phase", "tensor", "scope") else ("category", "module")
     place = both(runs, by=by).main
-    assert place.before.books
-    assert place.after.books
+    assert place.before.breakdown
+    assert place.after.breakdown
     changes = place.changes(word)
     assert changes
     assert all(change.delta for change in changes)
-    expected = place.after.books.allocated_bytes - place.before.books.allocated_bytes
+    expected = place.after.breakdown.allocated_bytes - place.before.breakdown.allocated_bytes
     assert sum(change.delta or 0 for change in changes) == expected
     sizes = [abs(change.delta or 0) for change in changes]
     assert sizes == sorted(sizes, reverse=True)
@@ -123,7 +123,7 @@ def test_the_peak_metric_is_the_highest_the_allocator_counted(tmp_path: Path) ->
 
 def test_noise_is_how_far_the_steps_of_a_run_are_apart(runs: Path) -> None:
     place = both(runs).main
-    steps = [[books.allocated_bytes for books in side.step_books] for side in (place.before, place.after)]
+    steps = [[breakdown.allocated_bytes for breakdown in side.step_breakdowns] for side in (place.before, place.after)]
     assert all(len(sizes) == 2 for sizes in steps)
     figure = next(change for change in place.figures if change.key == ("peak_allocated_bytes",))
     assert figure.noise == max(max(sizes) - min(sizes) for sizes in steps)
@@ -200,7 +200,7 @@ def test_no_line_is_wider_than_the_terminal(runs: Path, width: int) -> None:
 @pytest.mark.parametrize("width", [None, 100, 60])
 def test_the_heads_stand_part_below_part(runs: Path, name: str, width: int | None) -> None:
     main = both(runs).main
-    after = replace(main.after, run=name, books=replace(present(main.after.books), allocated_bytes=7))
+    after = replace(main.after, run=name, breakdown=replace(present(main.after.breakdown), allocated_bytes=7))
     rows = head_rows(replace(main, after=after), Terminal(width))
     above, below = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     assert (above[0][:7], below[0][:7]) == ("before ", "after  ")
@@ -211,11 +211,13 @@ def test_the_heads_stand_part_below_part(runs: Path, name: str, width: int | Non
 
 def test_a_head_without_bytes_keeps_its_place(runs: Path) -> None:
     main = both(runs).main
-    peak = format_bytes(present(main.before.books).allocated_bytes)
-    before, after = head_rows(replace(main, after=replace(main.after, books=None)), Terminal())
+    peak = format_bytes(present(main.before.breakdown).allocated_bytes)
+    before, after = head_rows(replace(main, after=replace(main.after, breakdown=None)), Terminal())
     assert after.index(" – ") + 2 == before.index(peak) + len(peak)
     assert after.index("rank 0") == before.index("rank 0")
-    neither = head_rows(PlaceDiff(replace(main.before, books=None), replace(main.after, books=None)), Terminal())
+    neither = head_rows(
+        PlaceDiff(replace(main.before, breakdown=None), replace(main.after, breakdown=None)), Terminal()
+    )
     assert neither[0] == f"before one     {before[before.index('rank 0') :]}"
 
 

@@ -79,14 +79,14 @@ def test_entries_sum_to_the_allocated_bytes_and_so_does_every_dictionary(drawn: 
     shipped = tuple(one for name in ("layer", "data_structure", "tbd") for one in read_keywords(name).dictionaries)
     with written(block_rows(drawn)) as rank:
         for device in device_indices(rank):
-            books = break_down(rank, resolve_instant(rank, at, device))
+            breakdown = break_down(rank, resolve_instant(rank, at, device))
             grouping = group_rank(rank, shipped, at=at, device_idx=device)
-            assert grouping.allocated_bytes == books.allocated_bytes
+            assert grouping.allocated_bytes == breakdown.allocated_bytes
             for one in grouping.dictionaries:
-                assert sum(group.bytes for group in one.groups) == books.allocated_bytes
+                assert sum(group.bytes for group in one.groups) == breakdown.allocated_bytes
             structure = {e.category: e.bytes for e in books_by_category(grouping.dictionaries[1].groups)}
             sizes: dict[str, int] = {}
-            for account in books.accounts:
+            for account in breakdown.accounts:
                 sizes[account.category] = sizes.get(account.category, 0) + account.bytes
             assert {k: v for k, v in structure.items() if v} == {k: v for k, v in sizes.items() if v}
 

@@ -46,11 +46,11 @@ def test_a_steps_peak_lies_in_the_step_and_the_highest_is_the_peak(rank: Rank) -
 
 def test_the_end_holds_what_the_closing_counters_say(rank: Rank) -> None:
     closing = next(row for row in rank.table("counters").to_pylist() if row["reason"] == "close")
-    books = break_down(rank, resolve_instant(rank, "end"))
-    assert books.allocated_bytes == closing["allocated_bytes"]
-    assert books.requested_bytes == closing["requested_bytes"]
-    assert books.active_bytes == closing["active_bytes"]
-    assert books.reserved_bytes == closing["reserved_bytes"]
+    breakdown = break_down(rank, resolve_instant(rank, "end"))
+    assert breakdown.allocated_bytes == closing["allocated_bytes"]
+    assert breakdown.requested_bytes == closing["requested_bytes"]
+    assert breakdown.active_bytes == closing["active_bytes"]
+    assert breakdown.reserved_bytes == closing["reserved_bytes"]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -58,9 +58,9 @@ def test_the_end_of_a_step_holds_what_its_counters_say(rank: Rank, step: int) ->
     reading = next(
         row for row in rank.table("counters").to_pylist() if (row["reason"], row["step"]) == ("step_end", step)
     )
-    books = break_down(rank, resolve_instant(rank, "end", step=step))
-    assert books.allocated_bytes == reading["allocated_bytes"]
-    assert books.active_bytes == reading["active_bytes"]
+    breakdown = break_down(rank, resolve_instant(rank, "end", step=step))
+    assert breakdown.allocated_bytes == reading["allocated_bytes"]
+    assert breakdown.active_bytes == reading["active_bytes"]
 
 
 def test_a_time_counts_from_the_opening_or_from_the_step(rank: Rank) -> None:

@@ -1,4 +1,4 @@
-"""Recordings made on a real card, posted without one: every figure against the allocator's own and the program's."""
+"""Recordings made on a real GPU, posted without one: every figure against the allocator's own and the program's."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_every_check_against_the_allocator_holds(recording: tuple[str, Rank]) ->
 
 def test_the_peak_is_the_one_the_program_read_itself(recording: tuple[str, Rank]) -> None:
     name, rank = recording
-    books = break_down(rank, find_peak(rank))
-    assert books.allocated_bytes == about(name)["program"]["peak_allocated_bytes"]
-    assert sum(account.bytes for account in books.accounts) == books.allocated_bytes
+    breakdown = break_down(rank, find_peak(rank))
+    assert breakdown.allocated_bytes == about(name)["program"]["peak_allocated_bytes"]
+    assert sum(account.bytes for account in breakdown.accounts) == breakdown.allocated_bytes
 
 
 def test_nearly_every_byte_has_a_name(recording: tuple[str, Rank]) -> None:
     _, rank = recording
-    books = break_down(rank, find_peak(rank))
-    other = sum(account.bytes for account in books.accounts if account.category == "other")
-    assert other <= books.allocated_bytes // 100
+    breakdown = break_down(rank, find_peak(rank))
+    other = sum(account.bytes for account in breakdown.accounts if account.category == "other")
+    assert other <= breakdown.allocated_bytes // 100
     assert set(rank.table("blocks").column("phase").to_pylist()) <= set(PHASES)
 
 
@@ -56,7 +56,7 @@ def test_the_card_is_balanced(recording: tuple[str, Rank]) -> None:
     lines = {line.name: line.bytes for line in balance.lines if line.level == 1}
     assert lines["context"] is None
     assert balance.used_bytes == sum(size for size in lines.values() if size is not None)
-    assert 600 << 20 < (balance.remainder_bytes or 0) < 900 << 20
+    assert 600 << 20 < (balance.unaccounted_bytes or 0) < 900 << 20
 
 
 def test_weights_gradients_and_state_agree_in_size(recording: tuple[str, Rank]) -> None:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from gpuledger.model.run import Rank
 
-Books = tuple["Rank", Timeline, AccountSeries]
+Parts = tuple["Rank", Timeline, AccountSeries]
 
 
 @pytest.fixture(params=["card", "cpu", "tiny"])
-def books(request: pytest.FixtureRequest, tmp_path: Path) -> Books:
+def breakdown(request: pytest.FixtureRequest, tmp_path: Path) -> Parts:
     shapes = {"card": {"blocks": 1500}, "cpu": {"blocks": 400, "cuda": False}, "tiny": {"blocks": 1, "modules": 1}}
     rank = load_run(tmp_path / "run.ledger", **shapes[request.param]).ranks[0]
     timeline = build_timeline(rank)
@@ -52,8 +52,8 @@ def accounts_at(series: AccountSeries, rank: Rank, k: int) -> dict[tuple[str, st
     return held
 
 
-def test_every_instant_holds_what_is_counted_there_alone(books: Books) -> None:
-    rank, _, series = books
+def test_every_instant_holds_what_is_counted_there_alone(breakdown: Parts) -> None:
+    rank, _, series = breakdown
     for k, instant in enumerate(series.instants):
         alone = break_down(rank, instant, by=("category", "module"))
         expected = {(a.category, a.module): a.bytes for a in alone.accounts if a.category != ROUNDING and a.bytes}
@@ -64,14 +64,14 @@ def test_every_instant_holds_what_is_counted_there_alone(books: Books) -> None:
         assert series.reserved_bytes[k] == alone.reserved_bytes
 
 
-def test_accounts_and_rounding_sum_to_allocated(books: Books) -> None:
-    rank, _, series = books
+def test_accounts_and_rounding_sum_to_allocated(breakdown: Parts) -> None:
+    rank, _, series = breakdown
     for k in range(len(series.instants)):
         assert sum(accounts_at(series, rank, k).values()) + series.rounding_bytes[k] == series.allocated_bytes[k]
 
 
-def test_instants_are_in_order_and_hold_peak_and_end(books: Books) -> None:
-    rank, _, series = books
+def test_instants_are_in_order_and_hold_peak_and_end(breakdown: Parts) -> None:
+    rank, _, series = breakdown
     indices = [instant.index for instant in series.instants]
     times = [instant.t_ns for instant in series.instants]
     assert indices == sorted(set(indices))
@@ -80,8 +80,8 @@ def test_instants_are_in_order_and_hold_peak_and_end(books: Books) -> None:
     assert resolve_instant(rank, "end").index == indices[-1]
 
 
-def test_a_block_allocated_at_an_instant_gives_its_place(books: Books) -> None:
-    rank, _, series = books
+def test_a_block_allocated_at_an_instant_gives_its_place(breakdown: Parts) -> None:
+    rank, _, series = breakdown
     blocks = rank.table("blocks", ("alloc_index", "step", "phase", "module_id"))
     at = {row["alloc_index"]: row for row in blocks.to_pylist() if row["alloc_index"] >= 0}
     paths = module_paths(rank) | {None: ""}
@@ -115,8 +115,8 @@ def test_any_beginning_of_the_instants_covers_the_whole_recording(tmp_path: Path
     assert gaps.max() < lasted_ns / 5
 
 
-def test_fewer_instants_hold_the_same_accounts(books: Books) -> None:
-    rank, timeline, series = books
+def test_fewer_instants_hold_the_same_accounts(breakdown: Parts) -> None:
+    rank, timeline, series = breakdown
     wanted = choose_instants(rank, timeline, find_peak(rank), 40)[:7]
     fewer = keep_instants(series, wanted)
     assert {instant.index for instant in fewer.instants} == {instant.index for instant in wanted}

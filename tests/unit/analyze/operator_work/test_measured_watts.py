@@ -1,4 +1,4 @@
-"""Watts of operators by type: what ships is what the book holds, and whose book goes before whose."""
+"""Watts of operators by type: what ships is what the database holds, and whose database goes before whose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = Environment("NVIDIA Other", "1", "2.13.0", None)
 
 
 def measured(operator: str, watts: list[float], environment: Environment = CARD, time_ns: float = 1e5) -> Contents:
-    """Return a book of one operator, whose records are that far above a base of 100 W."""
+    """Return a database of one operator, whose records are that far above a base of 100 W."""
     keys = [OperatorKey(operator, ({"shape": [n + 1], "dtype": "float32", "stride": [1]},)) for n in range(len(watts))]
     records = [
         Record(
@@ -43,7 +43,7 @@ def measured(operator: str, watts: list[float], environment: Environment = CARD,
     return Contents({key.digest: key for key in keys}, {environment.digest: environment}, tuple(records))
 
 
-def test_the_table_that_ships_is_that_of_the_book() -> None:
+def test_the_table_that_ships_is_that_of_the_database() -> None:
     spec = importlib.util.spec_from_file_location("make_measured_watts", ROOT / "tools" / "make_measured_watts.py")
     assert spec is not None
     assert spec.loader is not None
@@ -59,24 +59,24 @@ def test_the_table_that_ships_is_that_of_the_book() -> None:
 def test_what_the_power_cap_slowed_while_its_joules_were_measured_is_left_out(
     held_mhz: tuple[int, ...], there: bool
 ) -> None:
-    book = measured("aten.mm.default", [600.0] * 3)
+    database = measured("aten.mm.default", [600.0] * 3)
     blocks = (
         {"kind": "summary", "burst_clock_mhz": 1980},
         *({"kind": "energy", "sm_clock_mhz": mhz} for mhz in held_mhz),
     )
-    slowed = replace(book, records=tuple(replace(record, blocks=blocks) for record in book.records))
-    assert (watts_of(slowed, "NVIDIA H200", "a book") is not None) == there
+    slowed = replace(database, records=tuple(replace(record, blocks=blocks) for record in database.records))
+    assert (watts_of(slowed, "NVIDIA H200", "a database") is not None) == there
 
 
 def test_watts_are_those_above_the_base_power_and_few_or_short_records_make_no_type() -> None:
-    table = watts_of(measured("aten.mm.default", [300.0, 400.0, 500.0]), "NVIDIA H200", "a book")
+    table = watts_of(measured("aten.mm.default", [300.0, 400.0, 500.0]), "NVIDIA H200", "a database")
     assert table is not None
     (one,) = table.types
     assert (one.operator, one.numbers, one.watts, one.records) == ("aten::mm", "float32", 400.0, 3)
     assert 300 <= one.low_w < one.watts < one.high_w <= 500
     assert table_from(json.loads(json.dumps(table.to_json()))) == table
-    assert watts_of(measured("aten.mm.default", [300.0, 400.0]), "NVIDIA H200", "a book") is None
-    assert watts_of(measured("aten.mm.default", [300.0] * 3, time_ns=5e3), "NVIDIA H200", "a book") is None
+    assert watts_of(measured("aten.mm.default", [300.0, 400.0]), "NVIDIA H200", "a database") is None
+    assert watts_of(measured("aten.mm.default", [300.0] * 3, time_ns=5e3), "NVIDIA H200", "a database") is None
 
 
 def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
@@ -95,8 +95,8 @@ def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
         Record(key.digest, CARD.digest, {}, 1e5, energy_median_j=(100 + 1.2 * watts) * 1e-4, base_w=100)
         for key, watts in zip(keys, told_w.tolist(), strict=True)
     ]
-    book = Contents({key.digest: key for key in keys}, {CARD.digest: CARD}, tuple(records))
-    table = watts_of(book, "NVIDIA H200", "a book")
+    database = Contents({key.digest: key for key in keys}, {CARD.digest: CARD}, tuple(records))
+    table = watts_of(database, "NVIDIA H200", "a database")
     assert table is not None
     assert table.types[0].of_model == pytest.approx(1.2)
     assert (table.low_frac, table.high_frac) == (1.0, 1.0)
@@ -116,7 +116,7 @@ def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
 
 
 def test_the_operator_is_the_one_that_launches_the_kernel() -> None:
-    table = watts_of(measured("aten.convolution.default", [300.0] * 3), "NVIDIA H200", "a book")
+    table = watts_of(measured("aten.convolution.default", [300.0] * 3), "NVIDIA H200", "a database")
     assert table is not None
     assert table.place_of("aten::cudnn_convolution", "float32") == 0
     assert table.place_of("aten::cudnn_convolution", "bfloat16") is None
@@ -140,15 +140,15 @@ def test_numbers_are_told_by_the_kernels_name(kernel: str, numbers: str) -> None
     assert numbers_of(kernel) == numbers
 
 
-def test_the_users_own_book_goes_first_where_it_has_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_database_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "own.parquet"
     write_parquet(measured("aten.mm.default", [300.0] * 3), own)
     found = find_watts("NVIDIA H200", {"GPULEDGER_BOOK": str(own)})
     assert found is not None
-    assert (found.source, found.types[0].watts) == ("your operator book", 300.0)
+    assert (found.source, found.types[0].watts) == ("your operator database", 300.0)
     write_parquet(measured("aten.mm.default", [300.0] * 3, OTHER), own)
     assert find_watts("NVIDIA H200", {"GPULEDGER_BOOK": str(own)}) == shipped("NVIDIA H200")
-    own.write_bytes(b"no book")
+    own.write_bytes(b"no database")
     assert find_watts("NVIDIA H200", {"GPULEDGER_BOOK": str(own)}) == shipped("NVIDIA H200")
     assert find_watts("NVIDIA Other", {}) is None

@@ -99,13 +99,13 @@ def test_what_ships_is_nearer_than_the_weights_and_tells_what_the_fit_did(maker:
     of = model().coefficients
     assert of.off_by < shipped["assumed_weights_off_by"] - 0.03
     assert of.low_frac < 1 < of.high_frac
-    book = maker.measured_in(maker.read_parquet(maker.BOOK), find_card(maker.CARD))
-    told = maker.told_by(np.array(list(asdict(of).values()))[:7], book)
-    assert maker.off_by(told, book) < of.off_by
-    for cores, used in (("float32", book.plain), (TF32, book.tf32), ("bfloat16", book.narrow)):
+    database = maker.measured_in(maker.read_parquet(maker.DATABASE), find_card(maker.CARD))
+    told = maker.told_by(np.array(list(asdict(of).values()))[:7], database)
+    assert maker.off_by(told, database) < of.off_by
+    for cores, used in (("float32", database.plain), (TF32, database.tf32), ("bfloat16", database.narrow)):
         for product in (False, True):
-            rows = (used > 0) & (book.is_product == product)
-            by_run = share_of_limit(of, used[rows], book.moved[rows], cores, product=product)
+            rows = (used > 0) & (database.is_product == product)
+            by_run = share_of_limit(of, used[rows], database.moved[rows], cores, product=product)
             assert by_run == pytest.approx(told[rows], abs=1e-6)
 
 

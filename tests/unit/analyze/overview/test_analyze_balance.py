@@ -50,22 +50,22 @@ def test_the_remainder_is_the_one_put_in(tmp_path: Path, at: str) -> None:
     rank = load_run(tmp_path / "one.ledger").rank()
     balance = build_balance(rank, at=at)
     found = lines(balance)
-    assert balance.remainder_bytes == found["remainder"] == synthetic.REMAINDER_BYTES
+    assert balance.unaccounted_bytes == found["unaccounted"] == synthetic.UNACCOUNTED_BYTES
     assert (found["context"], found["library"]) == (synthetic.CONTEXT_BYTES, synthetic.LIBRARY_BYTES)
     assert found["other_processes"] == synthetic.OTHER_PROCESS_BYTES
     assert found["driver"] == synthetic.DRIVER_BYTES
     assert balance.total_bytes == synthetic.TOTAL_BYTES
     assert sum(line.bytes or 0 for line in balance.lines if line.level == 0) == synthetic.TOTAL_BYTES
     assert sum(line.bytes or 0 for line in balance.lines if line.level == 1) == balance.used_bytes
-    books = break_down(rank, balance.instant)
-    assert balance.process_bytes == books.reserved_bytes + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
+    breakdown = break_down(rank, balance.instant)
+    assert balance.process_bytes == breakdown.reserved_bytes + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
     assert all(line.source for line in balance.lines)
 
 
 def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> None:
     rank = load_run(tmp_path / "one.ledger").rank()
     early = build_balance(rank, at="300ms")
-    assert early.remainder_bytes == synthetic.REMAINDER_BYTES
+    assert early.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES
     assert any("that is accounted for" in note for note in early.notes)
     assert build_balance(rank, at="end").notes == ("Context and library: measured apart.",)
 
@@ -73,12 +73,12 @@ def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> 
 def test_awaiting_and_free_segments_are_told_apart(tmp_path: Path) -> None:
     rank = load_run(tmp_path / "one.ledger", blocks=20_000).rank()
     end = build_balance(rank, at="end")
-    books = break_down(rank, end.instant)
+    breakdown = break_down(rank, end.instant)
     found = lines(end)
     assert found["free_segments"]
     assert found["fragmented"]
     free = (found["free_segments"] or 0) + (found["fragmented"] or 0)
-    assert books.reserved_bytes == free + books.active_bytes
+    assert breakdown.reserved_bytes == free + breakdown.active_bytes
     waiting = [
         row["free_requested_index"]
         for row in rank.table("blocks").to_pylist()
@@ -92,14 +92,14 @@ def test_without_libraries_the_remainder_holds_them_and_says_so(tmp_path: Path) 
     apart = {line.name: line for line in balance.lines}
     assert (apart["context"].bytes, apart["library"].bytes) == (None, None)
     assert "not measured" in apart["context"].note
-    assert "context, library" in apart["remainder"].note
-    put_in = synthetic.REMAINDER_BYTES + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
-    assert balance.remainder_bytes == put_in
+    assert "context, library" in apart["unaccounted"].note
+    put_in = synthetic.UNACCOUNTED_BYTES + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
+    assert balance.unaccounted_bytes == put_in
 
 
 def test_without_a_reading_nothing_of_the_card_is_claimed(tmp_path: Path) -> None:
     balance = build_balance(changed(tmp_path / "one.ledger", "samples", lambda rows: []))
-    assert (balance.used_bytes, balance.remainder_bytes, balance.process_bytes) == (None, None, None)
+    assert (balance.used_bytes, balance.unaccounted_bytes, balance.process_bytes) == (None, None, None)
     assert lines(balance)["used"] is None
     assert "not read" in balance.notes[0]
     assert balance.total_bytes == synthetic.TOTAL_BYTES
@@ -117,7 +117,7 @@ def test_a_hosts_process_id_is_taken_only_when_it_is_alone(tmp_path: Path) -> No
     assert any("777" in note for note in alone.notes)
     unclear = build_balance(changed(tmp_path / "two.ledger", "process_samples", host_pids))
     assert (unclear.process_bytes, lines(unclear)["other_processes"]) == (None, None)
-    assert unclear.remainder_bytes == synthetic.REMAINDER_BYTES + synthetic.OTHER_PROCESS_BYTES
+    assert unclear.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES + synthetic.OTHER_PROCESS_BYTES
     assert any("not found" in note for note in unclear.notes)
     hidden = build_balance(changed(tmp_path / "six.ledger", "process_samples", lambda rows: []))
     assert hidden.process_bytes is None
@@ -125,7 +125,7 @@ def test_a_hosts_process_id_is_taken_only_when_it_is_alone(tmp_path: Path) -> No
 
 def test_cpu_tensors_balance_without_a_card(tmp_path: Path) -> None:
     balance = build_balance(load_run(tmp_path / "cpu.ledger", cuda=False).rank())
-    assert (balance.card, balance.used_bytes, balance.remainder_bytes) == ("CPU", None, None)
+    assert (balance.card, balance.used_bytes, balance.unaccounted_bytes) == ("CPU", None, None)
     assert "no card" in balance.notes[0]
     assert not any("caching allocator" in line.source or "empty_cache" in line.note for line in balance.lines)
     assert lines(balance)["allocated"] == sum(line.bytes or 0 for line in balance.lines if line.level == 2)
@@ -138,7 +138,7 @@ def test_step_time_prefers_unrecorded_steps_and_takes_pauses_off(tmp_path: Path)
         STEP_NS + 1_000_000,
         STEP_NS + 2_000_000,
     )
-    assert "5 unrecorded steps" in times.source
+    assert "5 unprofiled steps" in times.source
     recorded = step_times(changed(tmp_path / "two.ledger", "steps", lambda rows: rows[:3]))
     assert (recorded.count, recorded.median_ns) == (2, STEP_NS + 1_000_000 - synthetic.PAUSE_NS)
     assert "2 recorded steps" in recorded.source

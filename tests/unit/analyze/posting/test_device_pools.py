@@ -28,22 +28,22 @@ def journal(*rows: tuple[int, int, int, int]) -> Journal:
     return journal_of([part])
 
 
-def pools(book: Journal, *addresses: int) -> list[int | None]:
-    found = find_pool_ids(book, 0, np.array(addresses, dtype=np.int64))
+def pools(history: Journal, *addresses: int) -> list[int | None]:
+    found = find_pool_ids(history, 0, np.array(addresses, dtype=np.int64))
     return [None if pool == UNKNOWN_POOL else int(pool) for pool in found]
 
 
 def test_a_block_has_its_segments_pool() -> None:
-    book = journal((0, 1000, 100, 0), (0, 2000, 100, 3), (1, 3000, 100, -1))
-    assert pools(book, 1000, 1099, 2050, 3000) == [0, 0, 3, -1]
+    history = journal((0, 1000, 100, 0), (0, 2000, 100, 3), (1, 3000, 100, -1))
+    assert pools(history, 1000, 1099, 2050, 3000) == [0, 0, 3, -1]
 
 
 def test_what_no_snapshot_shows_is_unknown() -> None:
-    book = journal((0, 1000, 100, 2))
-    assert pools(book, 999, 1100, 1 << 50) == [None, None, None]
+    history = journal((0, 1000, 100, 2))
+    assert pools(history, 999, 1100, 1 << 50) == [None, None, None]
     assert pools(journal(), 1000) == [None]
 
 
 def test_an_address_in_two_pools_in_turn_is_unknown() -> None:
-    book = journal((0, 1000, 100, 0), (1, 1000, 50, 4))
-    assert pools(book, 1020, 1070) == [None, 0]
+    history = journal((0, 1000, 100, 0), (1, 1000, 50, 4))
+    assert pools(history, 1020, 1070) == [None, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuledger.analyze.posting.device import DeviceBook, device_books
+from gpuledger.analyze.posting.device import DeviceHistory, device_histories
 from gpuledger.analyze.posting.owners import spread_tags
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
 from gpuledger.model.journal.journal import Action, JournalWriter, Part
@@ -48,8 +48,8 @@ def see(part: Part, kind: Identity, address: int, alloc_count: int, free_count: 
     part.add("identities", **place, kind=kind, name_id=name_id, module_id=7)
 
 
-def categories(book: DeviceBook) -> list[str]:
-    return [CATEGORIES[code] for code in book.owners.category.tolist()]
+def categories(history: DeviceHistory) -> list[str]:
+    return [CATEGORIES[code] for code in history.owners.category.tolist()]
 
 
 def test_an_event_without_a_tag_is_where_the_one_before_it_was_but_in_no_module(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_a_sighting_belongs_to_the_block_that_was_there_then(tmp_path: Path) -> 
     see(part, Identity.GRADIENT, 64, alloc_count=2, free_count=1)
     see(part, Identity.WEIGHT, 64, alloc_count=2, free_count=2)  # nothing is there
     see(part, Identity.WEIGHT, 96, alloc_count=2, free_count=1)  # nor there
-    (book,) = device_books(written(part, tmp_path))
-    assert categories(book) == ["temporary", "gradient", "activation"]
-    assert book.owners.module_id.tolist() == [1, 7, 1]
-    assert book.owners.name_id.tolist() == [-1, 0, -1]
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == ["temporary", "gradient", "activation"]
+    assert history.owners.module_id.tolist() == [1, 7, 1]
+    assert history.owners.name_id.tolist() == [-1, 0, -1]
 
 
 def test_of_several_sightings_the_lowest_kind_wins_then_the_first(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_of_several_sightings_the_lowest_kind_wins_then_the_first(tmp_path: Path
     tag(part, 0, Phase.SETUP, 0)
     for kind, name_id in ((Identity.OPTIMIZER_STATE, 3), (Identity.WEIGHT, 1), (Identity.WEIGHT, 2)):
         see(part, kind, 64, 1, 0, name_id)
-    (book,) = device_books(written(part, tmp_path))
-    assert categories(book) == ["weight"]
-    assert book.owners.name_id.tolist() == [1]
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == ["weight"]
+    assert history.owners.name_id.tolist() == [1]
 
 
 def test_what_a_module_made_is_no_input_of_the_next(tmp_path: Path) -> None:
@@ -94,5 +94,5 @@ def test_what_a_module_made_is_no_input_of_the_next(tmp_path: Path) -> None:
     tag(part, 2, Phase.BACKWARD, 2)
     for address in (64, 128, 192):
         see(part, Identity.INPUT, address, 3, 0, name_id=-1)
-    (book,) = device_books(written(part, tmp_path))
-    assert categories(book) == ["activation", "input", "activation_gradient"]
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == ["activation", "input", "activation_gradient"]

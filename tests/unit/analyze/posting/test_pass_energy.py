@@ -25,7 +25,7 @@ WATTS = 400.0
 
 
 def followed(card: SimulatedCard, clock: Clock, length_ns: int) -> list[Tick]:
-    """Return the ticks that a meter keeps of a card."""
+    """Return the ticks that a meter keeps of a GPU."""
     meter = CardMeter(card, 0, clock.time_ns)
     ticks: list[Tick] = []
     meter.log.add_tick = lambda index, tick: ticks.append(tick)  # type: ignore[method-assign]
@@ -61,7 +61,7 @@ def steady_ticks(throttled_ns: int) -> tuple[Tick, ...]:
 
 
 def readings(**changes: Any) -> CardReadings:
-    """Return five seconds of a card at WATTS: ticks every 100.1 ms, sensors every 50 ms."""
+    """Return five seconds of a GPU at WATTS: ticks every 100.1 ms, sensors every 50 ms."""
     t_ns = np.arange(0, 5_000 * MS, 50 * MS, dtype=np.int64)
     values: dict[str, Any] = {
         "ticks": steady_ticks(throttled_ns=1000),

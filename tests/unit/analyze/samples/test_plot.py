@@ -38,7 +38,7 @@ def sampled(
     devices: int = 1,
     **columns: list[Any],
 ) -> Run:
-    """Return a run with these readings of each of its cards."""
+    """Return a run with these readings of each of its GPUs."""
     used = used_mib or [0, 5, 9, 5, 0]
     rows = [
         {
@@ -127,7 +127,7 @@ def test_what_a_run_does_not_have_is_noted_or_refused(tmp_path: Path, old: list[
     assert notes == ["imported: no readings of power."]
     with pytest.raises(EmptyRunError, match="no readings of clock"):
         build_series(old, "clock")
-    with pytest.raises(UsageError, match="known of a card only"):
+    with pytest.raises(UsageError, match="known of a GPU only"):
         build_series(old, "power", per="process")
 
 
@@ -139,7 +139,7 @@ def test_the_program_is_drawn_by_its_own_process(tmp_path: Path) -> None:
     assert one.baseline == 0
 
 
-def test_a_run_without_a_card_is_drawn_from_its_books(tmp_path: Path) -> None:
+def test_a_run_without_a_card_is_drawn_from_its_allocator(tmp_path: Path) -> None:
     run = load_run(tmp_path / "cpu.ledger", cuda=False, blocks=300)
     (one,), _ = build_series([run])
     assert one.line.steps

@@ -1,4 +1,4 @@
-"""What the passes of a real card come to: an H200's kernels, edges of its energy counter and samples, as recorded.
+"""What the passes of a real GPU come to: an H200's kernels, edges of its energy counter and samples, as recorded.
 
 ``halves`` is bench/lib/halves.py, one half products and one half copies, of which each alone is known
 (tests/data/h200/halves_alone.json); ``neumf-training`` is bench/lib/train_one.py neumf.
@@ -68,8 +68,8 @@ def test_kernels_close_and_each_is_placed(name: str) -> None:
     assert math.fsum(times.by_kind_ns.values()) == pytest.approx(times.work_ns)
     assert times.unplaced_ns == 0
     assert times.idle_ns is not None
-    assert times.undisturbed.median_ns is not None
-    assert times.busy_ns + times.idle_ns == pytest.approx(times.undisturbed.median_ns)
+    assert times.unprofiled.median_ns is not None
+    assert times.busy_ns + times.idle_ns == pytest.approx(times.unprofiled.median_ns)
 
 
 def test_phases_of_a_training_are_told_apart() -> None:
@@ -79,7 +79,7 @@ def test_phases_of_a_training_are_told_apart() -> None:
     assert {("user_factors", "forward"), ("user_factors", "backward")} <= {
         (one.module, one.phase) for one in times.accounts
     }
-    assert 0.01 < times.between_ns / times.work_ns < 0.02  # its batch, copied to the card
+    assert 0.01 < times.between_ns / times.work_ns < 0.02  # its batch, copied to the GPU
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +101,7 @@ def test_each_half_has_the_joules_that_it_had_alone(half: str) -> None:
     assert abs(mine.energy_j - alone) < mine.uncertainty_j
 
 
-def test_what_the_book_holds_of_the_card_shares_the_joules_and_says_for_how_much() -> None:
+def test_what_the_database_holds_of_the_card_shares_the_joules_and_says_for_how_much() -> None:
     rank = rank_of("neumf-training")
     table = shipped(present(rank.manifest.devices[0].name))
     assert table is not None
@@ -130,7 +130,7 @@ def test_a_run_keeps_what_is_known_of_its_card_when_its_joules_are_posted(tmp_pa
 
 
 def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
-    """The book has only those of the latter: the halves stay with what is assumed, and as near as they are."""
+    """The database has only those of the latter: the halves stay with what is assumed, and as near as they are."""
     table = shipped("NVIDIA H200")
     assert table is not None
     found, before = (

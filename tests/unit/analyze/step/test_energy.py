@@ -23,7 +23,9 @@ def a_step(energy_j: float = 100.0, duration_s: float = 0.2, base_w: float | Non
 
 
 MEASURED = WattTable(
-    "a card", "a book", (MeasuredType("aten::mm", "float32", 500, 450, 550, 9), MeasuredType("x", "", 20, 10, 80, 3))
+    "a card",
+    "a database",
+    (MeasuredType("aten::mm", "float32", 500, 450, 550, 9), MeasuredType("x", "", 20, 10, 80, 3)),
 )
 
 

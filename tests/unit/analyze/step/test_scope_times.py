@@ -302,11 +302,11 @@ def test_the_scopes_of_a_recording_sum_to_its_work(rank: Rank) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("depth", [None, 1])
 def test_bytes_and_times_by_scope_close_on_the_same_totals(rank: Rank, depth: int | None) -> None:
-    books = break_down(rank, find_peak(rank), ("category", "module", "scope"), depth)
-    lines = {line.label: line for line in lines_by(rank, books, "scope", depth=depth)}
+    breakdown = break_down(rank, find_peak(rank), ("category", "module", "scope"), depth)
+    lines = {line.label: line for line in lines_by(rank, breakdown, "scope", depth=depth)}
     times = break_down_time(rank)
     assert times is not None
-    assert sum(line.bytes or 0 for line in lines.values()) == books.allocated_bytes
+    assert sum(line.bytes or 0 for line in lines.values()) == breakdown.allocated_bytes
     assert sum(line.time_ns or 0 for line in lines.values()) == pytest.approx(times.work_ns)
     assert ("outer/inner" in lines) == (depth is None)
     outer = lines["outer"]

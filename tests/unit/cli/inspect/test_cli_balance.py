@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from synthetic import REMAINDER_BYTES, make_run
+from synthetic import UNACCOUNTED_BYTES, make_run
 
 from gpuledger.cli.main import main
 from gpuledger.model.manifest import read_json
@@ -39,12 +39,12 @@ def test_lines_inside_used_sum_to_it(run: Path, at: str) -> None:
     found = balance(run, "--at", at)
     inside = [line["bytes"] for line in found["lines"] if line["level"] == 1]
     assert sum(inside) == found["used_bytes"]
-    assert found["remainder_bytes"] == REMAINDER_BYTES
+    assert found["unaccounted_bytes"] == UNACCOUNTED_BYTES
 
 
 def test_the_remainder_is_the_last_line_and_a_total_closes_it(run: Path) -> None:
     lines = ask("balance", run).splitlines()
-    assert lines[-2].split()[0] == "remainder"
+    assert lines[-2].split()[0] == "unaccounted"
     assert lines[-1].split()[0] == "total"
     assert lines[-1].endswith("equals used")
 
@@ -53,7 +53,7 @@ def test_lines_are_indented_by_level(run: Path) -> None:
     rows = {line.split()[0]: len(line) - len(line.lstrip()) for line in ask("balance", run).splitlines()[3:]}
     assert rows["card"] == 0
     assert rows["driver"] == rows["used"] == 2
-    assert rows["allocated"] == rows["remainder"] == rows["total"] == 4
+    assert rows["allocated"] == rows["unaccounted"] == rows["total"] == 4
     assert rows["weight"] == rows["rounding"] == 6
 
 
@@ -78,14 +78,14 @@ def test_cpu_tensors_have_no_card_to_close_against(tmp_path: Path) -> None:
     run = make_run(tmp_path / "cpu.ledger", cuda=False, blocks=200)
     found = balance(run)
     assert found["used_bytes"] is None
-    assert found["remainder_bytes"] is None
+    assert found["unaccounted_bytes"] is None
     assert found["notes"]
     assert names(ask("balance", run))[0] == "memory"
 
 
 def test_several_ranks_follow_each_other(tmp_path: Path) -> None:
     run = make_run(tmp_path / "two.ledger", ranks=2, blocks=200)
-    assert ask("balance", run).count("remainder") == 2
+    assert ask("balance", run).count("unaccounted") == 2
     assert [rank["rank"] for rank in balance(run)["ranks"]] == [0, 1]
 
 

@@ -54,8 +54,8 @@ def amounts(lines: list[str]) -> list[float]:
 @pytest.mark.parametrize("rows", [1, 3, 20])
 def test_shown_rows_sum_to_the_total(runs: Path, by: str, rows: int) -> None:
     *parts, total = amounts(ask("show", runs / "one", "--by", by, "-n", rows).stdout.splitlines())
-    books = break_down(rank := read_run(runs / "one.ledger").rank(), find_peak(rank))
-    assert total == pytest.approx(books.allocated_bytes / MIB, abs=0.05)
+    breakdown = break_down(rank := read_run(runs / "one.ledger").rank(), find_peak(rank))
+    assert total == pytest.approx(breakdown.allocated_bytes / MIB, abs=0.05)
     assert sum(parts) == pytest.approx(total, abs=0.05 * (len(parts) + 1))
     assert 1 <= len(parts) <= rows + 1
 
@@ -72,7 +72,7 @@ def test_head_names_peak_capacity_place_and_reserved_bytes(runs: Path) -> None:
     assert re.match(r"peak   \d+\.\d GiB of 140\.4 \(\d+(\.\d)? %\)   ", first)
     assert f"step {peak.step} · {peak.phase} · {peak.module}" in first
     assert re.search(r"reserved \d+\.\d GiB$", first)
-    assert second == "step   251.00 ms (p95 252.00 ms)   host clock, 5 unrecorded steps"
+    assert second == "step   251.00 ms (p95 252.00 ms)   host clock, 5 unprofiled steps"
 
 
 def test_json_accounts_sum_to_the_peak_and_are_never_cut(runs: Path) -> None:

@@ -53,8 +53,8 @@ def test_at_peak_is_what_show_shows(run: Path) -> None:
     found = {(row["rank"], row["category"]): row["bytes"] for row in rows(run, query)}
     wanted: dict[tuple[int, str], int] = {}
     for rank in read_run(run).ranks:
-        books = break_down(rank, find_peak(rank), by=("category",))
-        wanted |= {(rank.number, a.category): a.bytes for a in books.accounts if a.category != "rounding"}
+        breakdown = break_down(rank, find_peak(rank), by=("category",))
+        wanted |= {(rank.number, a.category): a.bytes for a in breakdown.accounts if a.category != "rounding"}
     assert found == wanted
     peaks = {row["rank"]: row["index"] for row in rows(run, "select * from peaks")}
     assert peaks == {rank.number: find_peak(rank).index for rank in read_run(run).ranks}

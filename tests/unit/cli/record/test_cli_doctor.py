@@ -20,7 +20,7 @@ from gpuledger.cli.record.selftest import compare, run_selftest
 
 
 class H200(BareCard):
-    """A card that tells what doctor asks for."""
+    """A GPU that tells what doctor asks for."""
 
     def __init__(self, **answers: Any) -> None:
         super().__init__(0, "NVIDIA H200", "GPU-1", driver_version="580.159")
@@ -141,7 +141,7 @@ def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
     assert (check.status, check.found) == ("fail", "NVIDIA H200: memory: Insufficient Permissions")
     hidden = doctor.card_check(H200(processes=None, energy=None))
     assert hidden.status == "ok"
-    untold = "not told by this card's driver"
+    untold = "not told by this GPU's driver"
     assert hidden.found.endswith(f"; not readable: processes: {untold}; energy: {untold}")
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import gpuledger
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.phases import OUTSIDE, ModuleContext, Phases
-from gpuledger.collect.attribution.tags import TagBook, base36, module_id_of, scope_piece, suffix
+from gpuledger.collect.attribution.tags import TagTable, base36, module_id_of, scope_piece, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part, TagFlag
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def phases() -> Phases:
-    phases = Phases(lambda _token: None, TagBook())
+    phases = Phases(lambda _token: None, TagTable())
     phases.start()
     return phases
 
@@ -132,14 +132,14 @@ def test_a_token_of_a_long_run_stays_short() -> None:
 @pytest.mark.parametrize("more", [(), (1, 7)])
 @pytest.mark.parametrize("scope", ["", scope_piece(3)])
 def test_a_token_tells_its_module(module_id: int, more: tuple[int, ...], scope: str) -> None:
-    token = TagBook().begin_visit(1, Phase.FORWARD) + suffix(module_id, *more) + scope
+    token = TagTable().begin_visit(1, Phase.FORWARD) + suffix(module_id, *more) + scope
     assert module_id_of(token) == module_id
 
 
 @pytest.mark.parametrize("text", ["", "7", "a.b.c", "not a token", "1.\u0661", "0.1.~"])
 def test_a_text_that_is_no_token_names_no_module(text: str) -> None:
     assert module_id_of(text) == OUTSIDE
-    assert TagBook().number(text) == OUTSIDE
+    assert TagTable().number(text) == OUTSIDE
 
 
 def test_a_context_knows_the_module_at_work() -> None:
@@ -148,7 +148,7 @@ def test_a_context_knows_the_module_at_work() -> None:
     number = registry.register(model)
     inner = registry.register(model[0])
     context = ModuleContext(registry)
-    phases = Phases(context.set_token, TagBook())
+    phases = Phases(context.set_token, TagTable())
     phases.start()
     assert (context.current_module_id, context.current_module_path) == (OUTSIDE, "")
     phases.put(number)

@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 
 from gpuledger.collect.attribution import stacks
-from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackBook
+from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackTable
 from gpuledger.model.journal.journal import Part
 
 
@@ -18,44 +18,44 @@ def deep(levels: int) -> FrameType:
     return deep(levels - 1) if levels else here()
 
 
-def drained(book: StackBook) -> list[list[tuple[str, int, str]]]:
+def drained(table: StackTable) -> list[list[tuple[str, int, str]]]:
     part = Part()
-    book.drain(part)
+    table.drain(part)
     return part.stacks
 
 
 def test_a_stack_has_one_number_and_another_line_another() -> None:
-    book = StackBook()
-    numbers = [book.intern_frame(deep(2)) for _ in range(3)]
-    other = book.intern_frame(deep(2))
+    table = StackTable()
+    numbers = [table.intern_frame(deep(2)) for _ in range(3)]
+    other = table.intern_frame(deep(2))
     assert numbers == [0, 0, 0]
     assert other == 1
-    first, second = drained(book)
+    first, second = drained(table)
     assert [frame[2] for frame in first[:3]] == ["deep"] * 3
     assert first[0][0] == second[0][0] == __file__
-    assert drained(book) == []
-    assert book.intern_frame(deep(3)) == 2
+    assert drained(table) == []
+    assert table.intern_frame(deep(3)) == 2
 
 
 def test_numbers_go_on_after_a_drain() -> None:
-    book = StackBook()
-    assert book.intern((("a.py", 1, "f"),)) == 0
-    assert drained(book) == [[("a.py", 1, "f")]]
-    assert book.intern((("a.py", 2, "f"),)) == 1
-    assert book.intern((("a.py", 1, "f"),)) == 0
-    assert drained(book) == [[("a.py", 2, "f")]]
+    table = StackTable()
+    assert table.intern((("a.py", 1, "f"),)) == 0
+    assert drained(table) == [[("a.py", 1, "f")]]
+    assert table.intern((("a.py", 2, "f"),)) == 1
+    assert table.intern((("a.py", 1, "f"),)) == 0
+    assert drained(table) == [[("a.py", 2, "f")]]
 
 
 def test_our_own_frames_are_left_out_and_a_stack_of_ours_alone_is_none() -> None:
-    book = StackBook()
+    table = StackTable()
     ours = (stacks.__file__, 1, "intern")
-    assert book.intern((ours, ("a.py", 1, "f"), ours)) == book.intern((("a.py", 1, "f"),)) == 0
-    assert book.intern((ours,)) == -1
-    assert book.intern(()) == book.intern_frame(None) == -1
-    assert len(drained(book)) == 1
+    assert table.intern((ours, ("a.py", 1, "f"), ours)) == table.intern((("a.py", 1, "f"),)) == 0
+    assert table.intern((ours,)) == -1
+    assert table.intern(()) == table.intern_frame(None) == -1
+    assert len(drained(table)) == 1
 
 
 def test_deep_stacks_are_cut() -> None:
-    book = StackBook()
-    book.intern_frame(deep(10 * MAX_FRAMES))
-    assert [len(stack) for stack in drained(book)] == [MAX_FRAMES]
+    table = StackTable()
+    table.intern_frame(deep(10 * MAX_FRAMES))
+    assert [len(stack) for stack in drained(table)] == [MAX_FRAMES]

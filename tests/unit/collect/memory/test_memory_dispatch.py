@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.stacks import StackBook
-from gpuledger.collect.attribution.tags import TagBook, suffix
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.tags import TagTable, suffix
 from gpuledger.collect.memory.dispatch import UNSEEN_THREADS, DispatchRecorder
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Action, Part
@@ -42,7 +42,7 @@ def errors() -> list[BaseException]:
 @pytest.fixture
 def recorder(errors: list[BaseException]) -> Iterator[DispatchRecorder]:
     gc.collect()
-    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(errors.append))
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(errors.append))
     recorder.open(Part(), LiveObjects())
     yield recorder
     recorder.close(Part(), "close")
@@ -63,7 +63,7 @@ def test_a_profiler_of_the_program_s_own_sees_operators_twice_while_we_record_an
             torch.ones(4, 4) @ torch.ones(4, 4)
         return sum(event.count for event in profiler.key_averages() if event.key == "aten::mm")
 
-    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(list[BaseException]().append))
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(list[BaseException]().append))
     recorder.open(Part(), LiveObjects())
     during = products()
     recorder.close(Part(), "close")
@@ -187,7 +187,7 @@ def test_a_whole_graph_compiles_while_it_is_on(recorder: DispatchRecorder) -> No
 
 def test_an_error_of_ours_is_handed_over_and_the_operator_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[BaseException] = []
-    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(errors.append))
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(errors.append))
     recorder.open(Part(), LiveObjects())
     monkeypatch.setattr(recorder, "_begin", lambda _: 1 / 0)
     assert torch.ones(3).sum() == 3
@@ -196,8 +196,8 @@ def test_an_error_of_ours_is_handed_over_and_the_operator_has_its_result(monkeyp
 
 
 def test_events_balance_and_name_their_operator_and_what_was_going_on(errors: list[BaseException]) -> None:
-    tags = TagBook()
-    recorder = DispatchRecorder(StackBook(), tags, Guard(errors.append))
+    tags = TagTable()
+    recorder = DispatchRecorder(StackTable(), tags, Guard(errors.append))
     part = Part()
     recorder.open(part, LiveObjects())
     recorder.set_token(tags.begin_visit(1, Phase.FORWARD) + suffix(3))
@@ -218,7 +218,7 @@ def test_events_balance_and_name_their_operator_and_what_was_going_on(errors: li
 
 
 def test_nothing_stays_and_closing_twice_is_one(errors: list[BaseException]) -> None:
-    recorder = DispatchRecorder(StackBook(), TagBook(), Guard(errors.append))
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(errors.append))
     recorder.open(Part(), LiveObjects())
     assert len(_get_current_dispatch_mode_stack()) == 1
     recorder.close(Part(), "close")

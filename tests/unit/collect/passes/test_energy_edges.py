@@ -37,7 +37,7 @@ class Steps:
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EnergyPass, Steps, RankJournal, Path]]:
-    """A pass that has begun on a card that is not there, without waiting anywhere."""
+    """A pass that has begun on a GPU that is not there, without waiting anywhere."""
     monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(-1, "GPU-none")])
     for name in ("IDLE_S", "SETTLE_NS", "LENGTH_NS", "RUN_OUT_NS"):
         monkeypatch.setattr(energy_pass, name, 0)

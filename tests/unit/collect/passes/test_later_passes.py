@@ -96,14 +96,14 @@ def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     assert rank.manifest.time_steps == (15, 18)
     times = break_down_time(rank)
     assert times is not None
-    assert (times.steps, times.undisturbed.count) == (4, 12)
+    assert (times.steps, times.unprofiled.count) == (4, 12)
 
 
 @pytest.mark.parametrize(("at", "timed"), [(2, False), (8, False), (15, False), (18, True)])
 def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
     at: int, timed: bool, tmp_path: Path
 ) -> None:
-    """In the window, among undisturbed steps, inside the time pass, after it."""
+    """In the window, among unprofiled steps, inside the time pass, after it."""
     model, seen = torch.nn.Linear(4, 4), []
     optimizer = torch.optim.SGD(model.parameters())
 
@@ -260,7 +260,7 @@ def test_a_rank_waits_for_its_own_stream_and_not_for_good(monkeypatch: pytest.Mo
 
 
 class Card(BareCard):
-    """What of a card says whether its energy can be read."""
+    """What of a GPU says whether its energy can be read."""
 
     def __init__(self, uuid: str, power_w: float | None, energy_mj: int | None) -> None:
         super().__init__(0, "Some", uuid)

@@ -1,4 +1,4 @@
-"""The calibration's cache and its arithmetic, with the figures of a real H200; the measurement itself needs a card."""
+"""The calibration's cache and its arithmetic, with the figures of a real H200; the measurement itself needs a GPU."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_the_manifest_key_is_the_profile_key(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_cpu_tensors_have_no_context() -> None:
     def lookup(key: CardKey, uuid: str) -> Calibration:
-        raise AssertionError("asked for a card where there is none")
+        raise AssertionError("asked for a GPU where there is none")
 
     manifest = replace(MANIFEST, devices=(DeviceFacts(device_idx=-1, name="CPU tensors"),))
     assert libraries_for(manifest, trained=True, lookup=lookup) == (None, ())

@@ -1,4 +1,4 @@
-"""The parent's readings of the cards: which are kept, where they go, and whose they become."""
+"""The parent's readings of the GPUs: which are kept, where they go, and whose they become."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 class FakeCards:
-    """Two cards whose bytes and processes a test sets."""
+    """Two GPUs whose bytes and processes a test sets."""
 
     def __init__(self) -> None:
         self.used_bytes: dict[str, int | None] = {"GPU-a": GIB, "GPU-b": GIB}
@@ -58,7 +58,7 @@ def make(cards: FakeCards, run: Path) -> CardSampler:
 
 
 def rank_with(run: Path, number: int, devices: dict[str, int]) -> Rank:
-    """Return a posted rank that has these cards, by UUID."""
+    """Return a posted rank that has these GPUs, by UUID."""
     directory = run / f"rank-{number}"
     directory.mkdir(parents=True)
     described = [{"uuid": uuid, "device_idx": device_idx} for uuid, device_idx in devices.items()]
@@ -142,4 +142,4 @@ def test_what_cannot_be_written_ends_the_readings_with_a_note(cards: FakeCards, 
         while sampler.failure is None and time.monotonic() < deadline:
             time.sleep(0.01)
     assert sampler.failure is not None
-    assert sampler.failure.startswith("The readings of the cards stopped: ")
+    assert sampler.failure.startswith("The readings of the GPUs stopped: ")

@@ -200,7 +200,7 @@ def test_a_day_at_ten_hertz_fits_on_a_hundred_mib(tmp_path: Path) -> None:
 
 
 class TestFamily:
-    """Whose a process on the card is."""
+    """Whose a process on the GPU is."""
 
     def test_a_grandchild_is_found_when_it_is_first_seen(self) -> None:
         source = "import subprocess, sys; p = subprocess.Popen(['sleep', '30']); print(p.pid, flush=True); p.wait()"

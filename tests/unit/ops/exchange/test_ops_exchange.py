@@ -1,4 +1,4 @@
-"""Books as Parquet, CSV, HTML and SQL; merged, compared, and filled from others' files."""
+"""Databases as Parquet, CSV, HTML and SQL; merged, compared, and filled from others' files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from click.testing import CliRunner, Result
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, InputError
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import open_book
-from gpuledger.ops.database.book_diff import diff_books
 from gpuledger.ops.database.contents import Contents, contents_of, merge, read_parquet, write_parquet
+from gpuledger.ops.database.database_diff import diff_databases
+from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.exchange.import_lists import read_list
 from gpuledger.ops.workloads.rebuild import rebuild
@@ -46,11 +46,11 @@ def contents(records: list[Record], where: Environment = HERE) -> Contents:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> str:
-    place = str(tmp_path / "operators.book")
+def database(tmp_path: Path) -> str:
+    place = str(tmp_path / "operators.db")
     failed = record(KEYS[2], 1, 9, status="failed", reason="out of memory <b>", time_median_ns=None)
     records = [record(KEYS[0], 10.0), record(KEYS[1], 0.1 + 0.2, energy_median_j=1e-3, flops=7), failed]
-    with open_book(place) as made:
+    with open_database(place) as made:
         merge(made, contents(records))
     return place
 
@@ -62,26 +62,26 @@ def ops(*words: str) -> Result:
 # -- exchange ---------------------------------------------------------------------------------------------------------
 
 
-def test_parquet_holds_all_of_a_book(book: str, tmp_path: Path) -> None:
-    assert ops("export", "--book", book, "--to", "parquet", "-o", str(tmp_path / "b.parquet")).exit_code == 0
-    before, after = contents_of(book), contents_of(str(tmp_path / "b.parquet"))
+def test_parquet_holds_all_of_a_database(database: str, tmp_path: Path) -> None:
+    assert ops("export", "--database", database, "--to", "parquet", "-o", str(tmp_path / "b.parquet")).exit_code == 0
+    before, after = contents_of(database), contents_of(str(tmp_path / "b.parquet"))
     assert dict(before.keys) == dict(after.keys)
     assert set(before.keys) == {key.digest for key in KEYS}
     assert before.environments == after.environments
     assert sorted(before.records, key=repr) == sorted(after.records, key=repr)
 
 
-def test_merging_twice_adds_nothing(book: str, tmp_path: Path) -> None:
-    write_parquet(contents_of(book), tmp_path / "b.parquet")
-    other = str(tmp_path / "other.book")
-    results = [ops("merge", str(tmp_path / "b.parquet"), "--book", other) for _ in range(2)]
+def test_merging_twice_adds_nothing(database: str, tmp_path: Path) -> None:
+    write_parquet(contents_of(database), tmp_path / "b.parquet")
+    other = str(tmp_path / "other.db")
+    results = [ops("merge", str(tmp_path / "b.parquet"), "--database", other) for _ in range(2)]
     assert [re.findall(r": (\d) of 3 records", result.stdout) for result in results] == [["3"], ["0"]]
-    assert contents_of(other) == contents_of(book)
+    assert contents_of(other) == contents_of(database)
 
 
-def test_csv_and_html_hold_every_record(book: str, tmp_path: Path) -> None:
+def test_csv_and_html_hold_every_record(database: str, tmp_path: Path) -> None:
     for form in ("csv", "html"):
-        assert ops("export", "--book", book, "--to", form, "-o", str(tmp_path / f"b.{form}")).exit_code == 0
+        assert ops("export", "--database", database, "--to", form, "-o", str(tmp_path / f"b.{form}")).exit_code == 0
     with open(tmp_path / "b.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(KEYS)  # three records, three keys without one
@@ -93,15 +93,15 @@ def test_csv_and_html_hold_every_record(book: str, tmp_path: Path) -> None:
     assert "http" not in page
 
 
-def test_an_export_replaces_nothing(book: str, tmp_path: Path) -> None:
+def test_an_export_replaces_nothing(database: str, tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("mine")
-    result = ops("export", "--book", book, "--to", "csv", "-o", str(tmp_path / "b.csv"))
+    result = ops("export", "--database", database, "--to", "csv", "-o", str(tmp_path / "b.csv"))
     assert (result.exit_code, (tmp_path / "b.csv").read_text()) == (2, "mine")
     for place, words in ((tmp_path, "is a directory"), (tmp_path / "no" / "b.csv", "no folder"), ("-", "stdout")):
-        result = ops("export", "--book", book, "--to", "csv", "-o", str(place))
+        result = ops("export", "--database", database, "--to", "csv", "-o", str(place))
         assert result.exit_code == 2
         assert words in result.stderr
-    assert ops("export", "--book", book, "--to", "csv", "-o", str(tmp_path / "b.csv"), "--force").exit_code == 0
+    assert ops("export", "--database", database, "--to", "csv", "-o", str(tmp_path / "b.csv"), "--force").exit_code == 0
 
 
 def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytes
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "y.parquet")
-    with pytest.raises(InputError, match="not exported from an operator book"):
+    with pytest.raises(InputError, match="not exported from an operator database"):
         read_parquet(tmp_path / "y.parquet")
     with monkeypatch.context() as patch:
         patch.setattr("gpuledger.ops.database.contents.VERSION", 99)
@@ -124,49 +124,49 @@ def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("words", ["query select", "sum relu:relu", "predict relu:relu", "fit", "accuracy"])
-def test_a_book_that_is_not_there_is_not_made(words: str, tmp_path: Path) -> None:
-    place = tmp_path / "none.book"
-    result = ops(*words.split(), "--book", str(place))
+def test_a_database_that_is_not_there_is_not_made(words: str, tmp_path: Path) -> None:
+    place = tmp_path / "none.db"
+    result = ops(*words.split(), "--database", str(place))
     assert (result.exit_code, place.exists()) == (3, False)
-    assert "no such book" in result.stderr
+    assert "no such database" in result.stderr
 
 
-def test_an_export_is_not_written_to_and_the_way_to_a_book_is_told(book: str, tmp_path: Path) -> None:
+def test_an_export_is_not_written_to_and_the_way_to_a_database_is_told(database: str, tmp_path: Path) -> None:
     place = str(tmp_path / "out.parquet")
-    ops("export", "--book", book, "--to", "parquet", "-o", place)
-    result = ops("fit", "--book", place)
+    ops("export", "--database", database, "--to", "parquet", "-o", place)
+    result = ops("fit", "--database", place)
     assert result.exit_code == 3
-    assert f"hint: gpuledger ops merge {place} --book FILE makes it one" in result.stderr
+    assert f"hint: gpuledger ops merge {place} --database FILE makes it one" in result.stderr
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
 
 
-def test_sql_sees_records_with_their_operators(book: str) -> None:
+def test_sql_sees_records_with_their_operators(database: str) -> None:
     query = "select operator, card, status, time_median_ns as t from measured order by t nulls last"
-    rows = json.loads(ops("query", query, "--book", book, "--json").stdout)
+    rows = json.loads(ops("query", query, "--database", database, "--json").stdout)
     assert [row["t"] for row in rows] == [0.1 + 0.2, 10.0, None]
     assert {(row["operator"], row["card"]) for row in rows} == {("aten.relu.default", "NVIDIA H200")}
-    tables = json.loads(ops("query", "show tables", "--book", book, "--json").stdout)
+    tables = json.loads(ops("query", "show tables", "--database", database, "--json").stdout)
     assert {row["name"] for row in tables} == {"keys", "environments", "records", "measured"}
-    assert "flops" in ops("query", "select flops from records", "--book", book, "--csv").stdout
+    assert "flops" in ops("query", "select flops from records", "--database", database, "--csv").stdout
 
 
 @pytest.mark.parametrize(
     "query", ["drop table keys", "insert into keys values (1)", "copy keys to '/tmp/x'", "select * from '/etc/passwd'"]
 )
-def test_sql_changes_and_reads_nothing_else(book: str, query: str) -> None:
-    refused = ops("query", query, "--book", book)
+def test_sql_changes_and_reads_nothing_else(database: str, query: str) -> None:
+    refused = ops("query", query, "--database", database)
     assert refused.exit_code == 2
     assert "blocks" not in refused.stderr  # those are a run's
-    assert len(contents_of(book).keys) == len(KEYS)
+    assert len(contents_of(database).keys) == len(KEYS)
 
 
-# -- two books --------------------------------------------------------------------------------------------------------
+# -- two databases -----------------------------------------------------------------------------------------------------
 
 
-def test_a_book_differs_from_itself_in_nothing(book: str) -> None:
-    found = diff_books(contents_of(book), contents_of(book))
+def test_a_database_differs_from_itself_in_nothing(database: str) -> None:
+    found = diff_databases(contents_of(database), contents_of(database))
     assert {change.time_ratio for change in found.changes} == {1.0}
     assert (found.only_before, found.only_after, found.median_time_ratio) == (0, 0, 1.0)
     assert not any(change.certain for change in found.changes)
@@ -184,7 +184,7 @@ def test_a_diff_compares_the_newest_by_the_same_mode(tmp_path: Path) -> None:
         ],
         newer,
     )
-    found = diff_books(old, new)
+    found = diff_databases(old, new)
     assert [(change.time_ratio, change.certain) for change in found.changes] == [(1.5, True), (1.01, False)]
     assert (found.only_before, found.only_after) == (1, 2)
     write_parquet(old, tmp_path / "a.parquet")
@@ -197,9 +197,9 @@ def test_a_diff_compares_the_newest_by_the_same_mode(tmp_path: Path) -> None:
     assert document["changes"][0]["intervals_apart"] is True
 
 
-def test_books_with_nothing_in_common_are_said() -> None:
+def test_databases_with_nothing_in_common_are_said() -> None:
     with pytest.raises(EmptyRunError, match="no measured operator in common"):
-        diff_books(contents([record(KEYS[0], 1)]), contents([record(KEYS[1], 1)]))
+        diff_databases(contents([record(KEYS[0], 1)]), contents([record(KEYS[1], 1)]))
 
 
 # -- others' files ----------------------------------------------------------------------------------------------------
@@ -261,15 +261,15 @@ ROW = (
 
 
 def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
-    book, rows = str(tmp_path / "a30.book"), tmp_path / "rows.txt"
+    database, rows = str(tmp_path / "a30.db"), tmp_path / "rows.txt"
     tail = ROW.partition("(32, 3, 32, 32)")[2]
     others = [f"ReLU(inplace=True) (32, 64, 16, 16){tail}", f"StochasticDepth(p=0.1, mode=row) (2, 3, 4, 5){tail}"]
     rows.write_text("\n".join([ROW, *others, "", "resnet50 (32, 3, 224, 224)"]))
-    result = ops("import", "printed-rows", str(rows), "--gpu", "NVIDIA A30", "--book", book)
+    result = ops("import", "printed-rows", str(rows), "--gpu", "NVIDIA A30", "--database", database)
     assert result.exit_code == 3
     assert "StochasticDepth: not a layer of torch.nn" in result.stderr
     assert "rows.txt:5: not a row of results" in result.stderr
-    found = contents_of(book)
+    found = contents_of(database)
     assert {key.operator for key in found.keys.values()} == {"aten.convolution.default", "aten.relu_.default"}
     one = next(one for one in found.records if "convolution" in found.keys[one.key_digest].operator)
     assert one.time_median_ns == pytest.approx(49735.6, rel=1e-4)

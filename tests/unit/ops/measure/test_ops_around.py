@@ -12,7 +12,6 @@ from present import present
 from torch import nn
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import open_book
 from gpuledger.ops.database.host_overhead import (
     AUTOGRAD_NODE,
     AUTOGRAD_NODES,
@@ -23,6 +22,7 @@ from gpuledger.ops.database.host_overhead import (
     is_operator,
 )
 from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.chains import LONG, SHORT, fill_around, links_of
 from gpuledger.ops.measure.fill import fill
@@ -78,11 +78,11 @@ def test_without_launches_it_comes_on_top() -> None:
     ("settings", "records", "only"),
     [
         ({}, records_of(host_ns=1.0), None),  # captured before they were counted
-        (COUNTS, records_of(host_ns=1.0)[:2], None),  # an older book
+        (COUNTS, records_of(host_ns=1.0)[:2], None),  # an older database
         (COUNTS, records_of(host_ns=1.0), [RELU.digest]),  # some operators are asked for, not the whole
     ],
 )
-def test_old_books_and_workloads_add_up_as_they_did(
+def test_old_databases_and_workloads_add_up_as_they_did(
     settings: dict[str, Any], records: list[Record], only: list[str] | None
 ) -> None:
     total = sum_up(workload_of(settings), records, ENVIRONMENT, only=only)
@@ -108,14 +108,14 @@ def test_a_link_is_what_a_longer_chain_takes_more() -> None:
     assert sorted(links_ns)[len(links_ns) // 2] > 0
 
 
-def test_a_book_is_given_each_once_and_a_sum_on_this_processor_has_its_line(tmp_path: Path) -> None:
+def test_a_database_is_given_each_once_and_a_sum_on_this_processor_has_its_line(tmp_path: Path) -> None:
     place = replace(find_place("cpu"), cache_bytes=1 << 12)
     quick = Method(target_frac=0.5, warm_up_ns=1, block_ns=1, least_blocks=3, most_blocks=3, energy=False)
-    with open_book(tmp_path / "operators.book") as book:
+    with open_database(tmp_path / "operators.db") as database:
         for _ in range(2):
-            fill([workload_of(COUNTS)], book, place, quick)
-        fill_around(book, place)
-        records = book.records(place.environment)
+            fill([workload_of(COUNTS)], database, place, quick)
+        fill_around(database, place)
+        records = database.records(place.environment)
         found = {record.key_digest: record for record in records}
         assert sum(record.key_digest != RELU.digest for record in records) == 3
         assert present(found[NODE_MADE.digest].time_median_ns) >= 0

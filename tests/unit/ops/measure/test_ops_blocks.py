@@ -1,4 +1,4 @@
-"""Blocks: timed on a real CPU, and energy from a card whose counter and speed are known exactly."""
+"""Blocks: timed on a real CPU, and energy from a GPU whose counter and speed are known exactly."""
 
 import threading
 import time
@@ -47,7 +47,7 @@ class Clock:
 
 
 class TickingCard(BareCard):
-    """A card at 300 W while ``busy`` and 100 W otherwise, its counter moving every 100.1 ms."""
+    """A GPU at 300 W while ``busy`` and 100 W otherwise, its counter moving every 100.1 ms."""
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ import torch
 from operator_keys import key_for, tasks_of_keys
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book, open_book
 from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.campaign import Answer, Campaigned, measure_workloads, run_campaign
 from gpuledger.ops.measure.measure import Progress, Task
@@ -79,68 +79,68 @@ class ScriptedCrew:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
-    made = open_book(tmp_path / "operators.book")
+def database(tmp_path: Path) -> Iterator[OperatorDatabase]:
+    made = open_database(tmp_path / "operators.db")
     yield made
     made.close()
 
 
-def run(crew: ScriptedCrew, book: Book, keys: Sequence[OperatorKey], **how: Any) -> Campaigned:
+def run(crew: ScriptedCrew, database: OperatorDatabase, keys: Sequence[OperatorKey], **how: Any) -> Campaigned:
     tasks = tasks_of_keys(keys)
 
     def lacking(environment: Environment) -> list[Task]:
-        held = {record.key_digest for record in book.records(environment)}
+        held = {record.key_digest for record in database.records(environment)}
         return [task for task in tasks if task.key.digest not in held]
 
-    return run_campaign(crew, book, lacking, clock_ns=time.time_ns, **how)
+    return run_campaign(crew, database, lacking, clock_ns=time.time_ns, **how)
 
 
-def test_every_operator_is_measured_once_by_any_number_of_workers(book: Book) -> None:
+def test_every_operator_is_measured_once_by_any_number_of_workers(database: OperatorDatabase) -> None:
     crew = ScriptedCrew([CARD, CARD, CARD])
-    done = run(crew, book, keys_of(10))
+    done = run(crew, database, keys_of(10))
     assert (done.measured, done.failed, done.deaths) == (10, 0, 0)
-    assert len(book.records()) == len({record.key_digest for record in book.records()}) == 10
+    assert len(database.records()) == len({record.key_digest for record in database.records()}) == 10
     assert {worker for worker, _ in crew.given} == {0, 1, 2}
-    assert run(ScriptedCrew([CARD]), book, keys_of(10)).measured == 0
+    assert run(ScriptedCrew([CARD]), database, keys_of(10)).measured == 0
 
 
-def test_each_kind_of_card_measures_all_of_it(book: Book) -> None:
-    done = run(ScriptedCrew([CARD, OTHER]), book, keys_of(4))
+def test_each_kind_of_card_measures_all_of_it(database: OperatorDatabase) -> None:
+    done = run(ScriptedCrew([CARD, OTHER]), database, keys_of(4))
     assert done.measured == 8
-    assert len(book.records(CARD)) == len(book.records(OTHER)) == 4
+    assert len(database.records(CARD)) == len(database.records(OTHER)) == 4
 
 
-def test_an_operator_whose_worker_was_killed_is_measured_by_the_next(book: Book) -> None:
+def test_an_operator_whose_worker_was_killed_is_measured_by_the_next(database: OperatorDatabase) -> None:
     keys = keys_of(5)
-    done = run(ScriptedCrew([CARD, CARD], {keys[2]: 1}), book, keys)
+    done = run(ScriptedCrew([CARD, CARD], {keys[2]: 1}), database, keys)
     assert (done.measured, done.failed, done.deaths) == (5, 0, 1)
-    assert len(book.records()) == 5
+    assert len(database.records()) == 5
 
 
-def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(book: Book) -> None:
+def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(database: OperatorDatabase) -> None:
     keys = keys_of(5)
-    done = run(ScriptedCrew([CARD, CARD], {keys[2]: 9}), book, keys)
+    done = run(ScriptedCrew([CARD, CARD], {keys[2]: 9}), database, keys)
     assert (done.measured, done.failed, done.deaths) == (4, 1, 2)
-    (failed,) = (record for record in book.records() if record.status == "failed")
+    (failed,) = (record for record in database.records() if record.status == "failed")
     assert (failed.key_digest, failed.reason) == (keys[2].digest, "2 workers died of it")
 
 
-def test_progress_is_told_after_each_record(book: Book) -> None:
+def test_progress_is_told_after_each_record(database: OperatorDatabase) -> None:
     told: list[Progress] = []
-    run(ScriptedCrew([CARD]), book, keys_of(3), tell=told.append)
+    run(ScriptedCrew([CARD]), database, keys_of(3), tell=told.append)
     assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_what_was_measured_while_a_device_drifted_is_measured_again_once(book: Book) -> None:
+def test_what_was_measured_while_a_device_drifted_is_measured_again_once(database: OperatorDatabase) -> None:
     keys = keys_of(5)
     crew = ScriptedCrew([CARD, CARD], drifting=keys[:2])
-    done = run(crew, book, keys)
+    done = run(crew, database, keys)
     assert (done.measured, done.failed, done.repeated) == (5, 0, 2)
-    assert len(book.records()) == 7
+    assert len(database.records()) == 7
     assert [task.key for _, task in crew.given[5:]] in (keys[:2], keys[1::-1])
 
 
-def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book: Book) -> None:
+def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(database: OperatorDatabase) -> None:
     events: list[tuple[str, int, Task]] = []
 
     @contextmanager
@@ -150,7 +150,7 @@ def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book: Book) ->
         events.append(("end", worker, task))
 
     crew = ScriptedCrew([CARD, CARD], {keys_of(3)[1]: 1})
-    run(crew, book, keys_of(3), watch=window)
+    run(crew, database, keys_of(3), watch=window)
     begun = [(worker, task) for what, worker, task in events if what == "begin"]
     assert begun == crew.given  # the one whose worker died as well
     assert sorted(map(str, begun)) == sorted(str(event[1:]) for event in events if event[0] == "end")
@@ -158,7 +158,7 @@ def test_a_window_is_open_for_as_long_as_a_worker_has_an_operator(book: Book) ->
         assert [what for what, who, _ in events if who == worker] == ["begin", "end"] * crew.given_to(worker)
 
 
-def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(book: Book) -> None:
+def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(database: OperatorDatabase) -> None:
     keys = keys_of(4)
     workload = Workload("w", "inference", tuple(Use(key, 10**place) for place, key in enumerate(keys)))
     cards = [
@@ -171,18 +171,18 @@ def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(b
         "clock_ns": time.time_ns,
     }
     crew = ScriptedCrew(cards)
-    done = measure_workloads(crew, book, [workload], Method(), **how)
+    done = measure_workloads(crew, database, [workload], Method(), **how)
     assert (done.measured, done.failed) == (9, 0)
-    with_energy = [record.key_digest for record in book.records(cards[0]) if record.energy_median_j is not None]
+    with_energy = [record.key_digest for record in database.records(cards[0]) if record.energy_median_j is not None]
     assert with_energy == [keys[3].digest]  # 1,000 of 1,111 calls of like time
-    assert not [record for record in book.records(cards[1]) if record.energy_median_j is not None]
-    again = measure_workloads(ScriptedCrew(cards), book, [workload], Method(), **how)
+    assert not [record for record in database.records(cards[1]) if record.energy_median_j is not None]
+    again = measure_workloads(ScriptedCrew(cards), database, [workload], Method(), **how)
     assert again.measured == 0
-    assert measure_workloads(ScriptedCrew([CARD]), book, [workload], Method(energy=False), **how).measured == 4
+    assert measure_workloads(ScriptedCrew([CARD]), database, [workload], Method(energy=False), **how).measured == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are killed by their number")
-def test_rays_workers_measure_and_come_back_when_one_is_killed(book: Book, tmp_path: Path) -> None:
+def test_rays_workers_measure_and_come_back_when_one_is_killed(database: OperatorDatabase, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     from gpuledger.ops.measure.ray_crew import RayCrew, connected
 
@@ -198,11 +198,11 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(book: Book, tmp_p
                 killed.append(victim)
                 os.kill(victim, signal.SIGKILL)
 
-        done = run_campaign(crew, book, lambda _: tasks, tell=kill_one, clock_ns=time.time_ns)
+        done = run_campaign(crew, database, lambda _: tasks, tell=kill_one, clock_ns=time.time_ns)
     assert killed == [victim]
     assert (done.measured, done.failed) == (6, 0)
-    assert missing_tasks(tasks, book, Place("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
-    assert len(book.records()) == 6 + done.repeated  # a busy processor drifts
+    assert missing_tasks(tasks, database, Place("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
+    assert len(database.records()) == 6 + done.repeated  # a busy processor drifts
 
 
 def test_a_ray_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Measuring on the CPU into a real book: what is lacking, in a random order, resumable, with failures kept."""
+"""Measuring on the CPU into a real database: what is lacking, in a random order, resumable, with failures kept."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ from present import present
 from gpuledger.cards.card import BareCard
 from gpuledger.errors import NoDeviceError, UsageError
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book, open_book
 from gpuledger.ops.database.method import Method, Mode
+from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.measure.copies import Copy, count_copies, make_copies, needs_host
 from gpuledger.ops.measure.fill import fill
@@ -38,10 +38,10 @@ def place() -> Place:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
-    with_book = open_book(tmp_path / "operators.book")
-    yield with_book
-    with_book.close()
+def database(tmp_path: Path) -> Iterator[OperatorDatabase]:
+    with_database = open_database(tmp_path / "operators.db")
+    yield with_database
+    with_database.close()
 
 
 def relu(size: int) -> OperatorKey:
@@ -73,20 +73,20 @@ def test_a_record_holds_median_interval_blocks_and_how_it_was_made(place: Place)
     assert record.energy_median_j is None
 
 
-def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(book: Book, place: Place) -> None:
+def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(database: OperatorDatabase, place: Place) -> None:
     broken = OperatorKey("aten.mm.default", ({"shape": [2, 3], "dtype": "float32", "stride": [3, 1]},) * 2)
     unknown = OperatorKey("aten.no_such_thing.default", ())
     huge = OperatorKey("aten.relu.default", ({"shape": [1 << 45], "dtype": "float32", "stride": [1]},))
-    outcome = measure(tasks_of_keys([broken, unknown, huge, relu(4)]), book, place, QUICK)
+    outcome = measure(tasks_of_keys([broken, unknown, huge, relu(4)]), database, place, QUICK)
     assert (outcome.measured, outcome.failed, outcome.left) == (1, 3, 0)
-    reasons = {record.key_digest: record.reason for record in book.records() if record.status == "failed"}
+    reasons = {record.key_digest: record.reason for record in database.records() if record.status == "failed"}
     assert "RuntimeError" in reasons[broken.digest]
     assert "no such operator" in reasons[unknown.digest]
     assert reasons[huge.digest].startswith("out of memory: its inputs need")
 
 
 def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_rest_goes_on(
-    book: Book, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(key: OperatorKey, mode: Mode, place: Place) -> list[Copy]:
         if key == relu(1):
@@ -94,48 +94,50 @@ def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_r
         return make_copies(key, mode, place)
 
     monkeypatch.setattr("gpuledger.ops.measure.one.make_copies", full)
-    outcome = measure(tasks_of_keys([relu(1), relu(2)]), book, place, QUICK)
+    outcome = measure(tasks_of_keys([relu(1), relu(2)]), database, place, QUICK)
     assert (outcome.measured, outcome.failed) == (1, 1)
-    (failed,) = (record for record in book.records() if record.status == "failed")
+    (failed,) = (record for record in database.records() if record.status == "failed")
     assert failed.reason == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
-def test_an_operator_whose_output_depends_on_its_data_is_measured(book: Book, place: Place) -> None:
+def test_an_operator_whose_output_depends_on_its_data_is_measured(database: OperatorDatabase, place: Place) -> None:
     key = key_for(aten.nonzero.default, torch.ones(64))
-    assert measure(tasks_of_keys([key]), book, place, QUICK).measured == 1
+    assert measure(tasks_of_keys([key]), database, place, QUICK).measured == 1
     assert needs_host(aten.nonzero.default)
     assert not needs_host(aten.relu.default)
 
 
-def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(book: Book, place: Place) -> None:
+def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(database: OperatorDatabase, place: Place) -> None:
     tasks = tasks_of_keys([*keys_of(3), OperatorKey("aten.no_such_thing.default", ())])
-    measure(tasks, book, place, QUICK)
-    assert missing_tasks(tasks, book, place, need_energy=False) == []
+    measure(tasks, database, place, QUICK)
+    assert missing_tasks(tasks, database, place, need_energy=False) == []
     more = tasks_of_keys(keys_of(5))
-    lacking = missing_tasks(more, book, place, need_energy=False)
+    lacking = missing_tasks(more, database, place, need_energy=False)
     assert {task.key for task in lacking} == {relu(4), relu(5)}
-    measure(lacking, book, place, QUICK)
-    assert missing_tasks(more, book, place, need_energy=False) == []
+    measure(lacking, database, place, QUICK)
+    assert missing_tasks(more, database, place, need_energy=False) == []
 
 
-def test_what_another_process_measures_meanwhile_is_not_measured_again(book: Book, place: Place) -> None:
+def test_what_another_process_measures_meanwhile_is_not_measured_again(
+    database: OperatorDatabase, place: Place
+) -> None:
     tasks = tasks_of_keys(keys_of(4))
     others: list[Outcome] = []
 
     def other(progress: Progress) -> None:  # it takes what is left once one is measured here
         if progress.done == 1 and not others:
-            others.append(measure(missing_tasks(tasks, book, place, need_energy=False), book, place, QUICK))
+            others.append(measure(missing_tasks(tasks, database, place, need_energy=False), database, place, QUICK))
 
-    found = measure(tasks, book, place, QUICK, tell=other)
+    found = measure(tasks, database, place, QUICK, tell=other)
     assert (found.measured, found.failed, found.left) == (1, 0, 0)
     assert others[0].measured == 3
-    records = book.records()
+    records = database.records()
     assert {record.key_digest for record in records} == {task.key.digest for task in tasks}
     again = found.repeated + others[0].repeated  # where this machine drifted
     assert len(records) == 4 + again
 
 
-def test_a_stop_at_any_moment_keeps_every_record_so_far(book: Book, place: Place) -> None:
+def test_a_stop_at_any_moment_keeps_every_record_so_far(database: OperatorDatabase, place: Place) -> None:
     tasks = tasks_of_keys(keys_of(6))
 
     def stop(progress: Progress) -> None:
@@ -143,22 +145,22 @@ def test_a_stop_at_any_moment_keeps_every_record_so_far(book: Book, place: Place
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(tasks, book, place, QUICK, tell=stop)
-    assert len(book.records()) == 3
-    rest = missing_tasks(tasks, book, place, need_energy=False)
-    assert measure(rest, book, place, QUICK).measured == 3
-    assert {record.key_digest for record in book.records()} == {task.key.digest for task in tasks}
+        measure(tasks, database, place, QUICK, tell=stop)
+    assert len(database.records()) == 3
+    rest = missing_tasks(tasks, database, place, need_energy=False)
+    assert measure(rest, database, place, QUICK).measured == 3
+    assert {record.key_digest for record in database.records()} == {task.key.digest for task in tasks}
 
 
-def test_no_operator_is_begun_after_the_budget(book: Book, place: Place) -> None:
-    outcome = measure(tasks_of_keys(keys_of(4)), book, place, QUICK, budget_ns=0)
+def test_no_operator_is_begun_after_the_budget(database: OperatorDatabase, place: Place) -> None:
+    outcome = measure(tasks_of_keys(keys_of(4)), database, place, QUICK, budget_ns=0)
     assert (outcome.measured, outcome.left) == (0, 4)
-    assert book.records() == []
+    assert database.records() == []
 
 
-def test_progress_counts_up_and_tells_the_time_left(book: Book, place: Place) -> None:
+def test_progress_counts_up_and_tells_the_time_left(database: OperatorDatabase, place: Place) -> None:
     told: list[Progress] = []
-    measure(tasks_of_keys(keys_of(3)), book, place, QUICK, tell=told.append)
+    measure(tasks_of_keys(keys_of(3)), database, place, QUICK, tell=told.append)
     assert [(one.done, one.total) for one in told] == [(0, 3), (1, 3), (2, 3)]
     assert told[0].left_ns is None
     assert present(told[2].left_ns) > 0
@@ -189,43 +191,43 @@ def let_reference_take(monkeypatch: pytest.MonkeyPatch, times_ns: Sequence[float
 
 
 def test_where_the_reference_drifted_operators_are_measured_again(
-    book: Book, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_reference_take(monkeypatch, [100.0, 120.0, 121.0])
-    outcome = measure(tasks_of_keys(keys_of(25)), book, place, QUICK)
+    outcome = measure(tasks_of_keys(keys_of(25)), database, place, QUICK)
     assert outcome.repeated == 20  # between the first two references, not after
     assert outcome.drift.worst_frac == pytest.approx(0.2)
-    assert len(book.records()) == 45
+    assert len(database.records()) == 45
 
 
 def test_what_failed_is_not_tried_again_where_the_reference_drifted(
-    book: Book, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_reference_take(monkeypatch, [100.0, 120.0])
     bad = OperatorKey("aten.no_such_thing.default", ())
-    outcome = measure(tasks_of_keys([*keys_of(3), bad]), book, place, QUICK)
+    outcome = measure(tasks_of_keys([*keys_of(3), bad]), database, place, QUICK)
     assert (outcome.measured, outcome.failed, outcome.repeated) == (3, 1, 3)
-    assert [record.key_digest for record in book.records() if record.status == "failed"] == [bad.digest]
+    assert [record.key_digest for record in database.records() if record.status == "failed"] == [bad.digest]
 
 
 def test_what_drifted_is_not_measured_again_past_the_budget(
-    book: Book, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_reference_take(monkeypatch, [100.0, 120.0])
     done_ns = iter(range(100))
 
     def clock_ns() -> int:
         """Time stands still until all operators are done."""
-        return 0 if len(book.records()) < 3 else 10 + next(done_ns)
+        return 0 if len(database.records()) < 3 else 10 + next(done_ns)
 
-    outcome = measure(tasks_of_keys(keys_of(3)), book, place, QUICK, budget_ns=12, clock_ns=clock_ns)
+    outcome = measure(tasks_of_keys(keys_of(3)), database, place, QUICK, budget_ns=12, clock_ns=clock_ns)
     assert (outcome.measured, outcome.left) == (3, 0)
     assert outcome.drift.worst_frac == pytest.approx(0.2)
     assert outcome.repeated < 3
 
 
 def test_a_card_that_is_lost_ends_the_measurement_after_its_record(
-    book: Book, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gpuledger.ops.measure.measurement_session as module
 
@@ -236,8 +238,8 @@ def test_a_card_that_is_lost_ends_the_measurement_after_its_record(
 
     monkeypatch.setattr(module, "measure_one", lost)
     with pytest.raises(CardLostError):
-        measure(tasks_of_keys([relu(1)]), book, place, QUICK)
-    (record,) = book.records()
+        measure(tasks_of_keys([relu(1)]), database, place, QUICK)
+    (record,) = database.records()
     assert (record.status, record.reason) == ("failed", "cuda:0: an illegal memory access was encountered")
 
 
@@ -289,13 +291,13 @@ def test_energy_is_wanted_of_the_few_that_hold_most_of_the_time() -> None:
     assert needs_energy(workload, times, 1.0) == set(times)
 
 
-def test_a_workload_is_filled_once_and_summed(book: Book, place: Place) -> None:
+def test_a_workload_is_filled_once_and_summed(database: OperatorDatabase, place: Place) -> None:
     uses = tuple(Use(relu(size), size, (), None) for size in (100, 200))
     workload = Workload("model", "inference", uses)
-    filled = fill([workload, workload], book, place, QUICK)
+    filled = fill([workload, workload], database, place, QUICK)
     assert (filled.times.measured, filled.failed, filled.left) == (2, 0, 0)
-    assert fill([workload], book, place, QUICK).times.measured == 0
-    total = sum_up(workload, book.records(), place.environment)
+    assert fill([workload], database, place, QUICK).times.measured == 0
+    total = sum_up(workload, database.records(), place.environment)
     assert total.calls_frac == 1.0
     assert total.busy_ns == pytest.approx(sum(line.use.count * present(line.cost).time_ns for line in total.lines))
 

@@ -10,7 +10,7 @@ from operator_keys import key_for
 
 from gpuledger.model.journal.journal import ActivityKind
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Book, open_book
+from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.measure.names import DEVICE_KINDS, RANGE, kernels_of_keys, name_kernels, names_in_ranges
 from gpuledger.ops.measure.place import find_place
@@ -75,29 +75,29 @@ def test_one_session_names_what_each_operator_runs_and_goes_on_after_a_failure()
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
-    with open_book(tmp_path / "operators.book") as opened:
+def database(tmp_path: Path) -> Iterator[OperatorDatabase]:
+    with open_database(tmp_path / "operators.db") as opened:
         yield opened
 
 
-def test_names_are_written_to_the_records_that_lack_them(book: Book) -> None:
+def test_names_are_written_to_the_records_that_lack_them(database: OperatorDatabase) -> None:
     place = find_place("cpu")
     other = replace(place.environment, torch="9.9")
     keys = [key_for(aten.relu.default, torch.ones(size)) for size in (1, 2)]
-    book.put_keys(keys)
+    database.put_keys(keys)
     for environment in (place.environment, other):
-        book.put_environment(environment)
-        book.put_records(
+        database.put_environment(environment)
+        database.put_records(
             Record(key.digest, environment.digest, {"mode": "hot"}, 1.0, 1.0, 1.0, kernels=kernels, measured_ns=7)
             for key, kernels in zip(keys, ((), ("known",)), strict=True)
         )
     names = {key.digest: ("relu_kernel",) for key in keys}
     for _ in range(2):
-        book.put_kernels(names, place.environment)
-        found = {record.key_digest: record.kernels for record in book.records(place.environment)}
+        database.put_kernels(names, place.environment)
+        found = {record.key_digest: record.kernels for record in database.records(place.environment)}
         assert [found[key.digest] for key in keys] == [("relu_kernel",), ("known",)]
-    assert {record.kernels for record in book.records(other)} == {(), ("known",)}
+    assert {record.kernels for record in database.records(other)} == {(), ("known",)}
 
 
-def test_a_processor_has_no_kernels_to_name(book: Book) -> None:
-    assert name_kernels(book, find_place("cpu")) == 0
+def test_a_processor_has_no_kernels_to_name(database: OperatorDatabase) -> None:
+    assert name_kernels(database, find_place("cpu")) == 0

@@ -19,7 +19,7 @@ from gpuledger.cli.main import main
 from gpuledger.cli.ops.accuracy import _lines
 from gpuledger.errors import EmptyRunError
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.predict import accuracy
 from gpuledger.ops.predict.accuracy import Accuracy, validate
@@ -104,17 +104,19 @@ def test_a_table_has_a_row_for_each_type_and_each_model(found: Accuracy) -> None
     assert all(name in text for name in ("unseen operators", "beyond the range", "mm", "held"))
 
 
-def test_the_command_judges_a_book(examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_judges_a_database(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(accuracy, "FOLDS", 2)
-    place = str(tmp_path / "x.book")
+    place = str(tmp_path / "x.db")
     where = Environment("NVIDIA H200", "570.1", "2.13.0", "13.0", {})
-    with open_book(place) as book:
-        book.put_environment(where)
-        book.put_keys(one.key for one in examples[:40])
-        book.put_records(
+    with open_database(place) as database:
+        database.put_environment(where)
+        database.put_keys(one.key for one in examples[:40])
+        database.put_records(
             Record(one.key.digest, where.digest, {"mode": "rotating"}, one.time_ns, one.time_ns, one.time_ns)
             for one in examples[:40]
         )
-    result = CliRunner().invoke(main, ["ops", "accuracy", "--book", place, "--json"])
+    result = CliRunner().invoke(main, ["ops", "accuracy", "--database", place, "--json"])
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["unseen"]["count"] == 40

@@ -221,5 +221,5 @@ def test_what_a_card_was_seen_to_do_is_its_roof_where_the_catalogue_has_none() -
     key = key_for(aten.mm.default, torch.ones(64, 64), torch.ones(64, 64))
     roof = roof_of_measurements("CPU", [(key, work_of(key), 1_000.0), (key, work_of(key), 2_000.0)])
     assert roof.peak(key) == 2 * 64**3 / 1_000
-    assert roof.source == "book"
+    assert roof.source == "database"
     assert compute_type(key) == "float32"

@@ -40,7 +40,7 @@ def product(m: int, k: int, n: int) -> OperatorKey:
 
 
 def law_ns(key: OperatorKey) -> float:
-    """The time of a card that reaches 70 % of its roof, less where tiles are not full."""
+    """The time of a GPU that reaches 70 % of its roof, less where tiles are not full."""
     work = work_of(key)
     assert work.gemm is not None
     filled = work.gemm.m * work.gemm.n / (math.ceil(work.gemm.m / 128) * math.ceil(work.gemm.n / 128) * 128 * 128)

@@ -1,4 +1,4 @@
-"""A card that the book does not hold: predicted by datasheets and marked so, or refused with the cards there are."""
+"""A GPU that the database does not hold: predicted by datasheets and marked so, or refused with the GPUs there are."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from gpuledger.cli.main import main
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.book import Environment, Record, open_book
+from gpuledger.ops.database.operator_database import Environment, Record, open_database
 from gpuledger.ops.workloads.workload import Use, Workload
 
 Predict = Callable[..., Result]
@@ -30,14 +30,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("unmeasured")
     for name, card in (("h200", "NVIDIA H200"), ("here", "A processor")):
         environment = Environment(card, "580", "2.11.0", "13.0", {"cache_bytes": 50 << 20})
-        with open_book(place / f"{name}.book") as book:
+        with open_database(place / f"{name}.database") as database:
             for number in range(40):
                 key, time_ns = product(64 + 48 * number), 2e3 * (1 + (number / 4) ** 3)
-                book.put_keys([key])
+                database.put_keys([key])
                 times = (time_ns, 0.99 * time_ns, 1.01 * time_ns)
                 how = {"mode": "rotating"}
-                book.put_environment(environment)
-                book.put_records([Record(key.digest, environment.digest, how, *times, measured_ns=number + 1)])
+                database.put_environment(environment)
+                database.put_records([Record(key.digest, environment.digest, how, *times, measured_ns=number + 1)])
     Workload("two", "inference", (Use(product(512), 3), Use(product(777), 1)), (), {}).write(place / "w.workload.json")
     return place
 
@@ -50,12 +50,12 @@ def predict(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
 
 
 def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict: Predict) -> None:
-    there = predict("--book", "h200.book", "--gpu", "b200")
+    there = predict("--database", "h200.db", "--gpu", "b200")
     assert there.exit_code == 0, there.output
     assert "on NVIDIA B200" in there.stdout
-    assert "unmeasured card; from NVIDIA H200's records" in there.stderr
+    assert "unmeasured GPU; from NVIDIA H200's records" in there.stderr
     (elsewhere,), (here,) = (
-        json.loads(predict("--book", "h200.book", "--gpu", card, "--json").stdout) for card in ("b200", "h200")
+        json.loads(predict("--database", "h200.db", "--gpu", card, "--json").stdout) for card in ("b200", "h200")
     )
     assert elsewhere["time_ns"] < here["time_ns"]
     assert ["unmeasured card" in note for note in elsewhere["notes"]] == [True]
@@ -65,20 +65,20 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
 def test_a_long_wait_is_said_once(predict: Predict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("gpuledger.ops.predict.choose.MANY_RECORDS", 40)
-    first, second = (predict("--book", "h200.book") for _ in range(2))
-    assert "learning from 40 records; that is kept until the book changes" in first.stderr
+    first, second = (predict("--database", "h200.db") for _ in range(2))
+    assert "learning from 40 records; that is kept until the database changes" in first.stderr
     assert "learning" not in second.stderr
     assert first.stdout == second.stdout != ""
 
 
 @pytest.mark.parametrize(
-    ("book", "card", "words"),
+    ("database", "card", "words"),
     [
-        ("h200", "gtx9999", "neither measured nor in the catalogue\n  hint: the book holds NVIDIA H200"),
-        ("here", "b200", "the book has none of the catalogue to start from\n  hint: it holds A processor"),
+        ("h200", "gtx9999", "neither measured nor in the catalogue\n  hint: the database holds NVIDIA H200"),
+        ("here", "b200", "the database has none of the catalogue to start from\n  hint: it holds A processor"),
     ],
 )
-def test_it_is_refused_with_the_cards_there_are(predict: Predict, book: str, card: str, words: str) -> None:
-    refused = predict("--book", f"{book}.book", "--gpu", card)
+def test_it_is_refused_with_the_cards_there_are(predict: Predict, database: str, card: str, words: str) -> None:
+    refused = predict("--database", f"{database}.database", "--gpu", card)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert words in refused.stderr

@@ -29,12 +29,12 @@ from gpuledger.simulate.convolutions.convolution_rows import backward_row, forwa
 from gpuledger.simulate.convolutions.convolution_terms import key_of
 
 pytestmark = pytest.mark.torch
-BOOK = DATA / "h200" / "operator_book.parquet"
+DATABASE = DATA / "h200" / "operator_database.parquet"
 
 
 @pytest.fixture(scope="module")
 def keys() -> list[OperatorKey]:
-    found = read_parquet(BOOK).keys.values()
+    found = read_parquet(DATABASE).keys.values()
     return [key for key in found if key.name in ("convolution", "convolution_backward")][::29]
 
 

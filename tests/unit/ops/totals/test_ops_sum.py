@@ -77,7 +77,7 @@ def test_an_error_counts_with_every_call_of_its_operator_and_joins_others_in_squ
     assert total.busy_half_ns == pytest.approx(math.hypot(30, 40))
 
 
-def test_what_the_book_lacks_is_counted_and_not_taken_for_nothing() -> None:
+def test_what_the_database_lacks_is_counted_and_not_taken_for_nothing() -> None:
     known, unknown, broken = key_of_size(1), key_of_size(2), key_of_size(3)
     failed = replace(record_of(broken, 1.0), time_median_ns=None, status="failed", reason="out of memory")
     total = sum_up(
@@ -127,7 +127,7 @@ def test_the_waiting_cards_power_is_paid_for_gaps_too() -> None:
     records = [record_of(key, 1e6, 0.3, base_w=100.0, host_ns=2e6)]
     total = sum_up(workload_of(Use(key, 1000)), records, ENVIRONMENT)
     assert total.busy_ns == 1e9
-    assert total.host_ns == total.step_ns == 2e9  # the host launches too slowly: the card waits for half of the time
+    assert total.host_ns == total.step_ns == 2e9  # the host launches too slowly: the GPU waits for half of the time
     assert total.energy_j == pytest.approx(300 + 100)
 
 

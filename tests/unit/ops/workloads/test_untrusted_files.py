@@ -26,7 +26,7 @@ TRAP = "from pathlib import Path\nPath('imported').touch()\ndef net():\n    Path
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty working directory with a module that leaves a mark when it is imported."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GPULEDGER_BOOK", raising=False)
+    monkeypatch.delenv("GPULEDGER_DATABASE", raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "trap.py").write_text(TRAP)
     return tmp_path
@@ -58,7 +58,7 @@ def test_a_campaign_file_runs_no_code(here: Path, command: str, model: str) -> N
 def test_a_workload_file_runs_no_code(here: Path) -> None:
     workload_of("trap:net").write(here / "w.workload.json")
     before = names_in(here)
-    done = CliRunner().invoke(main, ["ops", "compare", "w.workload.json", "--device", "cpu", "--book", "b.book"])
+    done = CliRunner().invoke(main, ["ops", "compare", "w.workload.json", "--device", "cpu", "--database", "b.db"])
     assert done.exit_code == 3, done.output
     assert "may not name Python code" in done.stderr
     assert names_in(here) == before
@@ -77,11 +77,11 @@ def test_a_campaign_file_cannot_set_the_flag(here: Path) -> None:
     assert not (here / "imported").exists()
 
 
-def test_a_campaign_file_does_not_say_where_the_book_is(here: Path) -> None:
-    (here / "campaign.yml").write_text("book: elsewhere.book\nmodels: [torchvision:resnet18]")
+def test_a_campaign_file_does_not_say_where_the_database_is(here: Path) -> None:
+    (here / "campaign.yml").write_text("database: elsewhere.db\nmodels: [torchvision:resnet18]")
     done = CliRunner().invoke(main, ["ops", "campaign", "--config", "campaign.yml", "--device", "cpu"])
     assert done.exit_code == 3, done.output
-    assert "book: a file may not say where results are written" in done.stderr
+    assert "database: a file may not say where results are written" in done.stderr
     assert names_in(here) == ["campaign.yml", "trap.py"]
 
 

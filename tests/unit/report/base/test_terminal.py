@@ -127,7 +127,7 @@ def test_a_pipe_has_no_colour_and_no_width() -> None:
 
 
 def test_words_are_never_split_nor_lost() -> None:
-    words = "the card was read at event 2042 when segments were larger"
+    words = "the GPU was read at event 2042 when segments were larger"
     lines = Terminal(30).paragraph(words, "note   ", 7)
     assert " ".join(line.strip() for line in lines) == f"note   {words}"
     assert all(len(line) <= 30 for line in lines)

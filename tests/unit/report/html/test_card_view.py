@@ -1,4 +1,4 @@
-"""A watched card in the payload: its bytes add up to the card's, its peak is there, nothing is made up."""
+"""A watched GPU in the payload: its bytes add up to the GPU's, its peak is there, nothing is made up."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_the_program_and_the_rest_make_up_the_card(rows: list[tuple[int, int | N
 
 def test_a_run_of_nothing_is_refused(tmp_path: Path) -> None:
     run = write_imported(ImportedRun("e", "watch", (), (ImportedRank(0, {}, {}, ()),)), tmp_path / "e.ledger")
-    with pytest.raises(EmptyRunError, match="no card was read"):
+    with pytest.raises(EmptyRunError, match="no GPU was read"):
         build_payload(build_view(run))

@@ -65,10 +65,10 @@ def run(tmp_path: Path) -> Run:
 def test_the_peaks_accounts_are_those_of_the_breakdown(run: Run) -> None:
     payload = payload_of(run)
     view = payload["views"][0]
-    books = break_down(run.ranks[0], find_peak(run.ranks[0]), by=("category", "module"))
+    breakdown = break_down(run.ranks[0], find_peak(run.ranks[0]), by=("category", "module"))
     names = {(ROUNDING, ""): (ROUNDING, ROUNDING_PATH)}
     expected = {
-        names.get((a.category, a.module), (a.category, a.module or OUTSIDE_PATH)): a.bytes for a in books.accounts
+        names.get((a.category, a.module), (a.category, a.module or OUTSIDE_PATH)): a.bytes for a in breakdown.accounts
     }
     assert unpack_accounts(payload, view, view["peak"]) == expected
     assert view["instants"]["allocated"][view["peak"]] == view["summary"]["recorded_peak_allocated_bytes"]
@@ -95,7 +95,7 @@ def test_cards_and_balance_are_the_analyses_own(run: Run) -> None:
     assert view["summary"]["capacity_bytes"] == summary.capacity_bytes
     lines = [(line["name"], line["bytes"], line["level"]) for line in view["balance"]["lines"]]
     assert lines == [(line.name, line.bytes, line.level) for line in balance.lines]
-    assert view["balance"]["remainder_bytes"] == balance.remainder_bytes
+    assert view["balance"]["unaccounted_bytes"] == balance.unaccounted_bytes
 
 
 def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
@@ -122,7 +122,7 @@ def test_every_rank_is_a_view(tmp_path: Path) -> None:
 def test_without_a_card_nothing_is_made_up(tmp_path: Path) -> None:
     view = payload_of(load_run(tmp_path / "run.ledger", blocks=200, cuda=False))["views"][0]
     assert view["balance"]["used_bytes"] is None
-    assert view["balance"]["remainder_bytes"] is None
+    assert view["balance"]["unaccounted_bytes"] is None
 
 
 def test_a_run_without_blocks_says_so(tmp_path: Path) -> None:

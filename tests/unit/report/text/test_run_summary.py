@@ -67,7 +67,7 @@ def test_out_of_memory_is_explained(run: Path) -> None:
     }
     text = summary(changed(run, oom=[failure]))
     assert "2.0 GiB did not fit on cuda:0" in text
-    assert "free on the card: 512.0 MiB of 140.0 GiB" in text
+    assert "free on the GPU: 512.0 MiB of 140.0 GiB" in text
     assert "largest free block: 96.0 MiB" in text
     rank = read_run(run).rank()
     (explained,) = explain_oom(rank)

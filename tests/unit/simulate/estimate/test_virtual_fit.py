@@ -187,7 +187,7 @@ def requests_of(*sizes_bytes: int) -> Requests:
 
 
 def test_three_verdicts() -> None:
-    """Cached segments may fill the card: the allocator gives them back, so such a program is on the edge, not out."""
+    """Cached segments may fill the GPU: the allocator gives them back, so such a program is on the edge, not out."""
     card = find_card("t4")
     room = card.usable_bytes - card.outside_bytes
     small, middle = room // 2, int(room * 0.75) // (2 * MIB) * 2 * MIB

@@ -1,4 +1,4 @@
-"""What a program finds on a virtual card, and that nothing of it is left afterwards."""
+"""What a program finds on a virtual GPU, and that nothing of it is left afterwards."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_cross_entropy_stays_in_half_precision_under_autocast(device: VirtualDev
 
 
 def test_a_mask_that_is_not_dense_ends_in_plain_attention(device: VirtualDevice) -> None:
-    """As T5's on a card: scores are in memory; with a dense mask they are not."""
+    """As T5's on a GPU: scores are in memory; with a dense mask they are not."""
     query = torch.randn(2, 4, 64, 32, device="cuda", requires_grad=True)
     mask = torch.zeros(64, 64, 4, device="cuda").permute(2, 0, 1).unsqueeze(0)
     scores_bytes = 2 * 4 * 64 * 64 * 4

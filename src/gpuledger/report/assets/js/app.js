@@ -78,7 +78,7 @@ class App {
   /** Go one level up; at the top, clear the search. */
   escape() {
     hideTip();
-    if (this.view.kind === "books" && !this.structure.up() && this.store.state.q) this.store.set({ q: "" });
+    if (this.view.kind === "breakdown" && !this.structure.up() && this.store.state.q) this.store.set({ q: "" });
   }
 
   showView() {
@@ -111,7 +111,7 @@ class App {
     return `${groupDigits(matches.count)} accounts match: ${currency.format(matches.amount)}, ${formatShare(matches.amount, total[0]) || "0.0 %"}`;
   }
 
-  /** Say which step the books of time or energy are of. */
+  /** Say which step the breakdown of time or energy are of. */
   drawStep(view, currency) {
     const [sum, source] = stepSummary(view, currency);
     byId("instant-name").textContent = "In one step";
@@ -156,7 +156,7 @@ class App {
     byId("shape-icicle").setAttribute("aria-pressed", String(state.shape !== "treemap"));
     byId("shape-treemap").setAttribute("aria-pressed", String(state.shape === "treemap"));
     if (byId("search").value !== state.q) byId("search").value = state.q;
-    if (this.view.kind === "books") byId("group").value = this.table.group();
+    if (this.view.kind === "breakdown") byId("group").value = this.table.group();
   }
 
   /** Paint the canvases again in the present colours. */

@@ -61,7 +61,7 @@ function balanceRow(line, start, whole) {
   const definition = category ? `category.${line.name}` : line.name;
   return element(
     "tr",
-    { className: `level-${line.level}${line.name === "remainder" ? " remainder" : ""}` },
+    { className: `level-${line.level}${line.name === "unaccounted" ? " unaccounted" : ""}` },
     element("th", { scope: "row" }, category ? swatch(category.color) : null, term(formatName(line.name), definition)),
     element("td", { className: "column-bytes" }, known ? bytesElement(line.bytes) : element("span", { className: "muted" }, "not measured")),
     element("td", { className: "column-share" }, element("span", { className: "number" }, whole.bytes && known ? `${formatShare(line.bytes, whole.bytes)} of ${whole.name}` : "")),

@@ -107,7 +107,7 @@ function rateLines(rates) {
 function busyCard(view, base) {
   const { time } = view;
   if (!time) return null;
-  const { median_ns: step } = time.undisturbed;
+  const { median_ns: step } = time.unprofiled;
   const share = time.on_host ? "" : formatShare(time.busy_ns, step);
   const copies = time.by_kind_ns.copy ? `copies ${formatNs(time.by_kind_ns.copy)}` : null;
   const collectives = time.by_kind_ns.collective ? `collectives ${formatNs(time.by_kind_ns.collective)}` : null;
@@ -146,14 +146,14 @@ function balanceCard(view, base) {
   const { balance } = view;
   if (balance.used_bytes === null) return null;
   return card({
-    key: "remainder_bytes",
+    key: "unaccounted_bytes",
     title: "Left unexplained",
-    value: formatBytes(balance.remainder_bytes),
-    exact: formatExact(balance.remainder_bytes),
+    value: formatBytes(balance.unaccounted_bytes),
+    exact: formatExact(balance.unaccounted_bytes),
     lines: [`of ${formatBytes(balance.used_bytes)} used`, "see the balance"],
     href: formatState(base),
     jump: "balance-section",
-    definition: "remainder",
+    definition: "unaccounted",
   });
 }
 

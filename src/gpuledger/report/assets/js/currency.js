@@ -50,7 +50,7 @@ function chosenCurrency(view, state) {
   return state.metric !== "bytes" && own(CURRENCIES, state.metric) && own(view, state.metric) ? state.metric : "bytes";
 }
 
-/** Return the books that the state asks for. */
+/** Return the breakdown that the state asks for. */
 function chosenLedger(view, state) {
   const currency = chosenCurrency(view, state);
   return currency === "bytes" ? ledgerAt(view, chosenInstant(view, state)) : stepLedger(view, currency);
@@ -62,7 +62,7 @@ function stepSummary(view, currency) {
   const { time } = view;
   const mean = `mean of ${time.steps} ${time.steps === 1 ? "step" : "steps"}`;
   if (time.on_host) return [`${formatNs(time.work_ns)} of operators`, `host time, Kineto, ${mean}`];
-  const idle = time.idle_ns === null ? "idle unknown: no undisturbed step" : `${formatNs(time.idle_ns)} idle (undisturbed step less busy)`;
+  const idle = time.idle_ns === null ? "idle unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (unprofiled step less busy)`;
   return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · ${idle} · ${mean}`];
 }
 

@@ -15,7 +15,7 @@ function accountBytesAt(accounts, k) {
 
 const LEDGERS_KEPT = 4;
 
-/** Return the books of bytes at instant `k`; the last few, and the peak's, are kept with the view. */
+/** Return the breakdown of bytes at instant `k`; the last few, and the peak's, are kept with the view. */
 function ledgerAt(view, k) {
   if (!view.ledgers.has(k)) {
     const others = [...view.ledgers.keys()].filter((kept) => typeof kept === "number" && kept !== view.peak);
@@ -26,11 +26,11 @@ function ledgerAt(view, k) {
 }
 
 function sumLedger(view, k) {
-  const books = sumUp(view.tree, view.accounts, accountBytesAt(view.accounts, k), REPORT.categories, CURRENCIES.bytes);
-  return { ...books, instant: view.instants[k] };
+  const breakdown = sumUp(view.tree, view.accounts, accountBytesAt(view.accounts, k), REPORT.categories, CURRENCIES.bytes);
+  return { ...breakdown, instant: view.instants[k] };
 }
 
-/** Return the books of one step in time or energy; they are kept with the view. */
+/** Return the breakdown of one step in time or energy; they are kept with the view. */
 function stepLedger(view, currency) {
   if (!view.ledgers.has(currency)) {
     const { accounts } = view[currency];
@@ -39,7 +39,7 @@ function stepLedger(view, currency) {
   return view.ledgers.get(currency);
 }
 
-/** Return books: the amount of each account, and of each node its own (`self`), with those below (`total`), and by category. */
+/** Return breakdown: the amount of each account, and of each node its own (`self`), with those below (`total`), and by category. */
 function sumUp(tree, accounts, amounts, categories, currency) {
   const self = new Float64Array(tree.count);
   for (let account = 0; account < amounts.length; account++) self[accounts.node[account]] += amounts[account];

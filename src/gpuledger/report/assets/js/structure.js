@@ -17,7 +17,7 @@ class Structure {
     new ResizeObserver(() => this.view && this.draw()).observe(this.canvas.parentElement);
   }
 
-  /** Show the books of `view` at one instant; `matches` is null without a search. */
+  /** Show the breakdown of `view` at one instant; `matches` is null without a search. */
   show(view, ledger, matches) {
     this.view = view;
     this.ledger = ledger;

@@ -1,4 +1,4 @@
-// A card that was only watched: no books, so the page shows its curve, its watts and its figures.
+// A card that was only watched: no breakdown, so the page shows its curve, its watts and its figures.
 
 /** Fill the cards of a watched card. */
 function drawWatchedCards(view, state) {

@@ -1,4 +1,4 @@
-"""The balance of the card, line by line."""
+"""The balance of the GPU, line by line."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ SECTION = Section(
             "Awaiting free", "given back by the program while another stream may still use it", "active less allocated"
         ),
         "unused": Definition(
-            "Unused", "what the card could still give: its capacity less driver and used", "NVML memory info v2"
+            "Unused", "what the GPU could still give: its capacity less driver and used", "NVML memory info v2"
         ),
-        "remainder": Definition(
+        "unaccounted": Definition(
             "Remainder",
-            "the card's used bytes less every line that was measured; free to be wrong, never hidden",
+            "the GPU's used bytes less every line that was measured; free to be wrong, never hidden",
             "NVML's reading less all other lines",
         ),
     },

@@ -47,7 +47,7 @@ SECTION = Section(
         ),
         "phase.idle": Definition(
             "Idle",
-            "the undisturbed step less the busy time: no kernel was at work; derived, not measured",
+            "the unprofiled step less the busy time: no kernel was at work; derived, not measured",
             "host clock of steps without a recorder, less CUPTI's busy time",
         ),
     },

@@ -69,7 +69,7 @@ SECTION = Section(
         "step_time_ns": Definition(
             "Step time",
             "host time from one step's beginning to its end, the recorder's pauses taken off",
-            "host clock; a step ends when the host returns from it, not when the card has done its work",
+            "host clock; a step ends when the host returns from it, not when the GPU has done its work",
         ),
         "work_ns": Definition(
             "Work of a step",
@@ -84,14 +84,14 @@ SECTION = Section(
         ),
         "step_energy_j": Definition(
             "Energy of a step",
-            "joules the card used in one step, idle ones included; plus or minus from the counter's ticks",
+            "joules the GPU used in one step, idle ones included; plus or minus from the counter's ticks",
             "NVML total energy from tick to tick, shared among the steps between",
         ),
         "largest_category": Definition(
             "Largest category", "the category with most bytes at the peak", "sum over live blocks"
         ),
         "peak_bytes": Definition(
-            "Peak", "most bytes in use on the card above the first reading", "NVML memory info v2, at the readings"
+            "Peak", "most bytes in use on the GPU above the first reading", "NVML memory info v2, at the readings"
         ),
         "mean_active_bytes": Definition(
             "Mean while active", "bytes above the first reading, mean over the time above it", "NVML memory info v2"
@@ -101,7 +101,7 @@ SECTION = Section(
         ),
         "energy_j": Definition(
             "Energy",
-            "joules the card used while the command ran; the power summed up where the card counts no energy",
+            "joules the GPU used while the command ran; the power summed up where the GPU counts no energy",
             "NVML total energy from tick to tick",
         ),
     },

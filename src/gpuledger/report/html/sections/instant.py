@@ -41,7 +41,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
 
 
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
-    """Return a card as if its bytes were outside every module."""
+    """Return a GPU as if its bytes were outside every module."""
     tree = build_tree((), ())
     return {
         "peak": int(np.searchsorted(card.moments, card.peak_at)),
@@ -128,7 +128,7 @@ def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dic
         "idle_ns": None if times.idle_ns is None else round(times.idle_ns),
         "by_kind_ns": {kind: round(ns) for kind, ns in times.by_kind_ns.items()},
         "unplaced_ns": round(times.unplaced_ns),
-        "undisturbed": asdict(times.undisturbed),
+        "unprofiled": asdict(times.unprofiled),
     }
 
 

@@ -45,7 +45,7 @@ class Section:
         heading: What stands above it.
         scripts: Files that draw it, in the order in which they are read.
         data: The keys that a device gets in the payload's ``views``; None where the section needs none of its own.
-        card_data: The same of a card that was only watched; without it the section is not on such a card's page.
+        card_data: The same of a GPU that was only watched; without it the section is not on such a GPU's page.
         help: What its terms mean, shown as tips on elements with ``data-define`` and at the end of the page.
         body: Markup below the heading; None is one empty element whose id is the name.
         tools: Markup beside the heading.

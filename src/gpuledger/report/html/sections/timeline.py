@@ -66,7 +66,7 @@ _TOOLS = """<p id="readout" class="readout number" aria-live="off"></p>
 <button id="axis" type="button" class="button" aria-pressed="false" data-tip="Let the axis count the allocator's \
 events instead of time">By event</button>
 <button id="scale" type="button" class="button" aria-pressed="false" data-tip="Let the vertical scale reach the \
-card's capacity">To capacity</button>
+GPU's capacity">To capacity</button>
 <button id="span" type="button" class="button" aria-pressed="false" data-tip="Let the axis reach from the first to \
 the last step or reading, beyond the recorded allocations">Whole run</button>
 <button id="reset-zoom" type="button" class="button" data-tip="Show the whole recording; a double click does the \
@@ -77,7 +77,7 @@ reserved bytes as a line"></div>
 <div id="power-section" hidden>
 <p class="strip-head"><dfn tabindex="0" data-define="power">Power</dfn> <span id="power-value" class="number"></span> \
 <span id="power-caption" class="muted"></span></p>
-<div id="power" role="img" aria-label="Power of the card over time, in watts, on the axis above"></div>
+<div id="power" role="img" aria-label="Power of the GPU over time, in watts, on the axis above"></div>
 </div>
 <div id="legend" class="legend" role="group" aria-label="Categories; press one to hide it"></div>
 <p class="hint">Drag to zoom, click to choose an instant: the nearest of those marked below the axis is taken.</p>"""
@@ -98,9 +98,9 @@ SECTION = Section(
             "Program", "what the command's own processes hold on the card", "NVML process list"
         ),
         "category.rest of the card": Definition(
-            "Rest of the card", "the card's used bytes less those of the command's processes", "NVML memory info v2"
+            "Rest of the card", "the GPU's used bytes less those of the command's processes", "NVML memory info v2"
         ),
-        "category.used": Definition("Used", "bytes in use on the card, whoever holds them", "NVML memory info v2"),
+        "category.used": Definition("Used", "bytes in use on the GPU, whoever holds them", "NVML memory info v2"),
     },
     tools=_TOOLS,
     body=_BODY,

@@ -1,4 +1,4 @@
-"""Energy windows of the card."""
+"""Energy windows of the GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SECTION = Section(
         ],
     )
     + """
-<p class="hint">From tick to tick of the card's energy counter; plus or minus is the ticks' jitter and the counter's \
+<p class="hint">From tick to tick of the GPU's energy counter; plus or minus is the ticks' jitter and the counter's \
 step.</p>""",
     is_hidden=True,
 )

@@ -40,8 +40,8 @@ def test_accounts_of_a_run_with_known_answers() -> None:
     drawn = [life(), life(module=-1, name=-1, category="activation", phase="forward"), life(before=True, name=-1)]
     with written(block_rows(drawn)) as rank:
         peak = find_peak(rank)
-        books = break_down(rank, peak)
-        found = [(a.category, a.module, a.phase, a.name, a.bytes, a.blocks) for a in books.accounts]
+        breakdown = break_down(rank, peak)
+        found = [(a.category, a.module, a.phase, a.name, a.bytes, a.blocks) for a in breakdown.accounts]
         assert found == [
             ("weight", "a.b.c", "", "", 2000, 2),
             ("activation", "", "", "", 1000, 1),
@@ -172,9 +172,9 @@ def test_cpu_tensors_have_no_segments_and_no_rounding(tmp_path: Path) -> None:
     assert timeline.device_idx == -1
     assert (timeline.reserved_bytes == timeline.bytes.sum(axis=0)).all()
     assert not timeline.bytes[-1].any()
-    books = break_down(rank, find_peak(rank))
-    assert books.reserved_bytes == books.allocated_bytes == books.requested_bytes
-    assert "rounding" not in {account.category for account in books.accounts}
+    breakdown = break_down(rank, find_peak(rank))
+    assert breakdown.reserved_bytes == breakdown.allocated_bytes == breakdown.requested_bytes
+    assert "rounding" not in {account.category for account in breakdown.accounts}
 
 
 def test_a_truncated_part_and_a_missing_column_are_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The operator book as one offline page: a table, a box to search it, a click to sort it."""
+"""The operator database as one offline page: a table, a box to search it, a click to sort it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ const v=r=>{const d=r.cells[i].dataset.v;return d===undefined?r.cells[i].textCon
 rows.sort((a,b)=>(v(a)>v(b)?1:v(a)<v(b)?-1:0)*up).forEach(r=>body.append(r))})});"""
 
 
-def render_book(rows: Iterable[Mapping[str, Any]], title: str, about: str = "") -> str:
+def render_database(rows: Iterable[Mapping[str, Any]], title: str, about: str = "") -> str:
     """Return a page of records; each row has the names in the table's head, None where a figure is missing."""
     head = "".join(f"<th>{escape(label)}</th>" for _, label in _COLUMNS)
     body = "\n".join(f"<tr>{''.join(_cell(row.get(name)) for name, _ in _COLUMNS)}</tr>" for row in rows)

@@ -78,7 +78,7 @@ def _how_to_read(path: Path) -> ReadOnlyFile:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     if head and not head.startswith(_MAGIC):
-        raise InputError(f"{path}: {NOT_ONE}: not a database of SQLite", hint="--book names another")
+        raise InputError(f"{path}: {NOT_ONE}: not a database of SQLite", hint="--database names another")
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     nobody_writes = _WAL in head[18:20] and not _beside(path, "-wal").exists()
     return ReadOnlyFile(path, f"{uri}&immutable=1", _state(path)) if nobody_writes else ReadOnlyFile(path, uri, None)
@@ -111,5 +111,5 @@ def _tables(file: ReadOnlyFile) -> set[str]:
         raise InputError(f"{file.path}: {NOT_ONE}, or damaged: {error}", hint=hint) from error
     if anything and not names.issuperset(METADATA.tables):
         missing = next(name for name in (VERSIONS.name, *METADATA.tables) if name not in names)
-        raise InputError(f"{file.path}: {NOT_ONE}: it has no table {missing}", hint="--book names another")
+        raise InputError(f"{file.path}: {NOT_ONE}: it has no table {missing}", hint="--database names another")
     return names

@@ -1,4 +1,4 @@
-"""Two books side by side: how much longer, and how many more joules, the same operators take."""
+"""Two databases side by side: how much longer, and how many more joules, the same operators take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuledger.ops.database.records import Record
 
 @dataclass(frozen=True)
 class Change:
-    """One operator in both books. ``certain``: the two intervals of its time do not overlap."""
+    """One operator in both databases. ``certain``: the two intervals of its time do not overlap."""
 
     key: OperatorKey
     before: Record
@@ -45,8 +45,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class BookDiff:
-    """What two books have in common. Environments in words; changes with the largest ratio first."""
+class DatabaseDiff:
+    """What two databases have in common. Environments in words; changes with the largest ratio first."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -60,19 +60,19 @@ class BookDiff:
         return median(change.time_ratio for change in self.changes)
 
 
-def diff_books(before: Contents, after: Contents) -> BookDiff:
+def diff_databases(before: Contents, after: Contents) -> DatabaseDiff:
     """Return how the newest measurements of the same operators, by the same method, differ.
 
     Raises:
-        EmptyRunError: the books have no measured operator in common.
+        EmptyRunError: the databases have no measured operator in common.
     """
     old, new = _newest(before), _newest(after)
     common = [place for place in old if place in new]
     if not common:
-        raise EmptyRunError("the books have no measured operator in common")
+        raise EmptyRunError("the databases have no measured operator in common")
     changes = [Change(before.keys[place[0]], old[place], new[place]) for place in common]
     changes.sort(key=lambda change: -max(change.time_ratio, 1 / change.time_ratio))
-    return BookDiff(
+    return DatabaseDiff(
         _environments(before, old.values()),
         _environments(after, new.values()),
         len(old) - len(common),

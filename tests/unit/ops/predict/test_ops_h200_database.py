@@ -1,4 +1,4 @@
-"""The committed book of an H200: it adds up to the whole models that were measured beside it."""
+"""The committed database of an H200: it adds up to the whole models that were measured beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHERWISE_AS_GRAPHS = ("bert", "gpt2", "llama")
 
 @pytest.fixture(scope="module")
 def shelf() -> EnvironmentRecords:
-    contents = read_parquet(RESULTS / "operator_book.parquet")
+    contents = read_parquet(RESULTS / "operator_database.parquet")
     (environment,) = contents.environments.values()
     return EnvironmentRecords(environment, tuple(contents.records), contents.keys, ())
 
@@ -78,7 +78,7 @@ TOLD_BY_KEY = ("convolution", "matmul", "elementwise", "copy", "pooling", "reduc
 """Families whose results have as many bytes as is computed from the key; a loss over rows is none."""
 
 
-def test_every_operator_of_the_book_is_made_again_and_gives_what_its_key_says(shelf: EnvironmentRecords) -> None:
+def test_every_operator_of_the_database_is_made_again_and_gives_what_its_key_says(shelf: EnvironmentRecords) -> None:
     keys = [key for key in shelf.keys.values() if is_operator(key)]
     for key in keys:
         call = rebuild(key, "meta")

@@ -1,4 +1,4 @@
-"""``gpuledger cards``: the catalogue an estimate can be made for."""
+"""``gpuledger gpus``: the catalogue an estimate can be made for."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "cards",
-    short_help="List the cards an estimate can be made for.",
+    "gpus",
+    short_help="List the GPUs an estimate can be made for.",
     epilog="""\b
 Examples:
-  gpuledger cards
-  gpuledger cards --json""",
+  gpuledger gpus
+  gpuledger gpus --json""",
 )
 @json_option()
-def cards_command(as_json: bool) -> None:
-    """List the cards an estimate can be made for.
+def gpus_command(as_json: bool) -> None:
+    """List the GPUs an estimate can be made for.
 
     Every figure says where it comes from: m is measured, d the datasheet; = is what was measured on the H200, for want
-    of the card's own.
+    of the GPU's own.
     """
     from gpuledger.simulate.catalogue import catalogue
 
@@ -40,7 +40,7 @@ def cards_command(as_json: bool) -> None:
     def marked(figure: Figure, text: str) -> str:
         return f"{text} {'=' if not figure.is_own else figure.source[0]}"
 
-    titles = ("card", "memory", "bandwidth", "context", "libraries", "capability")
+    titles = ("GPU", "memory", "bandwidth", "context", "libraries", "capability")
     columns = tuple(Column(title, right=0 < number < 5) for number, title in enumerate(titles))
     rows = tuple(
         (

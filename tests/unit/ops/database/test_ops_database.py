@@ -25,7 +25,7 @@ from programs import environment
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database import schema
-from gpuledger.ops.database.book import Book, open_book, open_existing, parse_url
+from gpuledger.ops.database.operator_database import OperatorDatabase, open_database, open_existing, parse_url
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.predict.choose import open_environment_records, records_of_environment
 
@@ -45,26 +45,26 @@ def record(key: OperatorKey, measured_ns: int, where: Environment = HERE, **valu
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return str(tmp_path / "operators.book")
+        return str(tmp_path / "operators.db")
     own: Server = request.getfixturevalue("server")
     return own.new_database()
 
 
 @pytest.fixture
-def book(url: str) -> Book:
-    made = open_book(url)
+def database(url: str) -> OperatorDatabase:
+    made = open_database(url)
     made.put_keys(KEYS)
     made.put_environment(HERE)
     made.put_environment(THERE)
     return made
 
 
-def test_what_was_put_comes_back(book: Book, url: str) -> None:
+def test_what_was_put_comes_back(database: OperatorDatabase, url: str) -> None:
     records = [record(KEYS[2], 5), record(KEYS[1], 3, energy_median_j=0.5, base_w=120.25), record(KEYS[1], 4, THERE)]
     failed = record(KEYS[0], 6, status="failed", reason="out of memory — 3 MiB", time_median_ns=None)
-    book.put_records([*records, failed])
-    book.close()
-    again = open_book(url)
+    database.put_records([*records, failed])
+    database.close()
+    again = open_database(url)
     assert again.records() == [records[1], records[2], records[0], failed]
     assert again.records(THERE) == again.records(THERE.digest) == [records[2]]
     assert again.records(HERE, [KEYS[1].digest]) == [records[1]]
@@ -73,37 +73,39 @@ def test_what_was_put_comes_back(book: Book, url: str) -> None:
     assert again.environments() == {HERE.digest: HERE, THERE.digest: THERE}
 
 
-def test_a_book_that_is_opened_to_read_refuses_to_be_written(book: Book, url: str) -> None:
-    book.put_records([record(KEYS[0], 1)])
-    book.close()
+def test_a_database_that_is_opened_to_read_refuses_to_be_written(database: OperatorDatabase, url: str) -> None:
+    database.put_records([record(KEYS[0], 1)])
+    database.close()
     with open_existing(url, retry_s=0) as reading:
         assert reading.records() == [record(KEYS[0], 1)]
         with pytest.raises(InputError, match=r"read-?only"):
             reading.put_environment(replace(HERE, card="other"))
 
 
-def test_an_older_book_is_not_changed_by_reading(book: Book, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    book.close()
+def test_an_older_database_is_not_changed_by_reading(
+    database: OperatorDatabase, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.close()
     _newest_schema(monkeypatch, _with_note)
     with pytest.raises(InputError, match="which is read once it is brought to"):
         open_existing(url)
-    with open_book(url), open_existing(url) as reading:
+    with open_database(url), open_existing(url) as reading:
         assert reading.keys().keys() == {key.digest for key in KEYS}
 
 
-def test_writing_twice_changes_nothing(book: Book) -> None:
+def test_writing_twice_changes_nothing(database: OperatorDatabase) -> None:
     for _ in range(2):
-        book.put_records([record(KEYS[0], 1), record(KEYS[0], 1)])
-        book.put_keys(KEYS)
-        book.put_environment(HERE)
-    assert len(book.records()) == 1
-    book.put_records([record(KEYS[0], 2)])
-    assert len(book.records()) == 2
+        database.put_records([record(KEYS[0], 1), record(KEYS[0], 1)])
+        database.put_keys(KEYS)
+        database.put_environment(HERE)
+    assert len(database.records()) == 1
+    database.put_records([record(KEYS[0], 2)])
+    assert len(database.records()) == 2
 
 
-def test_missing_is_what_has_no_record_for_the_environment(book: Book) -> None:
+def test_missing_is_what_has_no_record_for_the_environment(database: OperatorDatabase) -> None:
     digests = [key.digest for key in KEYS[:4]]
-    book.put_records(
+    database.put_records(
         [
             record(KEYS[0], 1),
             record(KEYS[1], 1, energy_median_j=1.0),
@@ -111,41 +113,41 @@ def test_missing_is_what_has_no_record_for_the_environment(book: Book) -> None:
             record(KEYS[3], 1, THERE),
         ]
     )
-    assert book.missing(digests, HERE) == [digests[3]]
-    assert book.missing(digests, HERE, need_energy=True) == [digests[0], digests[3]]
-    assert book.missing(digests, HERE, mode="rotating") == digests
-    assert book.missing(digests[::-1], THERE.digest) == [digests[2], digests[1], digests[0]]
+    assert database.missing(digests, HERE) == [digests[3]]
+    assert database.missing(digests, HERE, need_energy=True) == [digests[0], digests[3]]
+    assert database.missing(digests, HERE, mode="rotating") == digests
+    assert database.missing(digests[::-1], THERE.digest) == [digests[2], digests[1], digests[0]]
 
 
-def test_a_shelf_holds_one_software_although_the_book_learned_of_another_later(book: Book) -> None:
-    book.put_records([record(KEYS[0], 1), record(KEYS[1], 2), record(KEYS[0], 9, THERE)])
-    shelf = records_of_environment(book, HERE)
+def test_a_shelf_holds_one_software_although_the_database_learned_of_another_later(database: OperatorDatabase) -> None:
+    database.put_records([record(KEYS[0], 1), record(KEYS[1], 2), record(KEYS[0], 9, THERE)])
+    shelf = records_of_environment(database, HERE)
     assert (shelf.environment, {one.key_digest for one in shelf.records}) == (HERE, {KEYS[0].digest, KEYS[1].digest})
     assert {one.environment_digest for one in shelf.records} == {HERE.digest}
     assert shelf.others == (THERE,)
-    assert open_environment_records(book, HERE.card).environment == THERE  # the one measured last
-    assert records_of_environment(book, replace(HERE, driver="580.2")).records == ()
+    assert open_environment_records(database, HERE.card).environment == THERE  # the one measured last
+    assert records_of_environment(database, replace(HERE, driver="580.2")).records == ()
 
 
-def test_more_digests_than_one_statement_takes(book: Book) -> None:
+def test_more_digests_than_one_statement_takes(database: OperatorDatabase) -> None:
     many = [f"{number:064x}" for number in range(2000)]
-    assert book.missing([*many, KEYS[0].digest], HERE) == [*many, KEYS[0].digest]
+    assert database.missing([*many, KEYS[0].digest], HERE) == [*many, KEYS[0].digest]
 
 
-def test_a_batch_is_written_whole_or_not_at_all(book: Book) -> None:
+def test_a_batch_is_written_whole_or_not_at_all(database: OperatorDatabase) -> None:
     stray = record(OperatorKey("aten.neg.default", ()), 1)
-    with pytest.raises(InputError, match="key or environment is not in the book"):
-        book.put_records([record(KEYS[0], 1), stray])
-    assert book.records() == []
+    with pytest.raises(InputError, match="key or environment is not in the database"):
+        database.put_records([record(KEYS[0], 1), stray])
+    assert database.records() == []
 
 
-def test_a_newer_book_is_refused(book: Book, url: str) -> None:
-    with book.engine.begin() as connection:
+def test_a_newer_database_is_refused(database: OperatorDatabase, url: str) -> None:
+    with database.engine.begin() as connection:
         connection.execute(sa.update(schema.VERSIONS).values(schema_version=schema.VERSION + 1))
-    book.close()
+    database.close()
     words = f"schema {schema.VERSION + 1}, this gpuledger reads up to {schema.VERSION}"
     with pytest.raises(InputError, match=words):
-        open_book(url)
+        open_database(url)
 
 
 def _with_note(connection: sa.Connection) -> None:
@@ -157,11 +159,13 @@ def _broken(connection: sa.Connection) -> None:
     connection.execute(sa.text("ALTER TABLE no_such_table ADD COLUMN note TEXT"))
 
 
-def test_an_older_book_is_taken_to_the_newest_schema(book: Book, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    book.put_records([record(KEYS[0], 1)])
-    book.close()
+def test_an_older_database_is_taken_to_the_newest_schema(
+    database: OperatorDatabase, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.put_records([record(KEYS[0], 1)])
+    database.close()
     _newest_schema(monkeypatch, _with_note)
-    newer = open_book(url)
+    newer = open_database(url)
     assert newer.records() == [record(KEYS[0], 1)]
     with newer.engine.connect() as connection:
         assert schema.version_of(connection) == schema.VERSION
@@ -169,13 +173,15 @@ def test_an_older_book_is_taken_to_the_newest_schema(book: Book, url: str, monke
     newer.close()
 
 
-def test_a_step_that_fails_leaves_the_book_as_it_was(book: Book, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    book.close()
+def test_a_step_that_fails_leaves_the_database_as_it_was(
+    database: OperatorDatabase, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.close()
     with monkeypatch.context() as patch:
         _newest_schema(patch, _broken)
         with pytest.raises(InputError, match="no_such_table"):
-            open_book(url)
-    again = open_book(url)
+            open_database(url)
+    again = open_database(url)
     assert again.keys() == {key.digest: key for key in KEYS}
     columns = {column["name"] for column in sa.inspect(again.engine).get_columns("keys")}
     assert "note" not in columns
@@ -188,17 +194,17 @@ def _newest_schema(monkeypatch: pytest.MonkeyPatch, step: Callable[[sa.Connectio
 
 WRITER = """
 import sys
-from gpuledger.ops.database.book import open_book
+from gpuledger.ops.database.operator_database import open_database
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Environment, Record
-book = open_book(sys.argv[1])
+database = open_database(sys.argv[1])
 where = Environment("H200", None, "2.13.0", None)
 key = OperatorKey("aten.relu.default", ())
-book.put_keys([key])
-book.put_environment(where)
+database.put_keys([key])
+database.put_environment(where)
 print("ready", flush=True)
 for batch in range(int(sys.argv[2])):
-    book.put_records([Record(key.digest, where.digest, {"n": n}, 1.0, measured_ns=batch) for n in range(5)])
+    database.put_records([Record(key.digest, where.digest, {"n": n}, 1.0, measured_ns=batch) for n in range(5)])
     print(batch, flush=True)
 """
 
@@ -215,7 +221,7 @@ def test_two_writers_lose_nothing_and_write_nothing_twice(url: str, tmp_path: Pa
     for one in both:
         one.communicate(timeout=120)
         assert one.returncode == 0
-    assert sorted((r.measured_ns, r.method["n"]) for r in open_book(url).records()) == [
+    assert sorted((r.measured_ns, r.method["n"]) for r in open_database(url).records()) == [
         (batch, n) for batch in range(40) for n in range(5)
     ]
 
@@ -229,52 +235,52 @@ def test_a_writer_killed_in_the_middle_leaves_whole_batches(url: str, tmp_path: 
     one.wait(timeout=60)
     one.stdout.close()
     last_said = int(said[-1])
-    book = open_book(url)
+    database = open_database(url)
     counts: dict[int, int] = {}
-    for found in book.records():
+    for found in database.records():
         counts[found.measured_ns] = counts.get(found.measured_ns, 0) + 1
     assert set(counts.values()) == {5}
     assert last_said <= max(counts) <= last_said + 1
-    if book.engine.dialect.name == "sqlite":
-        with book.engine.connect() as connection:
+    if database.engine.dialect.name == "sqlite":
+        with database.engine.connect() as connection:
             assert connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
 
 
 def test_a_server_that_is_gone_for_a_while_costs_nothing(server: Server) -> None:  # noqa: F811 - the fixture
-    book = open_book(server.new_database())
-    book.put_keys(KEYS)
-    book.put_environment(HERE)
-    book.put_records([record(KEYS[0], 0)])
+    database = open_database(server.new_database())
+    database.put_keys(KEYS)
+    database.put_environment(HERE)
+    database.put_records([record(KEYS[0], 0)])
     server.stop()
     back = threading.Thread(target=lambda: (time.sleep(0.5), server.start()))
     back.start()
     try:
-        book.put_records([record(KEYS[0], 1), record(KEYS[1], 1)])
-        assert book.missing([KEYS[2].digest], HERE) == [KEYS[2].digest]
+        database.put_records([record(KEYS[0], 1), record(KEYS[1], 1)])
+        assert database.missing([KEYS[2].digest], HERE) == [KEYS[2].digest]
     finally:
         back.join()
-    found = {(one.key_digest, one.measured_ns) for one in book.records()}
+    found = {(one.key_digest, one.measured_ns) for one in database.records()}
     assert found == {(KEYS[0].digest, 0), (KEYS[0].digest, 1), (KEYS[1].digest, 1)}
-    assert len(book.records()) == 3
+    assert len(database.records()) == 3
 
 
 def test_a_server_that_stays_away_is_named_without_its_password() -> None:
     with pytest.raises(InputError, match=r"postgresql://me:.*refused") as caught:
-        open_book("postgresql://me:secret@127.0.0.1:9/books")
+        open_database("postgresql://me:secret@127.0.0.1:9/databases")
     assert "secret" not in f"{caught.value.message}{caught.value.hint}"
 
 
-def test_a_file_that_is_no_book_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.book").write_text(json.dumps({"a": list(range(1000))}))
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text(json.dumps({"a": list(range(1000))}))
     with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path))}.*not a database"):
-        open_book(tmp_path / "x.book")
-    with pytest.raises(InputError, match=r"place\.book: no folder"):
-        open_book(tmp_path / "no" / "such" / "place.book")
+        open_database(tmp_path / "x.db")
+    with pytest.raises(InputError, match=r"place\.database: no folder"):
+        open_database(tmp_path / "no" / "such" / "place.database")
     with pytest.raises(InputError, match="is a directory"):
-        open_book(tmp_path)
+        open_database(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["mysql://x/y", "://", "oracle://x"])
 def test_other_stores_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--book"):
+    with pytest.raises(UsageError, match="--database"):
         parse_url(text)

@@ -1,4 +1,4 @@
-"""The book: keys, environments and records in SQLite or PostgreSQL, shared by any number of processes."""
+"""The database: keys, environments and records in SQLite or PostgreSQL, shared by any number of processes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ except ImportError as error:  # the extra is not installed
     raise UsageError("ops: SQLAlchemy is not installed", hint="pip install 'gpuledger[ops]'") from error
 
 from gpuledger.ops.database import schema
-from gpuledger.ops.database.book_file import NOT_ONE, open_to_read, refuse_foreign
+from gpuledger.ops.database.database_file import NOT_ONE, open_to_read, refuse_foreign
 from gpuledger.ops.database.stores import is_file, parse_url, reading_engine, shown_url, writing_engine
 
-__all__ = ["Book", "Environment", "Record", "open_book", "open_existing", "parse_url"]
+__all__ = ["Environment", "OperatorDatabase", "Record", "open_database", "open_existing", "parse_url"]
 
 RETRY_S = 60.0
 """How long a write is tried again while the store cannot be reached."""
 BATCH = 500
 """Digests in one statement: below SQLite's limit of variables."""
 LOCK = 7_203_114
-"""PostgreSQL's advisory lock under which a book's tables are made."""
+"""PostgreSQL's advisory lock under which a database's tables are made."""
 _SQLITE_BUSY = (5, 6)
 """SQLITE_BUSY and SQLITE_LOCKED; what else SQLite says does not pass by waiting."""
 _POSTGRES_GONE = ("08", "53", "57P", "40", "55P03")
@@ -44,66 +44,70 @@ _POSTGRES_GONE = ("08", "53", "57P", "40", "55P03")
 T = TypeVar("T")
 
 
-def open_book(url: str | Path, *, retry_s: float = RETRY_S) -> Book:
-    """Return the book at a path or URL, made there where there is none, and taken to the newest schema.
+def open_database(url: str | Path, *, retry_s: float = RETRY_S) -> OperatorDatabase:
+    """Return the database at a path or URL, made there where there is none, and taken to the newest schema.
 
     Args:
         url: A file, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
         retry_s: How long a call is tried again while PostgreSQL is gone.
 
     Raises:
-        InputError: it cannot be reached, is no book, or is of a newer schema.
+        InputError: it cannot be reached, is no database, or is of a newer schema.
         UsageError: no such kind of URL, or its driver is not installed.
     """
     parsed = parse_url(str(url))
     if str(url).endswith(PARQUET):
         shown = hide_credentials(str(url))
         raise InputError(
-            f"{shown}: an export, not a book", hint=f"gpuledger ops merge {shown} --book FILE makes it one"
+            f"{shown}: an export, not a database", hint=f"gpuledger ops merge {shown} --database FILE makes it one"
         )
     shown = shown_url(parsed)
     if is_file(parsed):
         refuse_foreign(Path(shown))
-    return _ready(Book(writing_engine(parsed), shown, retry_s), Book.prepare)
+    return _ready(OperatorDatabase(writing_engine(parsed), shown, retry_s), OperatorDatabase.prepare)
 
 
-def open_existing(url: str, *, retry_s: float = RETRY_S) -> Book:
-    """Return the book at a path or URL to read from it; neither it nor anything beside it is written.
+def open_existing(url: str, *, retry_s: float = RETRY_S) -> OperatorDatabase:
+    """Return the database at a path or URL to read from it; neither it nor anything beside it is written.
 
     Raises:
-        InputError: there is none, or as :func:`open_book`; or it is of an older schema.
+        InputError: there is none, or as :func:`open_database`; or it is of an older schema.
     """
     parsed = parse_url(url)
     _refuse_export(url)
     if parsed.get_backend_name() != "sqlite":
         reading = writing_engine(parsed).execution_options(postgresql_readonly=True)
-        book = Book(reading, shown_url(parsed), retry_s)
+        database = OperatorDatabase(reading, shown_url(parsed), retry_s)
     else:
         path = Path(parsed.database or "")
         if not path.is_file():
-            raise InputError(f"{path}: no such book", hint="gpuledger ops measure makes one; --book names another")
+            raise InputError(
+                f"{path}: no such database", hint="gpuledger ops measure makes one; --database names another"
+            )
         file = open_to_read(path)
-        book = Book(reading_engine(file), str(path), retry_s, file.refuse_changed)
-    return _ready(book, Book.refuse_other_schema)
+        database = OperatorDatabase(reading_engine(file), str(path), retry_s, file.refuse_changed)
+    return _ready(database, OperatorDatabase.refuse_other_schema)
 
 
-def _ready(book: Book, step: Callable[[Book], None]) -> Book:
-    """Return the book after ``step``; closed where that fails."""
+def _ready(database: OperatorDatabase, step: Callable[[OperatorDatabase], None]) -> OperatorDatabase:
+    """Return the database after ``step``; closed where that fails."""
     try:
-        step(book)
+        step(database)
     except BaseException:
-        book.close()
+        database.close()
         raise
-    return book
+    return database
 
 
 def _refuse_export(url: str) -> None:
     if url.endswith(PARQUET):
         name = hide_credentials(url)
-        raise InputError(f"{name}: an export, not a book", hint=f"gpuledger ops merge {name} --book FILE makes it one")
+        raise InputError(
+            f"{name}: an export, not a database", hint=f"gpuledger ops merge {name} --database FILE makes it one"
+        )
 
 
-class Book:
+class OperatorDatabase:
     """A store of keys, environments and records. Safe for several processes; writing a thing twice changes nothing."""
 
     def __init__(
@@ -123,7 +127,7 @@ class Book:
         """Make the tables or bring them up to date.
 
         Raises:
-            InputError: it cannot be reached, is no book, or is of a newer schema.
+            InputError: it cannot be reached, is no database, or is of a newer schema.
         """
         try:
             if self._version() < schema.VERSION:
@@ -132,23 +136,27 @@ class Book:
                         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
                     schema.migrate(connection)
         except exc.DBAPIError as error:
-            raise InputError(f"{self.url}: {_one_line(error)}", hint="is it a book, and can it be reached?") from error
+            raise InputError(
+                f"{self.url}: {_one_line(error)}", hint="is it a database, and can it be reached?"
+            ) from error
 
     def refuse_other_schema(self) -> None:
-        """Do nothing where the book can be read as it is.
+        """Do nothing where the database can be read as it is.
 
         Raises:
-            InputError: it cannot be reached, is no book, or is of another schema.
+            InputError: it cannot be reached, is no database, or is of another schema.
         """
         try:
             version = self._version()
         except exc.DBAPIError as error:
-            raise InputError(f"{self.url}: {_one_line(error)}", hint="is it a book, and can it be reached?") from error
+            raise InputError(
+                f"{self.url}: {_one_line(error)}", hint="is it a database, and can it be reached?"
+            ) from error
         if version == 0:
-            raise InputError(f"{self.url}: {NOT_ONE}", hint="gpuledger ops measure makes one; --book names another")
+            raise InputError(f"{self.url}: {NOT_ONE}", hint="gpuledger ops measure makes one; --database names another")
         if version < schema.VERSION:
             raise InputError(
-                f"{self.url}: book of schema {version}, which is read once it is brought to {schema.VERSION}",
+                f"{self.url}: database of schema {version}, which is read once it is brought to {schema.VERSION}",
                 hint="gpuledger ops measure does, and any other command that writes into it",
             )
 
@@ -157,16 +165,16 @@ class Book:
             version = schema.version_of(connection)
         if version > schema.VERSION:
             raise InputError(
-                f"{self.url}: book of schema {version}, this gpuledger reads up to {schema.VERSION}",
+                f"{self.url}: database of schema {version}, this gpuledger reads up to {schema.VERSION}",
                 hint="pip install --upgrade gpuledger",
             )
         return version
 
     def close(self) -> None:
-        """Give the connections back; a book that is let go of does so too."""
+        """Give the connections back; a database that is let go of does so too."""
         self._closing()
 
-    def __enter__(self) -> Book:
+    def __enter__(self) -> OperatorDatabase:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -218,7 +226,7 @@ class Book:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def keys(self, digests: Sequence[str] | None = None) -> dict[str, OperatorKey]:
-        """Return keys by digest: those asked for that the book has, or all."""
+        """Return keys by digest: those asked for that the database has, or all."""
         return dict(self._select(sa.select(schema.KEYS), schema.KEYS.c.digest, digests, _key))
 
     def environments(self) -> dict[str, Environment]:
@@ -265,7 +273,7 @@ class Book:
         def read(connection: sa.Connection) -> list[T]:
             return [make(row) for part in queries for row in connection.execute(part).mappings()]
 
-        with reading(self.url, "damaged book"):
+        with reading(self.url, "damaged database"):
             return self._try(lambda: self._within(self.engine, read))
 
     # -- the store ----------------------------------------------------------------------------------------------------
@@ -285,7 +293,7 @@ class Book:
                 self._refuse_changed()
                 return found
             except exc.IntegrityError as error:
-                raise InputError(f"{self.url}: a record's key or environment is not in the book") from error
+                raise InputError(f"{self.url}: a record's key or environment is not in the database") from error
             except exc.DBAPIError as error:
                 if not _passes_by(error) or time.monotonic() + wait_s > deadline_s:
                     raise InputError(f"{self.url}: {_one_line(error)}") from error
