@@ -58,14 +58,14 @@ def accuracy_lines() -> list[str]:
     failed = sum(len(model["checks"]["failed"]) for model in models.values())
     same = [name for name, model in models.items() if is_same(model)]
     other = max(model["other_frac"] for model in models.values())
-    remainder = max(abs(model["unaccounted_bytes"]) for model in models.values()) / 2**20
+    unaccounted = max(abs(model["unaccounted_bytes"]) for model in models.values()) / 2**20
     share = max(abs(model["unaccounted_frac"]) for model in models.values())
     spread = "".join(f"; {bare_spread(name, models[name])}" for name in models if name not in same)
     return [
         f"- {made} comparisons with the allocator's own counters and its closing snapshot, {failed} failed.",
         f"- Peak bytes recorded equal peak bytes bare in {len(same)} of {len(models)} models{spread}.",
         f"- Bytes at the peak in category `other`: at most {other:.2%}.",
-        f"- Remainder of the balance, calibrated: at most {remainder:.1f} MiB, {share:.1%} of the process's bytes.",
+        f"- Unaccounted memory, calibrated: at most {unaccounted:.1f} MiB, {share:.1%} of the process's bytes.",
     ]
 
 

@@ -18,7 +18,7 @@ SURFACE = {
     "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --live -q --quiet",
     "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",
-    "cards": "--json",
+    "gpus": "--json",
     "calibrate": "--json",
     "ops": "",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",

@@ -214,7 +214,7 @@ def test_a_card_is_found_by_its_uuid_through_the_real_binding(tmp_path: Path) ->
 from gpuledger.cards.card import Quantity
 from gpuledger.cards.opening import open_cards
 there = open_cards()
-GPU = there.find("GPU-stub-1")
+card = there.find("GPU-stub-1")
 print(there.numbers, card.index, card.uuid, card.driver_version, there.find("GPU-stub-7"), sep="|")
 print(card.read_energy_mj(), card.why_missing(Quantity.ENERGY), sep="|")
 """

@@ -188,7 +188,7 @@ def test_a_damaged_database_is_bad_input(name: str, database: Path) -> None:
         connection.execute("PRAGMA foreign_keys=OFF")
         connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
     connection.close()
-    with pytest.raises(InputError, match=r"x\.database: damaged database: "):
+    with pytest.raises(InputError, match=r"x\.db: damaged database: "):
         contents_of(str(database))
 
 
@@ -199,7 +199,7 @@ def test_a_database_with_a_text_that_is_not_utf8_is_refused_and_not_tried_again(
         connection.execute("UPDATE records SET blocks = CAST(x'5bff5d' AS TEXT)")
     connection.close()
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("tried again"))
-    with open_database(database) as found, pytest.raises(InputError, match=r"x\.database: .*UTF-8"):
+    with open_database(database) as found, pytest.raises(InputError, match=r"x\.db: .*UTF-8"):
         list(found.records())
 
 

@@ -19,7 +19,7 @@ from gpuledger.ops.workloads.workload import Workload
 from gpuledger.simulate.catalogue import Card, find_card
 
 Say = Callable[[str], None]
-UNMEASURED = "unmeasured card"
+UNMEASURED = "unmeasured GPU"
 MANY_RECORDS = 1000
 """To learn from so many takes seconds, from the H200's database most of a minute: it is said."""
 

@@ -144,11 +144,11 @@ def test_the_users_own_database_goes_first(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "own.parquet"
     write_parquet(measured("aten.mm.default", [300.0] * 3), own)
-    found = find_watts("NVIDIA H200", {"GPULEDGER_BOOK": str(own)})
+    found = find_watts("NVIDIA H200", {"GPULEDGER_DATABASE": str(own)})
     assert found is not None
     assert (found.source, found.types[0].watts) == ("your operator database", 300.0)
     write_parquet(measured("aten.mm.default", [300.0] * 3, OTHER), own)
-    assert find_watts("NVIDIA H200", {"GPULEDGER_BOOK": str(own)}) == shipped("NVIDIA H200")
+    assert find_watts("NVIDIA H200", {"GPULEDGER_DATABASE": str(own)}) == shipped("NVIDIA H200")
     own.write_bytes(b"no database")
-    assert find_watts("NVIDIA H200", {"GPULEDGER_BOOK": str(own)}) == shipped("NVIDIA H200")
+    assert find_watts("NVIDIA H200", {"GPULEDGER_DATABASE": str(own)}) == shipped("NVIDIA H200")
     assert find_watts("NVIDIA Other", {}) is None

@@ -96,11 +96,11 @@ def test_a_device_that_breaks_is_a_finding() -> None:
 @pytest.mark.parametrize(
     ("said", "there", "status", "words"),
     [
-        (answer(), WITH_CARD, "ok", "for CUDA 13.0, sees 1 card"),
+        (answer(), WITH_CARD, "ok", "for CUDA 13.0, sees 1 GPU"),
         (answer(torch_version="2.13.0+cpu", cuda_build=None, device_count=0), WITHOUT, "ok", "CPU tensors"),
         (answer(torch_version="2.13.0+cpu", cuda_build=None, device_count=0), WITH_CARD, "fail", "without CUDA"),
-        (answer(device_count=0), WITH_CARD, "fail", "sees 0 cards"),
-        (answer(device_count=0), WITHOUT, "ok", "sees 0 cards"),
+        (answer(device_count=0), WITH_CARD, "fail", "sees 0 GPUs"),
+        (answer(device_count=0), WITHOUT, "ok", "sees 0 GPUs"),
         (answer(torch_version="2.10.1"), WITH_CARD, "fail", "needs 2.11"),
         (
             {"torch_version": None, "import_error": "no module torch"},

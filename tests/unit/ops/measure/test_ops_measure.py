@@ -340,7 +340,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="no such device"):
         find_place("tpu")
     if not torch.cuda.is_available():
-        with pytest.raises(NoDeviceError, match="no such card"):
+        with pytest.raises(NoDeviceError, match="no such GPU"):
             find_place("cuda:0")
 
 

@@ -30,7 +30,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("unmeasured")
     for name, card in (("h200", "NVIDIA H200"), ("here", "A processor")):
         environment = Environment(card, "580", "2.11.0", "13.0", {"cache_bytes": 50 << 20})
-        with open_database(place / f"{name}.database") as database:
+        with open_database(place / f"{name}.db") as database:
             for number in range(40):
                 key, time_ns = product(64 + 48 * number), 2e3 * (1 + (number / 4) ** 3)
                 database.put_keys([key])
@@ -58,8 +58,8 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
         json.loads(predict("--database", "h200.db", "--gpu", card, "--json").stdout) for card in ("b200", "h200")
     )
     assert elsewhere["time_ns"] < here["time_ns"]
-    assert ["unmeasured card" in note for note in elsewhere["notes"]] == [True]
-    assert not any("unmeasured card" in note for note in here["notes"])
+    assert ["unmeasured GPU" in note for note in elsewhere["notes"]] == [True]
+    assert not any("unmeasured GPU" in note for note in here["notes"])
 
 
 def test_a_long_wait_is_said_once(predict: Predict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,6 +79,6 @@ def test_a_long_wait_is_said_once(predict: Predict, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_it_is_refused_with_the_cards_there_are(predict: Predict, database: str, card: str, words: str) -> None:
-    refused = predict("--database", f"{database}.database", "--gpu", card)
+    refused = predict("--database", f"{database}.db", "--gpu", card)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert words in refused.stderr

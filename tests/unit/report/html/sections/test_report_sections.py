@@ -71,7 +71,7 @@ def test_every_section_has_its_script_register_it() -> None:
 
 def test_a_term_or_a_key_is_given_once(toy: Section, tmp_path: Path) -> None:
     twice = replace(toy, help={"unaccounted": Definition("a", "b", "c")})
-    with pytest.raises(ValueError, match="section toy: remainder: already defined"):
+    with pytest.raises(ValueError, match="section toy: unaccounted: already defined"):
         definitions((*SECTIONS, twice))
     again = replace(toy, data=lambda device, page: {"balance": 1})
     run = load_run(tmp_path / "run.ledger", blocks=50)
