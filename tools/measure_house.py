@@ -208,11 +208,17 @@ def find_unused(checkout: Path) -> list[str]:
     kinds = {"src": ("py", "toml", "js"), "bench": ("py",), "tools": ("py",), "examples": ("py",), "docs": ("md",)}
     patterns = [f"{folder}/**/*.{kind}" for folder, names in kinds.items() for kind in names]
     files = [path for pattern in (*patterns, "README.md", "pyproject.toml") for path in checkout.glob(pattern)]
-    seen = Counter(word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    words = {path: Counter(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in files}
+    seen: Counter[str] = sum(words.values(), Counter())
     defined: Counter[str] = Counter()
+    unused: set[str] = set()
     for path in (checkout / "src").rglob("*.py"):
-        defined.update(_defined_names(ast.parse(path.read_text(encoding="utf-8"))))
-    return sorted(name for name, times in defined.items() if seen[name] <= times and not name.startswith("__"))
+        own = Counter(_defined_names(ast.parse(path.read_text(encoding="utf-8"))))
+        defined.update(own)
+        # Another module may have a private name of its own that is the same.
+        unused |= {name for name, times in own.items() if name.startswith("_") and words[path][name] <= times}
+    unused |= {name for name, times in defined.items() if seen[name] <= times}
+    return sorted(name for name in unused if not name.startswith("__"))
 
 
 def _defined_names(tree: ast.Module) -> Iterator[str]:

@@ -31,6 +31,7 @@ CALLED_BY_OTHERS = {
         "pytest_terminal_summary",
     },
     "enum": {"_missing_"},
+    "IPython": {"_repr_html_"},
     "our tests, of what is at work": {"current_path"},
 }
 
@@ -97,6 +98,13 @@ def test_what_is_planted_is_found(planted: Path) -> None:
     assert found["comment_lines"] == 1
     assert found["folders"]["."] == {"modules": 2, "lines": found["lines"]}
     assert find_unused(planted) == ["wide"]
+
+
+def test_a_private_name_is_not_used_by_another_modules_own(planted: Path) -> None:
+    helper = "\n\ndef _helper():\n    pass\n"
+    for name, text in (("three", helper), ("four", f"{helper}\n\n_helper()\n")):
+        (planted / "src" / "gpuledger" / f"{name}.py").write_text(text)
+    assert find_unused(planted) == ["_helper", "wide"]
 
 
 def test_a_list_of_names_is_no_copy(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gpuledger.live.view import LiveView
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run_directory import ASKED, write_json
+from gpuledger.model.run_writer import RunWriter
 
 pytestmark = pytest.mark.torch
 
@@ -101,7 +102,7 @@ def test_an_error_of_ours_stays_ours(place: Path, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> Path:
         raise OSError("no space left")
 
-    monkeypatch.setattr("gpuledger.collect.session.on_demand._open_beside", broken)
+    monkeypatch.setattr(RunWriter, "open", broken)
     listener = Listener(RecordSettings(place, devices="cpu"))
     (place / ASKED).touch()
     try:

@@ -195,7 +195,7 @@ def test_nothing_is_left_when_the_recording_ends_inside_a_scope() -> None:
         return scope
 
     record_run(program)
-    assert scopes._listener is None
+    assert scopes._listener is None  # whoever listens cannot be asked for, and hears nothing after its end
     assert current_path() == "open"
     gpuledger.scope("open").__exit__(None, None, None)
     assert current_path() == ""
@@ -241,7 +241,7 @@ def test_recordings_end_and_begin_inside_a_decorated_function(tmp_path: Path) ->
     change(0)
     change(1)
     after = torch.ones(10_000_001)  # more than other tests may have left alive
-    assert (current_path(), scopes._runner is not None) == ("", True)
+    assert (current_path(), scopes._runner is not None) == ("", True)  # as above
     second.__exit__(None, None, None)
     assert scopes._runner is None
     del after

@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
-from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.collect.attribution.tags import TagTable, module_id_of
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part
 
@@ -86,8 +86,10 @@ class Oracle(TorchDispatchMode):
         part = Part()
         self.registry.drain(part)
         self._modules = [*getattr(self, "_modules", []), *part.modules]
-        row = self.tags._rows[self.tags.number(self.phases.threads.token)]
-        return OUTSIDE if row[4] < 0 else (self._modules[row[4]]["path"] or self._modules[row[4]]["class_name"])
+        module_id = module_id_of(self.phases.threads.token)
+        if module_id < 0:
+            return OUTSIDE
+        return self._modules[module_id]["path"] or self._modules[module_id]["class_name"]
 
     def true_module(self) -> str:
         node = torch._C._current_autograd_node()

@@ -190,7 +190,7 @@ def step():
     net.zero_grad()
     net(torch.randn(4, 8)).sum().backward()
     return net.weight.grad.sum().item()
-session = sys.modules["gpuledger.collect.session.session"]
+session = sys.modules["gpuledger.collect.session.session"]  # _session: a call would be one more entrance of ours
 for number in range(12):
     print(step())
     if session._session is not None:

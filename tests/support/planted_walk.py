@@ -68,7 +68,7 @@ REBUILD = REDUCER._rebuild_buckets
 
 
 def phase() -> str:
-    """Return how far the recording is; runs nothing of gpuledger's."""
+    """Return how far the recording is; runs nothing of gpuledger's, so it reads attributes, private ones too."""
     session = sessions._session
     if session is None or not hasattr(session, "_later"):
         return "start"

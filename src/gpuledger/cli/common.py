@@ -197,10 +197,12 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
     Raises:
         InputError: none of them can be read.
     """
+    from gpuledger.services.runs import runs_inside
+
     runs: list[Run] = []
     problems: list[InputError] = []
     notes: dict[str, None] = {}
-    for text in (inner for outer in texts for inner in _inside(outer)):
+    for text in (inner for outer in texts for inner in runs_inside(outer)):
         try:
             runs.append(open_run(text))
         except InputError as error:
@@ -218,21 +220,6 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
 def _is_foreign(run: Run, text: str) -> bool:
     """Return whether the run was imported just now, from the file of an older format that ``text`` names."""
     return run.manifest.imported is not None and run.path.parent != Path(text).parent
-
-
-def _inside(text: str) -> list[str]:
-    """Return what a folder stands for: the runs in it, or files that are a run each; else ``text`` itself."""
-    from gpuledger.formats.readers import find_format, single_paths
-    from gpuledger.model.run_directory import SUFFIX
-
-    path = Path(text)
-    if not path.is_dir() or (path / "manifest.json").is_file():
-        return [text]
-    runs = sorted(path.glob(f"*{SUFFIX}/manifest.json"))
-    if runs:
-        return [str(manifest.parent) for manifest in runs]
-    format_name = find_format(path)
-    return [text] if format_name is None else [str(one) for one in single_paths(path, format_name)]
 
 
 def _tell_unread(unread: Sequence[str]) -> None:

@@ -19,9 +19,10 @@ from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.errors import GpuLedgerError
 from gpuledger.files.writing import refuse_links, write_whole
 from gpuledger.model.journal.log import journal_files
-from gpuledger.model.manifest import read_rank_manifest, read_run_manifest
+from gpuledger.model.manifest import read_rank_manifest
 from gpuledger.model.run import Rank
 from gpuledger.model.run_directory import ASKED, LISTENING, SUFFIX, rank_directories
+from gpuledger.model.run_manifest import read_run_manifest
 
 
 @dataclass(frozen=True)

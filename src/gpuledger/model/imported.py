@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
-from gpuledger.model.manifest import RankManifest, RunManifest, write_rank_manifest, write_run_manifest
+from gpuledger.model.manifest import RankManifest, write_rank_manifest
 from gpuledger.model.run import Run, read_run, write_table
+from gpuledger.model.run_manifest import RunManifest, write_run_manifest
 from gpuledger.model.run_writer import RunWriter
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
@@ -74,7 +76,7 @@ def write_imported(run: ImportedRun, path: Path, *, replace: bool = False) -> Ru
         OSError: it cannot be written; nothing is left.
     """
     manifest = _run_manifest(run)
-    made = RunWriter.open(path, {**manifest.to_json(), "status": "running"}, replace=replace)
+    made = RunWriter.open(path, replaced(manifest, status="running"), replace=replace)
     with made.placing():
         for rank in run.ranks:
             directory = made.directory / f"rank-{rank.number}"

@@ -1,21 +1,21 @@
-"""A run's manifest and a rank's: what they hold, and the one place where they are read and written.
+"""A rank's manifest: what it holds, and the one place where it is read and written.
 
-A key that this version does not know is kept, and is there again when the manifest is written. What a reader finds at
-an absent key is its field's default.
+The whole run's is in :mod:`.run_manifest`. A key that this version does not know is kept, and is there again when the
+manifest is written. What a reader finds at an absent key is its field's default.
 """
 
 # No postponed annotations: see :mod:`gpuledger.model.json_object`.
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from gpuledger.files.reading import reading
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
 from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.recorder_kind import RecorderKind
-from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, read_versioned, write_json
+from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, write_json
+from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_checked
 
 DeviceIdx = Annotated[int, Whole(*DEVICE)]
 """It becomes a column of 32 bits."""
@@ -163,15 +163,6 @@ class Sampler(JsonObject):
     cpu_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Imported(JsonObject):
-    """What a run was made of: the format, the files, and what of them could not be read, with the reason."""
-
-    format: str
-    files: tuple[str, ...] = ()
-    unread: Annotated[tuple[str, ...], ListOf(str)]
-
-
 _MEASURED_TYPE = Fields(
     {
         **dict.fromkeys(("operator", "numbers"), str),
@@ -269,32 +260,7 @@ class RankManifest(RecordedFacts):
     step_batches: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunManifest(JsonObject):
-    """``manifest.json``: the whole run.
-
-    ``status`` is ``running`` or ``complete``. ``signal`` is the one that ended the program. ``repeat_of`` is the
-    variant that it is a run of, and ``series_ns`` when the series of variants began.
-    """
-
-    schema_version: int
-    gpuledger_version: str | None = None
-    run_id: str | None = None
-    name: str | None = None
-    command: tuple[str, ...] = ()
-    started_ns: int | None = None
-    ended_ns: int | None = None
-    exit_status: int | None = None
-    signal: int | None = None
-    status: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    imported: Imported | None = None
-    repeat_of: str | None = None
-    series_ns: int | None = None
-
-
-_RANK_SHAPE, _RUN_SHAPE = shape_of(RankManifest), shape_of(RunManifest)
+_RANK_SHAPE = shape_of(RankManifest)
 _Manifest = TypeVar("_Manifest", RankManifest, RunManifest)
 
 
@@ -307,19 +273,9 @@ def write_rank_manifest(rank_directory: Path, manifest: RankManifest) -> None:
     write_json(rank_directory / MANIFEST, manifest.to_json(), inside=rank_directory.parent)
 
 
-def write_run_manifest(run_directory: Path, manifest: RunManifest) -> None:
-    """Write a run's manifest."""
-    write_json(run_directory / MANIFEST, manifest.to_json())
-
-
 def read_rank_manifest(rank_directory: Path) -> RankManifest:
     """Return the manifest of the rank in ``rank_directory``; raises as :func:`read_json`."""
     return RankManifest.from_json(read_json(rank_directory / MANIFEST))
-
-
-def read_run_manifest(run_directory: Path) -> RunManifest:
-    """Return the manifest of the run in ``run_directory``; raises as :func:`read_json`."""
-    return RunManifest.from_json(read_json(run_directory / MANIFEST))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -328,13 +284,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: missing, not JSON, not an object, or of a newer schema.
     """
-    value = read_versioned(path)
-    with reading(path, "damaged manifest"):
-        if path.parent.name.startswith(RANK_PREFIX):
-            check_rank_manifest(value)
-        else:
-            check_shape(value, _RUN_SHAPE, "")
-    return {**value, "notes": value.get("notes") or []}
+    is_rank = path.parent.name.startswith(RANK_PREFIX)
+    return read_checked(path, check_rank_manifest if is_rank else check_run_manifest)
 
 
 def check_rank_manifest(value: dict[str, Any]) -> None:

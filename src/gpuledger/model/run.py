@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import storable
 from gpuledger.files.writing import refuse_links, replaced
-from gpuledger.model.manifest import RankManifest, RunManifest, read_rank_manifest, read_run_manifest
+from gpuledger.model.manifest import RankManifest, read_rank_manifest
 from gpuledger.model.run_directory import MANIFEST, SUFFIX, rank_directories
+from gpuledger.model.run_manifest import RunManifest, read_run_manifest
 from gpuledger.model.shown import Shown
 from gpuledger.model.tables import TABLES
 from gpuledger.units import counted

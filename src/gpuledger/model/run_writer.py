@@ -22,12 +22,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
 from gpuledger._version import __version__
 from gpuledger.errors import GpuLedgerError, InputError, words_of
-from gpuledger.model.run_directory import SUFFIX, choose_directory, rank_directories, read_versioned, write_json
+from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory, rank_directories
+from gpuledger.model.run_manifest import RunManifest, read_run_manifest, write_run_manifest
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.redact import redact
 
@@ -66,7 +68,7 @@ class RunWriter:
     # -- opening ----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, path: Path, manifest: Mapping[str, Any], *, replace: bool = False) -> RunWriter:
+    def open(cls, path: Path, manifest: RunManifest, *, replace: bool = False) -> RunWriter:
         """Return the writer of a run after making its directory and writing its manifest.
 
         Args:
@@ -78,14 +80,14 @@ class RunWriter:
             FileExistsError: something is in ``path``, and ``replace`` is not given.
             OSError: it cannot be written; nothing is left. ``filename`` is ``path``.
         """
-        run_id = str(manifest["run_id"])
+        run_id = str(manifest.run_id)
         hidden = path.with_name(f".gpuledger-{run_id}")
         directory = hidden if replace and path.exists() else path
         run = cls(path, directory, run_id)
         try:
             directory.mkdir(parents=True)
             with run._discarding():
-                write_json(directory / "manifest.json", dict(manifest))
+                write_run_manifest(directory, manifest)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
         return run
@@ -132,22 +134,21 @@ class RunWriter:
             return run
 
     @classmethod
-    def open_shared(cls, path: Path, manifest: Mapping[str, Any]) -> RunWriter | None:
+    def open_shared(cls, path: Path, manifest: RunManifest) -> RunWriter | None:
         """Return the writer of a run that several processes may open; None where another one was quicker.
 
         Raises:
             OSError: it cannot be written.
         """
         path.mkdir(parents=True, exist_ok=True)
-        beside = path / f"manifest.{os.getpid()}.json"
-        write_json(beside, dict(manifest))
+        beside = write_run_manifest(path, manifest, f"manifest.{os.getpid()}.json")
         try:
-            os.link(beside, path / "manifest.json")
+            os.link(beside, path / MANIFEST)
         except FileExistsError:
             return None
         finally:
             beside.unlink()
-        return cls(path, path, str(manifest["run_id"]))
+        return cls(path, path, str(manifest.run_id))
 
     def take_place(self) -> None:
         """Move the run to where it belongs, and remove the run it replaces.
@@ -224,16 +225,18 @@ class RunWriter:
             InputError: the manifest cannot be read any more.
         """
         check_run(self.directory, self.run_id)
-        manifest = read_versioned(self.directory / "manifest.json")
+        manifest = read_run_manifest(self.directory)
         notes = [*_left_notes(self.directory), *notes]
         if not notes and not rank_directories(self.directory):
             notes = [NOTHING_SEEN]
-        manifest.update(ended_ns=time.time_ns(), status="complete", notes=[*(manifest.get("notes") or []), *notes])
-        if times_ns is not None:
-            manifest.update(started_ns=times_ns[0], ended_ns=times_ns[1])
+        started_ns, ended_ns = times_ns or (manifest.started_ns, time.time_ns())
+        closed = replaced(
+            manifest, status="complete", started_ns=started_ns, ended_ns=ended_ns, notes=(*manifest.notes, *notes)
+        )
         if status is not None:
-            manifest.update(exit_status=status if status >= 0 else 128 - status, signal=-status if status < 0 else None)
-        write_json(self.directory / "manifest.json", manifest)
+            exit_status, signal = (status, None) if status >= 0 else (128 - status, -status)
+            closed = replaced(closed, exit_status=exit_status, signal=signal)
+        write_run_manifest(self.directory, closed)
         post(self.directory)
 
     @contextmanager
@@ -247,9 +250,9 @@ class RunWriter:
             error.add_note(f"gpuledger: {self.path.name} could not be written: {words_of(failure)}")
 
 
-def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> RunManifest:
     """Return the manifest of a run that begins now."""
-    return {
+    value = {
         "schema_version": SCHEMA_VERSION,
         "gpuledger_version": __version__,
         "run_id": os.urandom(8).hex(),
@@ -263,6 +266,7 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
         "settings": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
         "notes": [],
     }
+    return RunManifest.from_json(value)  # and not made of its fields: an absent key stays absent
 
 
 def readable(text: str) -> str:
@@ -294,7 +298,7 @@ def check_run(path: Path, run_id: str | None) -> None:
 def find_run_id(path: Path) -> str | None:
     """Return the number of the run in ``path``; None where there is none, or where it has no number."""
     try:  # read at each recorded step, inside the program: not checked as a whole
-        found = json.loads((path / "manifest.json").read_bytes())["run_id"]
+        found = json.loads((path / MANIFEST).read_bytes())["run_id"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if isinstance(found, str) else None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.files.writing import write_whole
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.measure import Progress, Tell
     from gpuledger.ops.measure.place import Place
-    from gpuledger.ops.totals.compare import Pair
+    from gpuledger.ops.predict.choose import EnvironmentRecords
+    from gpuledger.ops.totals.compare import Pair, Whole
     from gpuledger.ops.workloads.workload import Workload
-    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
     from gpuledger.services.watching import Watch
 
 
@@ -50,34 +49,6 @@ class Campaign:
     energy_share_frac: float
     time_limit_ns: int | None = None
     ray: RayWorkers | None = None
-
-
-def capture_all(
-    wanted: Sequence[WorkloadSpec], place: Place, folder: Path, failed: Callable[[WorkloadSpec, GpuLedgerError], None]
-) -> list[Workload]:
-    """Return the workloads, written into ``folder``; one that cannot be captured is left out and told to ``failed``.
-
-    Raises:
-        InputError: none could be captured.
-    """
-    from gpuledger.ops.workloads.captures import asked_for, capture_model
-    from gpuledger.ops.workloads.workload import SUFFIX
-
-    workloads: list[Workload] = []
-    first: GpuLedgerError | None = None
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in wanted:
-        try:
-            workload = capture_model(asked_for(one), None if place.on_card else "cpu")
-        except GpuLedgerError as error:
-            first = first or error
-            failed(one, error)
-            continue
-        write_whole(folder / (workload.name + SUFFIX), workload.encoded())
-        workloads.append(workload)
-    if not workloads:
-        raise InputError("campaign: no workload could be captured", hint=None if first is None else first.message)
-    return workloads
 
 
 def measure_campaign(
@@ -183,8 +154,7 @@ def _measure_with_ray(
 def _compare(campaign: Campaign, workloads: Sequence[Workload], windows: _Windows, *, trusted: bool) -> list[Pair]:
     from gpuledger.ops.measure.captured_models import step_of
     from gpuledger.ops.measure.whole import measure_whole
-    from gpuledger.ops.predict.choose import cache_folder, records_of_environment, sum_measured
-    from gpuledger.ops.totals.compare import Pair
+    from gpuledger.ops.predict.choose import records_of_environment
 
     shelf = records_of_environment(campaign.database, campaign.place.environment)
     pairs = []
@@ -192,8 +162,59 @@ def _compare(campaign: Campaign, workloads: Sequence[Workload], windows: _Window
         with windows.window(workload.name):
             step = step_of(workload, campaign.place, trusted=trusted)
             whole = measure_whole(step, campaign.place, campaign.method)
-        pairs.append(Pair(workload.name, workload.mode, sum_measured(workload, shelf, cache_folder()), whole))
+        pairs.append(_pair(workload, shelf, whole))
     return pairs
+
+
+def compare_workloads(
+    workloads: Sequence[Workload],
+    place: Place,
+    database_url: str,
+    *,
+    method: Method,
+    energy_share_frac: float,
+    trusted: bool = False,
+    progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext,
+) -> list[Pair]:
+    """Return each workload's sum of operators beside the whole model, after measuring what the database lacks.
+
+    Every model is made before the first operator is measured, and before the database is opened.
+
+    Args:
+        workloads: What was captured, of models that have a name.
+        place: The device, from :func:`gpuledger.ops.measure.place.find_place`.
+        database_url: A file or a URL, as :func:`gpuledger.ops.database.operator_database.open_database` takes it.
+        method: How to measure.
+        energy_share_frac: Energy is measured of the operators that hold this share of a workload's time.
+        trusted: Whether a workload's factory may be imported and run.
+        progress: Open while operators are measured; gives what takes the progress.
+
+    Raises:
+        InputError: a workload is of a program, or names code to run and is not trusted; or the database is none.
+        UsageError: a model or its library is not here.
+    """
+    from gpuledger.ops.database.operator_database import open_database
+    from gpuledger.ops.measure.captured_models import step_of
+    from gpuledger.ops.measure.fill import fill
+    from gpuledger.ops.measure.whole import measure_whole
+    from gpuledger.ops.predict.choose import records_of_environment
+
+    steps = [step_of(workload, place, trusted=trusted) for workload in workloads]
+    with open_database(database_url) as database:
+        with progress() as tell:
+            fill(workloads, database, place, method, energy_share_frac=energy_share_frac, tell=tell)
+        shelf = records_of_environment(database, place.environment)
+        return [
+            _pair(workload, shelf, measure_whole(step, place, method))
+            for workload, step in zip(workloads, steps, strict=True)
+        ]
+
+
+def _pair(workload: Workload, shelf: EnvironmentRecords, whole: Whole) -> Pair:
+    from gpuledger.ops.predict.choose import cache_folder, sum_measured
+    from gpuledger.ops.totals.compare import Pair
+
+    return Pair(workload.name, workload.mode, sum_measured(workload, shelf, cache_folder()), whole)
 
 
 def write_pairs(pairs: Sequence[Pair], environment: dict[str, Any], place: Path) -> dict[str, Any]:

@@ -266,8 +266,8 @@ def _what(devices: str, count: int) -> str:
 
 def _settle(run_directory: Path, *, listeners: Listeners) -> None:
     """Post what was recorded, and show it."""
-    from gpuledger.model.manifest import read_run_manifest
     from gpuledger.model.run_directory import rank_directories
+    from gpuledger.model.run_manifest import read_run_manifest
 
     if not rank_directories(run_directory):
         if listeners.note is not None:

@@ -28,7 +28,7 @@ from gpuledger.formats.readers import find_format, read_files, single_paths
 from gpuledger.model.imported import write_imported
 from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_run
-from gpuledger.model.run_directory import SUFFIX, choose_directory
+from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.diff import Diff
@@ -46,8 +46,8 @@ def load(path: str | Path) -> Run:
     """
     place = Path(path)
     refuse_links(place)
-    if (place / "manifest.json").is_file():
-        read_json(place / "manifest.json")
+    if (place / MANIFEST).is_file():
+        read_json(place / MANIFEST)
         post_missing(place)
     return read_run(place)
 
@@ -123,9 +123,21 @@ def open_run(run: str | Path | Run) -> Run:
     with_suffix = path.with_name(path.name + SUFFIX) if path.name else path
     if not path.exists() and with_suffix.exists():
         return load(with_suffix)
-    if path.exists() and not (path / "manifest.json").is_file():
+    if path.exists() and not (path / MANIFEST).is_file():
         return load_foreign(path)
     return load(path)
+
+
+def runs_inside(path: str) -> list[str]:
+    """Return what a folder stands for: the runs in it, or its files that are a run each; else ``path`` itself."""
+    place = Path(path)
+    if not place.is_dir() or (place / MANIFEST).is_file():
+        return [path]
+    runs = sorted(place.glob(f"*{SUFFIX}/{MANIFEST}"))
+    if runs:
+        return [str(manifest.parent) for manifest in runs]
+    format_name = find_format(place)
+    return [path] if format_name is None else [str(one) for one in single_paths(place, format_name)]
 
 
 def _scratch_directory() -> Path:

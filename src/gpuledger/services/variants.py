@@ -268,8 +268,9 @@ def _lowest(*values: Number | None) -> Number | None:
 
 def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
     """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
-    from gpuledger.model.manifest import read_run_manifest, with_notes, write_run_manifest
+    from gpuledger.model.manifest import with_notes
     from gpuledger.model.run_directory import MANIFEST
+    from gpuledger.model.run_manifest import read_run_manifest, write_run_manifest
 
     if (place / MANIFEST).is_file():
         manifest = with_notes(read_run_manifest(place), *([f"{late[:1].upper()}{late[1:]}."] if late else []))

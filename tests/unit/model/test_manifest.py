@@ -20,16 +20,14 @@ from gpuledger.model.json_object import shape_of
 from gpuledger.model.manifest import (
     PassEnergy,
     RankManifest,
-    RunManifest,
     check_rank_manifest,
     read_rank_manifest,
-    read_run_manifest,
     with_notes,
     write_rank_manifest,
-    write_run_manifest,
 )
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run_directory import MANIFEST, write_json
+from gpuledger.model.run_manifest import RunManifest, read_run_manifest, write_run_manifest
 
 RECORDED = RECORDINGS / "passes"
 SOURCES = ROOT / "src" / "gpuledger"
@@ -167,7 +165,8 @@ def test_no_text_is_compiled_when_a_manifest_is_read(tmp_path: Path) -> None:
     """A recorded program may close its run at its exit, after an interrupt that text which is compiled would hide."""
     write_json(tmp_path / MANIFEST, {"schema_version": 1, "notes": [], "command": ["a"]})
     source = (
-        "import sys, builtins; from pathlib import Path; from gpuledger.model.manifest import *\n"
+        "import sys; from pathlib import Path\n"
+        "from gpuledger.model.manifest import *; from gpuledger.model.run_manifest import *\n"
         "def heard(event, args):\n"
         "    if event == 'compile': raise SystemExit(f'compiled: {args}')\n"
         "sys.addaudithook(heard)\n"

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpuledger
-from gpuledger.errors import UsageError
-from gpuledger.model import run_writer
+from gpuledger.errors import InputError, UsageError
+from gpuledger.model import run_manifest, run_writer
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run_directory import choose_directory
+from gpuledger.model.run_manifest import read_run_manifest, write_run_manifest
 from gpuledger.model.run_writer import NOTHING_SEEN, RunReplacedError, RunWriter, new_manifest
+
+STEPS_BY_FLAG = {"steps": {"value": [1, 3], "origin": "flag"}}
 
 
 def opened(path: Path, **options: Any) -> RunWriter:
@@ -42,6 +47,40 @@ def test_a_run_is_opened_closed_and_posted(tmp_path: Path) -> None:
     assert found["notes"] == ["told by a process", "told by the parent"]
     assert (found["exit_status"], found["signal"]) == (137, 9)
     assert (found["started_ns"], found["ended_ns"]) == (3, 8)
+
+
+def test_what_is_written_of_a_run_is_what_is_read(tmp_path: Path) -> None:
+    manifest = new_manifest("a.ledger", ("train.py", "--lr", "0.1"), {"steps": ((1, 3), "flag"), "live": (None, "")})
+    run = RunWriter.open(tmp_path / "a.ledger", manifest)
+    written = json.loads((run.path / "manifest.json").read_text())
+    assert " ".join(written) == (
+        "command ended_ns exit_status gpuledger_version name notes run_id schema_version settings signal "
+        "started_ns status"
+    )
+    assert written == {**manifest.to_json(), "settings": {"live": {"value": None, "origin": ""}, **STEPS_BY_FLAG}}
+    found = read_run_manifest(run.path)
+    assert found == replace(manifest, settings=written["settings"])
+    assert (found.status, found.command, found.run_id) == ("running", ("train.py", "--lr", "0.1"), run.run_id)
+
+    (run.path / "manifest.json").write_text(json.dumps({**written, "of_a_newer_version": [1, {"a": None}]}))
+    run.close(["a note"], status=3, times_ns=(5, 9))
+    closed = {"status": "complete", "started_ns": 5, "ended_ns": 9, "exit_status": 3, "notes": ["a note"]}
+    assert json.loads((run.path / "manifest.json").read_text()) == {
+        **written,
+        **closed,
+        "of_a_newer_version": [1, {"a": None}],
+    }
+    again = read_run_manifest(run.path)
+    write_run_manifest(run.path, again)
+    assert read_run_manifest(run.path) == again
+    assert (again.status, again.exit_status, again.signal, again.notes) == ("complete", 3, None, ("a note",))
+
+
+def test_a_run_whose_manifest_was_damaged_meanwhile_is_not_closed(tmp_path: Path) -> None:
+    run = opened(tmp_path / "a.ledger")
+    (run.path / "manifest.json").write_text(json.dumps({"schema_version": 1, "run_id": run.run_id, "notes": 7}))
+    with pytest.raises(InputError, match="damaged manifest"):
+        run.close(post=lambda _: pytest.fail("posted"))
 
 
 def test_a_run_in_which_nothing_is_says_so(tmp_path: Path) -> None:
@@ -94,7 +133,7 @@ def test_where_a_run_cannot_be_made_nothing_is_left_and_its_path_is_told(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "manifest.json")
 
-    monkeypatch.setattr(run_writer, "write_json", full)
+    monkeypatch.setattr(run_manifest, "write_json", full)
     with pytest.raises(OSError, match="No space") as raised:
         opened(tmp_path / "a.ledger")
     assert raised.value.filename == str(tmp_path / "a.ledger")
@@ -199,8 +238,9 @@ def test_nothing_else_writes_the_manifest_of_a_run() -> None:
     name = r"\([^\n]*(?:manifest\.json|MANIFEST\b)"
     writes = re.compile(rf"(?:write_json|rename){name}|\bwrite_run_manifest\(")
     found = {place.name for place in package.rglob("*.py") if writes.search(place.read_text(encoding="utf-8"))}
-    of_others = {"imported.py", "tables.py", "variants.py"}  # of imports, of an export, and which variant a run is of
-    assert found == {"run_writer.py", "manifest.py", *of_others}
+    # a rank's; what an import, an export and a series of variants write
+    of_others = {"manifest.py", "imported.py", "tables.py", "variants.py"}
+    assert found == {"run_writer.py", "run_manifest.py", *of_others}
 
 
 def test_the_writer_loads_what_a_recorded_program_may_load() -> None:

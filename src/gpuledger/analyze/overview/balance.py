@@ -244,10 +244,6 @@ def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | 
     return reading.used_bytes - sum(line.bytes or 0 for line in lines), note
 
 
-def _unread(value: int | None) -> str:
-    return "" if value is not None else "not read"
-
-
 def _difference(total: int | None, *parts: int | None) -> int | None:
     if total is None or any(part is None for part in parts):
         return None

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuledger.analyze.step.side_by_side import FORWARD
 from gpuledger.analyze.step.steps import step_times
@@ -14,8 +13,6 @@ from gpuledger.analyze.step.work import Work, read_work, union_ns
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
-
-I64 = NDArray[np.int64]
 
 _ORDER = ("optimizer", "backward", "forward")
 """Where two phases are at work at once on two streams, the first of these has the time."""

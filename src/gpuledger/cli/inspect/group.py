@@ -27,8 +27,9 @@ from gpuledger.cli.common import (
     step_option,
     takes,
 )
-from gpuledger.cli.inspect.keywords import group_places, keyword_options, read_asked
+from gpuledger.cli.inspect.keywords import keyword_options, read_asked
 from gpuledger.cli.inspect.report import choose_file, write_text
+from gpuledger.services.grouping import group_places, propose_keywords_for
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -103,16 +104,7 @@ def group_command(flags: GroupFlags) -> None:
 
 def _propose(places: list[tuple[Rank, int]], proposal: str, flags: GroupFlags) -> None:
     """Write a keyword file that fits the entries of every place."""
-    from gpuledger.analyze.keywords.keyword_proposal import propose_keywords
-    from gpuledger.analyze.memory.entries import list_entries
-    from gpuledger.analyze.memory.instant import resolve_instant
-
-    entries = [
-        entry
-        for rank, device in places
-        for entry in list_entries(rank, resolve_instant(rank, flags.at, device, flags.step))
-    ]
-    text = propose_keywords(entries)
+    text = propose_keywords_for(places, at=flags.at, step=flags.step)
     if proposal == STDOUT:
         click.echo(text, nl=False)
         return

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import force_option, open_runs, output_option, print_notes, takes
-from gpuledger.cli.inspect.keywords import Asked, bar_panels, keyword_options, read_asked
+from gpuledger.cli.inspect.keywords import bar_panels, keyword_options, read_asked
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_bytes
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import write_whole
+from gpuledger.services.grouping import Asked
 from gpuledger.units import format_bytes, parse_frac
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes, takes
-from gpuledger.cli.ops.capture import not_captured_lines
+from gpuledger.cli.ops.capture import say_left_out
 from gpuledger.cli.ops.common import config_option, database_option, time_limit_option, trust_files_option
 from gpuledger.cli.ops.compare import draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
@@ -85,7 +85,8 @@ def campaign_command(flags: CampaignFlags) -> None:
     from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.campaign_file import read_campaign
     from gpuledger.ops.measure.place import find_place
-    from gpuledger.services.campaign import Campaign, RayWorkers, capture_all, measure_campaign
+    from gpuledger.services.campaign import Campaign, RayWorkers, measure_campaign
+    from gpuledger.services.workloads import capture_all, refuse_left_out
 
     listed = read_campaign(Path(flags.config), trusted=flags.trust_files)
     if listed.database and not flags.database_url and not flags.trust_files:
@@ -99,7 +100,7 @@ def campaign_command(flags: CampaignFlags) -> None:
 
     def say_failed(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
         failures.append(error.message)
-        print_notes(not_captured_lines(wanted, error))
+        say_left_out(wanted, error)
 
     workloads = capture_all(listed.wanted, place, folder, say_failed)
     ray = None
@@ -116,8 +117,7 @@ def campaign_command(flags: CampaignFlags) -> None:
             measured=lambda done: print_notes(_said(done)),
         )
     _show(pairs, place, folder, as_json=flags.as_json)
-    if failures:
-        raise InputError(f"{len(failures)} of {len(listed.wanted)} workloads were not captured", hint=failures[0])
+    refuse_left_out(len(failures), len(listed.wanted), next(iter(failures), None))
 
 
 def _said(done: Filled | Campaigned) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,9 @@ from gpuledger.cli.common import (
     script_of,
 )
 from gpuledger.cli.ops.common import config_option, print_safe, train_option, trust_files_option
-from gpuledger.errors import GpuLedgerError, InputError, UsageError
-from gpuledger.files.writing import is_taken, write_whole
+from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.ops.measure.campaign_file import Campaign
     from gpuledger.ops.workloads.workload import Workload
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
@@ -78,19 +76,12 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     program = script_of(ctx)
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):
         raise UsageError("capture: give one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
-    single = not flags["config"] and len(flags["inputs"]) < 2
-    named = None
-    if flags["output"] and single and not Path(flags["output"]).is_dir():
-        named = Path(flags["output"])
-        _refuse_existing(named, force=flags["force"])  # before a program runs
+    from gpuledger.services.workloads import write_workloads
+
     captured = []
-    for workload in _captured(program, flags):
-        path = _place(workload.name, flags["output"], single=single)
-        _refuse_existing(path, force=flags["force"])
-        if path == named:
-            workload.write(path)
-        else:
-            write_whole(path, workload.encoded())
+    output = None if flags["output"] is None else Path(flags["output"])
+    single = not flags["config"] and len(flags["inputs"]) < 2
+    for path, workload in write_workloads(_captured(program, flags), output, single=single, replace=flags["force"]):
         captured.append((path, workload))
         if not flags["as_json"]:
             print_safe(_lines(workload))
@@ -108,57 +99,30 @@ def _captured(program: tuple[str, ...], flags: dict[str, Any]) -> Iterator[Workl
         output = None if flags["quiet"] else sys.stderr
         yield capture_program(program, flags["gpu"], steps=flags["step"], output=output)
         return
-    from gpuledger.ops.workloads.captures import asked_for, capture_model, default_gpu
+    from gpuledger.services.workloads import capture_models
 
-    campaign = _campaign(flags)
-    gpu = flags["gpu"] or campaign.gpu or default_gpu()
-    asked = [(wanted, asked_for(wanted)) for wanted in campaign.wanted]
-    failures = []
-    for wanted, one in asked:
-        try:
-            yield capture_model(one, gpu)
-        except (UsageError, InputError) as error:
-            if len(asked) == 1:
-                raise
-            failures.append(wanted)
-            print_notes(not_captured_lines(wanted, error))
-    if failures:
-        raise InputError(f"{len(failures)} of {len(asked)} workloads were not captured")
+    gpu, wanted = _asked(flags)
+    yield from capture_models(wanted, gpu, left_out=say_left_out)
 
 
-def _campaign(flags: dict[str, Any]) -> Campaign:
-    from gpuledger.ops.measure.campaign_file import Campaign, read_campaign
+def _asked(flags: dict[str, Any]) -> tuple[str | None, Sequence[WorkloadSpec]]:
+    """Return the GPU and the models that the line asks for."""
+    if flags["config"]:
+        from gpuledger.ops.measure.campaign_file import read_campaign
+
+        campaign = read_campaign(Path(flags["config"]), trusted=flags["trust_files"])
+        return flags["gpu"] or campaign.gpu, campaign.wanted
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
-    if flags["config"]:
-        return read_campaign(Path(flags["config"]), trusted=flags["trust_files"])
     names = ("model", "batch", "weights", "optimizer", "autocast")
     shared = {name: flags[name] for name in names} | {"mode": "training" if flags["train"] else "inference"}
-    return Campaign(tuple(WorkloadSpec(**shared, inputs=size) for size in flags["inputs"] or (None,)))
+    return flags["gpu"], [WorkloadSpec(**shared, inputs=size) for size in flags["inputs"] or (None,)]
 
 
-def not_captured_lines(wanted: WorkloadSpec, error: GpuLedgerError) -> list[str]:
-    """Return what is said of a model that is left out."""
+def say_left_out(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
+    """Say that a model is left out, and why."""
     hint = [f"  hint: {error.hint}"] if error.hint else []
-    return [f"gpuledger: not captured: {wanted.model}: {error.message}", *hint]
-
-
-def _place(name: str, output: str | None, *, single: bool) -> Path:
-    """Return where a workload is written: the file that was asked for, or one named after it."""
-    from gpuledger.ops.workloads.workload import SUFFIX
-
-    if output is None:
-        return Path(name + SUFFIX)
-    path = Path(output)
-    if single and not path.is_dir():
-        return path
-    path.mkdir(parents=True, exist_ok=True)
-    return path / (name + SUFFIX)
-
-
-def _refuse_existing(path: Path, *, force: bool) -> None:
-    if is_taken(path) and not force:
-        raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
+    print_notes([f"gpuledger: not captured: {wanted.model}: {error.message}", *hint])
 
 
 def _lines(workload: Workload) -> list[str]:

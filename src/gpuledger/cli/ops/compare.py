@@ -64,29 +64,19 @@ def compare_command(flags: CompareFlags) -> None:
     method = method_of(flags)
     place_of_picture = None if flags.output is None else _picture(flags.output, force=flags.force)
     workloads = [open_workload(text) for text in flags.workload_paths]
-    from gpuledger.ops.database.operator_database import open_database
-    from gpuledger.ops.measure.captured_models import step_of
-    from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.measure.place import find_place
-    from gpuledger.ops.measure.whole import measure_whole
-    from gpuledger.ops.predict.choose import cache_folder, records_of_environment, sum_measured
-    from gpuledger.ops.totals.compare import Pair
+    from gpuledger.services.campaign import compare_workloads
 
     place = find_place(flags.device, force=flags.allow_busy)
-    steps = [step_of(workload, place, trusted=flags.trust_files) for workload in workloads]
-    database = open_database(flags.database_url)
-    with progress_bar() as tell:
-        fill(workloads, database, place, method, energy_share_frac=energy_share_of(flags), tell=tell)
-    shelf = records_of_environment(database, place.environment)
-    pairs = [
-        Pair(
-            workload.name,
-            workload.mode,
-            sum_measured(workload, shelf, cache_folder()),
-            measure_whole(step, place, method),
-        )
-        for workload, step in zip(workloads, steps, strict=True)
-    ]
+    pairs = compare_workloads(
+        workloads,
+        place,
+        flags.database_url,
+        method=method,
+        energy_share_frac=energy_share_of(flags),
+        trusted=flags.trust_files,
+        progress=progress_bar,
+    )
     if flags.as_json:
         from gpuledger.ops.totals.compare import pairs_document
 

@@ -9,7 +9,6 @@ import click
 from gpuledger.cli.common import force_option, gpu_option, output_option, print_lines, print_notes, unread_lines
 from gpuledger.cli.ops.common import database_option
 from gpuledger.errors import InputError, UsageError
-from gpuledger.files.writing import is_taken, write_whole
 from gpuledger.units import counted
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
@@ -41,25 +40,14 @@ def import_command(
         if file.lower().endswith(PICKLES):
             raise InputError(f"{file}: a pickle runs code when it is read", hint="import the rows that were printed")
     if form == "tritonbench":
-        _import_lists([Path(file) for file in files], Path(output), force=force)
+        from gpuledger.services.workloads import import_lists
+
+        for place, workload in import_lists([Path(file) for file in files], Path(output), replace=force):
+            print_lines([f"{place}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls"])
         return
     if gpu is None:
         raise UsageError("import printed-rows: which GPU?", hint='no row says so: --gpu "NVIDIA A30"')
     _import_rows([Path(file) for file in files], gpu, database_url)
-
-
-def _import_lists(paths: list[Path], directory: Path, *, force: bool) -> None:
-    from gpuledger.ops.exchange.import_lists import read_list
-    from gpuledger.ops.workloads.workload import SUFFIX
-
-    read = [(directory / (path.stem + SUFFIX), read_list(path)) for path in paths]
-    for place, _ in read:
-        if is_taken(place) and not force:
-            raise UsageError(f"{place}: exists", hint="--force replaces it, -o gives another folder")
-    directory.mkdir(parents=True, exist_ok=True)
-    for place, workload in read:
-        write_whole(place, workload.encoded())
-        print_lines([f"{place}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls"])
 
 
 def _import_rows(paths: list[Path], card: str, database_url: str) -> None:

@@ -9,8 +9,6 @@ import click
 
 from gpuledger.cli.common import force_option, output_option, print_lines, print_notes, quoted
 from gpuledger.cli.ops.common import seed_option, train_option
-from gpuledger.errors import UsageError
-from gpuledger.files.writing import is_taken
 from gpuledger.units import counted
 
 
@@ -80,13 +78,12 @@ def sweep_command(
     operator's key.
     """
     from gpuledger.ops.predict.sweep import Grid, sweep
-    from gpuledger.ops.workloads.workload import SUFFIX
+    from gpuledger.services.workloads import refuse_taken
 
     reuse_bytes = 0.0 if hot else None
     workload = sweep(operator, Grid(**lists), sample, seed, train=train, reuse_bytes=reuse_bytes)
-    path = Path(output or workload.name + SUFFIX)
-    if is_taken(path) and not force:
-        raise UsageError(f"{path}: exists", hint="--force replaces it, -o gives another name")
+    path = Path(output or workload.file_name)
+    refuse_taken(path, replace=force)
     workload.write(path)
     print_lines([f"{path}: {counted(len(workload.uses), 'operator')}, of {operator}"])
     print_notes(["", f"next   gpuledger ops measure {quoted(path)}"])

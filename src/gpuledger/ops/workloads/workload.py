@@ -116,6 +116,11 @@ class Workload:
         """Return how many operators run in one step."""
         return sum(use.count for use in self.uses)
 
+    @property
+    def file_name(self) -> str:
+        """Return what its file is called where nobody named it."""
+        return self.name + SUFFIX
+
     def write(self, path: Path) -> None:
         """Write the workload as one JSON file, through a link where the path is one."""
         with output(path) as stream:

@@ -6,7 +6,8 @@ import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.model.manifest import RankManifest, RunManifest, Window
+from gpuledger.model.manifest import RankManifest, Window
+from gpuledger.model.run_manifest import RunManifest
 from gpuledger.report.base.phrases import cost_parts
 from gpuledger.units import format_ns
 

@@ -24,8 +24,8 @@ from gpuledger.analyze.memory.entries import Entry, classes_by_path, list_entrie
 from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.analyze.memory.live import device_indices
 from gpuledger.analyze.overview.balance import build_balance
-from gpuledger.cli.inspect.keywords import read_keywords
 from gpuledger.model.accounts import ROUNDING
+from gpuledger.services.grouping import read_keywords
 
 LETTERS = "ab:."
 names = st.text(LETTERS, max_size=6)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.analyze.keywords.keyword_file import MAX_FILE_BYTES, Keyword, parse_keyword, parse_keyword_file
-from gpuledger.cli.inspect.keywords import SHIPPED, parse_expected, read_keywords
+from gpuledger.cli.inspect.keywords import parse_expected
 from gpuledger.errors import InputError, UsageError
 from gpuledger.formats.setme import read_setme
+from gpuledger.services.grouping import SHIPPED, read_keywords
 
 TBD_LIST = [
     "in_arg", "arg_grad", "aux_state", "optimizer", "workspace", "rnn", "embed", ":_mul", "rsqrt", ":mean", "att",

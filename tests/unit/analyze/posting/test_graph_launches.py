@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.collect.adapter import torch_private  # noqa: E402
+from gpuledger.collect.adapter import kineto, torch_private  # noqa: E402
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
 from gpuledger.collect.passes import energy_cards  # noqa: E402
 from gpuledger.collect.passes.time_pass import TimePass  # noqa: E402
@@ -72,11 +73,37 @@ class Journal:
     def note(self, sentence: str) -> None:
         self.part.notes.append(sentence)
 
+    def pause(self, reason: str, started_ns: int) -> None:
+        """Do nothing: how long the program waited is told elsewhere."""
+
     def fact(self, **facts: object) -> None:
         self.part.facts.update(facts)
 
 
-def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_their_own() -> None:
+def passed(
+    journal: Journal, events: list[Event], monkeypatch: pytest.MonkeyPatch, *, kernels_alone_from: int | None = None
+) -> None:
+    """Write the time pass in which the profiler was told of ``events``."""
+
+    class Profiler:
+        def leave_out_operators(self) -> bool:
+            return True
+
+        def stop(self, *, wait: bool) -> list[Event]:
+            return events
+
+    monkeypatch.setattr(kineto, "Profiler", Profiler)
+    monkeypatch.setattr(energy_cards, "wait_for", lambda _: None)
+    one = TimePass(journal, None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
+    one.begin()
+    if kernels_alone_from is not None:
+        one.leave_out_operators(kernels_alone_from)
+    assert one.end()
+
+
+def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     events = [
         Event("aten::mm", 10, 42),
         Event("cudaLaunchKernel", 12, 41),
@@ -88,9 +115,9 @@ def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_thei
     ]
     assert set(torch_private.graph_launches(events, 100)) == {42}
     journal = Journal()
-    one = TimePass(journal, None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
-    one._alone = {"from_step": 5, "from_ns": 100}
-    one._write(events)
+    monkeypatch.setattr(time, "time_ns", lambda: 100)
+    passed(journal, events, monkeypatch, kernels_alone_from=5)
+    assert journal.part.facts["kernels_alone"] == {"from_step": 5, "from_ns": 100}
     table = journal_of([journal.part]).tables["activities"]
     kinds = [ActivityKind(kind).name for kind in table["kind"].tolist()]
     assert list(zip(kinds, table["launch_id"].tolist(), strict=True)) == [
@@ -108,6 +135,5 @@ def test_a_program_on_a_card_whose_kernels_were_not_told_is_noted(
 ) -> None:
     monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-a")])
     journal = Journal()
-    one = TimePass(journal, None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
-    one._write([Event("aten::mm", 10, 42), Event("gemm", 20, 41, linked=42, on_card=on_card)])
+    passed(journal, [Event("aten::mm", 10, 42), Event("gemm", 20, 41, linked=42, on_card=on_card)], monkeypatch)
     assert ["no kernels" in note for note in journal.part.notes] == [True] * noted

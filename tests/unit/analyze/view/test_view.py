@@ -101,6 +101,7 @@ def test_a_report_forgets_what_it_read_rank_after_rank(run: Run, monkeypatch: py
     build = build_timeline
 
     def counting(*arguments: Any) -> Any:
+        # _kept: no public name tells what a rank holds in memory
         held.append(sum(len(rank._kept) > 1 for rank in run.ranks))
         return build(*arguments)
 

@@ -102,7 +102,7 @@ def test_a_program_that_never_calls_backward_is_not_compared_with_all_its_past(
 ) -> None:
     monkeypatch.setattr(scope_crossings, "CHANGES_COMPARED", 40)
     model, compared = Branches(2), []
-    shape = scope_crossings._shape
+    shape = scope_crossings._shape  # only a long run would show how much is compared
 
     def measured(state: Any, roots: list[Any]) -> tuple[Any, ...]:
         found = shape(state, roots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,10 @@ def test_ranks_start_after_the_same_step_though_their_clocks_differ(
     first, steps, journal, place = opened
     other_journal, other_steps = RankJournal(lambda: tmp_path / "rank-1", []), Steps()
     other = EnergyPass(other_journal, other_steps, other_journal.note)  # type: ignore[arg-type]
-    other.begin()
-    other._began_ns += 1 << 60
+    now_ns = time.time_ns()
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time_ns", lambda: now_ns + (1 << 60))
+        other.begin()
     monkeypatch.setattr(energy_cards, "runs_with_others", lambda: True)
     monkeypatch.setattr(energy_pass, "LENGTH_NS", 1 << 60)
     for _ in range(40):

@@ -203,7 +203,7 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
 
     def leave_out_operators(profiler: kineto.Profiler) -> bool:
         assert not theirs(profiler)
-        profiler._profile.use_device = "cuda"
+        profiler._profile.use_device = "cuda"  # torch sets it on a machine with a GPU alone
         left_out = theirs(profiler)
         profiler._profile.use_device = None
         return left_out

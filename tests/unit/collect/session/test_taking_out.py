@@ -46,6 +46,7 @@ def left() -> list[Any]:
     """Return what is installed; an empty list where nothing is."""
     exchanged = [one.__qualname__ for one, code in zip(FUNCTIONS, CODES, strict=True) if one.__code__ is not code]
     hooks = [*optimizers._global_optimizer_pre_hooks, *optimizers._global_optimizer_post_hooks]
+    # _listener: whoever listens cannot be asked for
     listens = [scopes._listener] if scopes._listener is not None else []
     profiles = ["profiler"] if torch._C._autograd._profiler_enabled() else []
     return [*exchanged, *hooks, *_get_current_dispatch_mode_stack(), *listens, *profiles]

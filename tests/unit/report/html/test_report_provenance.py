@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuledger.model.manifest import Check, DeviceFacts, FailedAllocation, Pause, RankManifest, RunManifest, Window
+from gpuledger.model.manifest import Check, DeviceFacts, FailedAllocation, Pause, RankManifest, Window
+from gpuledger.model.run_manifest import RunManifest
 from gpuledger.report.html.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
 
 NOTHING = RankManifest(schema_version=1)

@@ -1,0 +1,105 @@
+"""A run's entries in groups of keywords: keyword files by name, and every rank and device grouped by one."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuledger.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.keywords.keyword_file import KeywordFile
+    from gpuledger.analyze.keywords.keyword_groups import Grouping
+    from gpuledger.model.run import Rank
+
+DEFAULT = ("layer", "data_structure")
+SHIPPED = (*DEFAULT, "mxnet", "tbd")
+"""Names that --keywords takes for files of our own; without it the first two are used together."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to group by: ``keywords`` None is the default dictionaries, ``expected_bytes`` what the GPU is to hold."""
+
+    keywords: KeywordFile | None = None
+    expected_bytes: int | None = None
+
+
+def group_places(
+    places: Iterable[tuple[Rank, int]], asked: Asked, *, at: str = "peak", step: int | None = None
+) -> list[Grouping]:
+    """Return each of ``places`` (rank, device) in groups; ``asked.expected_bytes`` is held against each.
+
+    Raises:
+        EmptyRunError: no block was recorded.
+        UsageError: no such device, instant or step.
+    """
+    from gpuledger.analyze.keywords.keyword_groups import group_rank
+
+    groupings = []
+    for rank, device_idx in places:
+        file = asked.keywords or _default_keywords(rank)
+        grouping = group_rank(
+            rank, file.dictionaries, at=at, device_idx=device_idx, step=step, expected_bytes=asked.expected_bytes
+        )
+        groupings.append(replace(grouping, notes=(*file.notes, *grouping.notes)))
+    return groupings
+
+
+def read_keywords(text: str) -> KeywordFile:
+    """Return the keyword file that ``text`` names: one of our own, a SETME.py, or a file in TOML.
+
+    Raises:
+        InputError: it cannot be read, or something in it is wrong; it says in which line.
+    """
+    from gpuledger.formats.setme import read_setme
+
+    path = Path(text)
+    if text in SHIPPED and not path.is_file():
+        return _shipped((text,))
+    return read_setme(path) if path.suffix == ".py" else _read_toml(path)
+
+
+def propose_keywords_for(places: Iterable[tuple[Rank, int]], *, at: str = "peak", step: int | None = None) -> str:
+    """Return a keyword file, in TOML, that fits the entries of every one of ``places`` (rank, device).
+
+    Raises:
+        EmptyRunError: no block was recorded.
+        UsageError: no such device, instant or step.
+    """
+    from gpuledger.analyze.keywords.keyword_proposal import propose_keywords
+    from gpuledger.analyze.memory.entries import list_entries
+    from gpuledger.analyze.memory.instant import resolve_instant
+
+    instants = ((rank, resolve_instant(rank, at, device, step)) for rank, device in places)
+    return propose_keywords([entry for rank, instant in instants for entry in list_entries(rank, instant)])
+
+
+def _default_keywords(rank: Rank) -> KeywordFile:
+    """Return the default dictionaries; tags of older profilers have their own."""
+    from gpuledger.analyze.memory.entries import is_tagged
+
+    return _shipped(("mxnet",) if is_tagged(rank) else DEFAULT)
+
+
+def _shipped(names: tuple[str, ...]) -> KeywordFile:
+    from gpuledger.analyze.keywords.keyword_file import KeywordFile, parse_keyword_file
+
+    folder = importlib.resources.files("gpuledger.analyze") / "keywords"
+    files = [parse_keyword_file((folder / f"{name}.toml").read_text("utf-8"), name) for name in names]
+    return KeywordFile(tuple(one for file in files for one in file.dictionaries))
+
+
+def _read_toml(path: Path) -> KeywordFile:
+    from gpuledger.analyze.keywords.keyword_file import MAX_FILE_BYTES, parse_keyword_file
+    from gpuledger.files.reading import read_limited, reading
+
+    with reading(f"--keywords {path}", hint=f"a file, or one of {', '.join(SHIPPED)}"):
+        content = read_limited(path, MAX_FILE_BYTES)
+    try:
+        return parse_keyword_file(content.decode("utf-8-sig").replace("\r\n", "\n"), str(path))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a keyword file: not UTF-8 at byte {error.start}") from error

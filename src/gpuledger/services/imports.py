@@ -1,0 +1,86 @@
+"""Files that others wrote, as runs: where each goes, and going on after one that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.formats.readers import format_of, single_paths
+from gpuledger.model.run_directory import SUFFIX, choose_directory
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Run
+
+
+def import_each(
+    format_name: str,
+    paths: Sequence[Path],
+    options: Mapping[str, Any],
+    *,
+    out: str | None = None,
+    force: bool = False,
+    not_read: list[str],
+) -> Iterator[Run]:
+    """Yield the runs made of files in an older format, as each is written; one that cannot be read is left out.
+
+    Args:
+        format_name: One of :data:`gpuledger.formats.readers.FORMATS`.
+        paths: The files, or folders of them.
+        options: What the format takes, by name.
+        out: The run, or the folder of several. Without it a free name after the file, here.
+        force: Whether a run that is there is replaced, once its file has been read.
+        not_read: Gets a sentence for each file, and each part of one, that could not be read.
+
+    Raises:
+        UsageError: no such format or option, two runs would have one name, or a run exists and ``force`` is not given;
+            nothing is written then.
+        InputError: after the last, where none could be read.
+    """
+    from gpuledger.services.runs import import_files
+
+    runs = 0
+    for group, place in choose_places(format_name, paths, out, force=force):
+        try:
+            run = import_files(format_name, group, place, options, force=force)
+        except InputError as error:
+            not_read.append(error.message)
+            continue
+        runs += 1
+        not_read += run.manifest.imported.unread if run.manifest.imported else ()
+        yield run
+    if not runs:
+        raise InputError(not_read[0], hint=f"nothing of {len(not_read)} was read" if len(not_read) > 1 else None)
+
+
+def choose_places(
+    format_name: str, paths: Sequence[Path], out: str | None = None, *, force: bool = False
+) -> list[tuple[tuple[Path, ...], Path]]:
+    """Return the files of each run with the directory it goes to; nothing is written or removed.
+
+    Args:
+        format_name: One of :data:`gpuledger.formats.readers.FORMATS`. Of some of them each file is a run.
+        paths: The files, or folders of them.
+        out: The run, or the folder of several. Without it a free name after the file, here.
+        force: Whether runs that are there will be replaced.
+
+    Raises:
+        UsageError: no such format, two runs would have one name, or a run exists and ``force`` is not given.
+    """
+    groups = [tuple(paths)]
+    if format_of(format_name).one_run_each:
+        groups = [(one,) for path in paths for one in single_paths(path, format_name)]
+    if len(groups) == 1 and out is None:
+        return [(groups[0], choose_directory(None, force=False, stem=groups[0][0].stem))]
+    places: dict[Path, tuple[Path, ...]] = {}
+    for group in groups:
+        place = Path(out or "") if len(groups) == 1 else Path(out or "") / group[0].stem
+        place = place.with_name(place.name.removesuffix(SUFFIX) + SUFFIX)
+        if place in places:
+            taken = places[place][0]
+            raise UsageError(f"{group[0]}: its run would have the name of {taken}'s", hint="import them one by one")
+        if not force:
+            choose_directory(str(place), force=False, stem=place.stem)
+        places[place] = group
+    return [(group, place) for place, group in places.items()]

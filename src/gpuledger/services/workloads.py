@@ -1,0 +1,148 @@
+"""Workloads captured from models or made from lists, and the files they are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.files.writing import is_taken, write_whole
+
+if TYPE_CHECKING:
+    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
+
+LeftOut = Callable[["WorkloadSpec", GpuLedgerError], None]
+"""Takes a model that could not be captured, and why."""
+
+
+def capture_models(wanted: Sequence[WorkloadSpec], gpu: str | None = None, *, left_out: LeftOut) -> Iterator[Workload]:
+    """Yield the workload of each model as it is captured; one of several that cannot be is left out.
+
+    Args:
+        wanted: The models.
+        gpu: ``cpu`` or a GPU of the catalogue. Without it the GPU that is here, else a virtual H200.
+        left_out: Takes a model that is left out, when it is.
+
+    Raises:
+        UsageError: a name, a size, an optimizer or a dtype is none, said before the first is captured; or the only
+            model or its library is not here.
+        InputError: the only model could not be captured, or, after the last, one of several.
+    """
+    from gpuledger.ops.workloads.captures import asked_for, capture_model, default_gpu
+
+    chosen = gpu or default_gpu()
+    asked = [(one, asked_for(one)) for one in wanted]
+    failed = 0
+    for one, order in asked:
+        try:
+            workload = capture_model(order, chosen)
+        except (UsageError, InputError) as error:
+            if len(asked) == 1:
+                raise
+            failed += 1
+            left_out(one, error)
+            continue
+        yield workload
+    refuse_left_out(failed, len(asked))
+
+
+def refuse_left_out(failed: int, asked: int, hint: str | None = None) -> None:
+    """Do nothing where every model was captured.
+
+    Raises:
+        InputError: ``failed`` of ``asked`` were not.
+    """
+    if failed:
+        raise InputError(f"{failed} of {asked} workloads were not captured", hint=hint)
+
+
+def capture_all(wanted: Sequence[WorkloadSpec], place: Place, folder: Path, left_out: LeftOut) -> list[Workload]:
+    """Return the workloads, written into ``folder``; one that cannot be captured is left out, a wrong name as well.
+
+    Raises:
+        InputError: none could be captured.
+    """
+    from gpuledger.ops.workloads.captures import asked_for, capture_model
+
+    workloads: list[Workload] = []
+    first: GpuLedgerError | None = None
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in wanted:
+        try:
+            workload = capture_model(asked_for(one), None if place.on_card else "cpu")
+        except GpuLedgerError as error:
+            first = first or error
+            left_out(one, error)
+            continue
+        write_whole(folder / workload.file_name, workload.encoded())
+        workloads.append(workload)
+    if not workloads:
+        raise InputError("campaign: no workload could be captured", hint=None if first is None else first.message)
+    return workloads
+
+
+def write_workloads(
+    captured: Iterable[Workload], output: Path | None = None, *, single: bool, replace: bool = False
+) -> Iterator[tuple[Path, Workload]]:
+    """Yield each workload with its file, after writing it.
+
+    A file that would be lost is refused; where ``output`` names it, before the first workload is captured.
+
+    Args:
+        captured: The workloads, such as :func:`capture_models` yields them.
+        output: The file of a ``single`` workload, or a folder, which is made. Without it the current directory.
+        single: Whether at most one workload is captured.
+        replace: Whether a file that is there is replaced.
+
+    Raises:
+        UsageError: a file exists and ``replace`` is not given.
+    """
+    named = output if single and output is not None and not output.is_dir() else None
+    if named is not None:
+        refuse_taken(named, replace=replace)
+    for workload in captured:
+        if named is not None:
+            refuse_taken(named, replace=replace)  # the program that was captured may have written it
+            workload.write(named)
+            yield named, workload
+            continue
+        folder = output or Path()
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / workload.file_name
+        refuse_taken(path, replace=replace)
+        write_whole(path, workload.encoded())
+        yield path, workload
+
+
+def import_lists(paths: Sequence[Path], folder: Path, *, replace: bool = False) -> Iterator[tuple[Path, Workload]]:
+    """Yield the workload of each of tritonbench's lists with its file in ``folder``, after writing it.
+
+    All lists are read, and all files looked at, before the first is written.
+
+    Raises:
+        InputError: a list cannot be read.
+        UsageError: a file exists and ``replace`` is not given.
+    """
+    from gpuledger.ops.exchange.import_lists import read_list
+    from gpuledger.ops.workloads.workload import SUFFIX
+
+    read = [(folder / (path.stem + SUFFIX), read_list(path)) for path in paths]
+    for place, _ in read:
+        refuse_taken(place, replace=replace, other="folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, workload in read:
+        write_whole(place, workload.encoded())
+        yield place, workload
+
+
+def refuse_taken(path: Path, *, replace: bool, other: str = "name") -> None:
+    """Do nothing where a file can be written without losing one.
+
+    Raises:
+        UsageError: it exists and ``replace`` is not given. ``other`` is what else can be given.
+    """
+    if is_taken(path) and not replace:
+        raise UsageError(f"{path}: exists", hint=f"--force replaces it, -o gives another {other}")
