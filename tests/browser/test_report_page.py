@@ -316,7 +316,7 @@ def test_dark_follows_the_system_and_the_button(open_report: Callable[..., Opene
 
 def test_numbers_explain_themselves(opened: Opened) -> None:
     opened.page.locator("#balance-body dfn", has_text="unaccounted").hover()
-    assert "never hidden" in opened.text("#tip")
+    assert "no other line explains" in opened.text("#tip")
     opened.page.locator("#balance-body dfn", has_text="context").focus()
     assert "CUDA context" in opened.text("#tip")
 
@@ -374,8 +374,8 @@ def test_running_out_of_memory_stands_above_all(
     edit(path / "rank-0" / "manifest.json", "checks", checks)
     edit(path / "rank-0" / "manifest.json", "notes", ["<b>first</b>", "second"])
     opened = open_report(ledger=path)
-    assert "Out of memory: 2.0 GiB could not be allocated; the GPU had 1.0 GiB free." in opened.text("#alarm")
-    assert "1 of 1 differ" in opened.text("#checks-summary")
+    assert "Out of memory: 2.0 GiB requested; the GPU had 1.0 GiB free." in opened.text("#alarm")
+    assert "1 of 1 failed" in opened.text("#checks-summary")
     assert "peak </script>" in opened.text("#checks")
     assert opened.page.locator("#notes li").all_inner_texts() == ["<b>first</b>", "second"]
     assert opened.text('[data-card="notes"] .card-value') == "2"

@@ -38,7 +38,7 @@ def test_a_watched_card_has_a_page_of_its_own(open_report: Callable[..., Opened]
     assert legend[legend.index("used") + 1] == format_bytes(max(USED))
     assert (
         legend[legend.index("program") + 1]
-        == legend[legend.index("rest of the card") + 1]
+        == legend[legend.index("rest of the GPU") + 1]
         == format_bytes(max(USED) // 2)
     )
     for key in ("p", "e", ",", "/", "Escape"):

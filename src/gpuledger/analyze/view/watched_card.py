@@ -21,7 +21,7 @@ POINTS = 4_000
 POWER_POINTS = 2_000
 INSTANTS = 200
 MAX_WINDOWS = 500
-PROGRAM, REST, USED = "program", "rest of the card", "used"
+PROGRAM, REST, USED = "program", "rest of the GPU", "used"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ PHASE_COLORS = {
 }
 """Phase of a step, or kind of work -> colour, in the order in which they are stacked."""
 
-CARD_COLORS = {"program": "#4e79a7", "rest of the card": "#bab0ac", "used": "#4e79a7"}
+CARD_COLORS = {"program": "#4e79a7", "rest of the GPU": "#bab0ac", "used": "#4e79a7"}
 """Whose bytes on a GPU that was only watched -> colour."""
 
 UNKNOWN_COLOR = "#79706e"

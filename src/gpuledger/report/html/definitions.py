@@ -26,14 +26,16 @@ def of_column(title: str, table: str, name: str, meaning: str = "") -> Definitio
 def define_categories() -> dict[str, Definition]:
     """Return what every category means, and rounding, under ``category.NAME``."""
     rounding = Definition(
-        "Rounding", "what the allocator gave beyond what was asked for", "allocated less requested, exact"
+        "Rounding",
+        "bytes the allocator adds to round a request up to its block size",
+        "allocated minus requested (exact)",
     )
     return {f"category.{name}": _define_category(name) for name in CATEGORIES} | {f"category.{ROUNDING}": rounding}
 
 
 def _define_category(category: str) -> Definition:
     seen = [kind for kind, name in IDENTITY_CATEGORY.items() if name == category]
-    ways = ["seen to be one, by its address"] if seen else []
+    ways = ["identified by the address of its storage"] if seen else []
     ways += [f"{rule.why} ({', '.join(rule.phases)})" for rule in LIFETIME_RULES if rule.category == category]
     title = category.replace("_", " ").capitalize()
-    return Definition(title, "; or ".join(ways), "identity of the storage, else its lifetime across phases")
+    return Definition(title, "; or ".join(ways), "identity of the storage, otherwise its lifetime across phases")

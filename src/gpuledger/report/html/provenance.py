@@ -25,7 +25,7 @@ def facts_of_run(manifest: RunManifest) -> list[Row]:
     rows = [
         ("Command", shlex.join(manifest.command)),
         ("Started", _moment(started)),
-        ("Took", format_ns(ended - started) if started is not None and ended is not None else ""),
+        ("Duration", format_ns(ended - started) if started is not None and ended is not None else ""),
         ("Status", _status(manifest)),
         ("gpuledger", _text(manifest.gpuledger_version)),
         ("Schema version", _text(manifest.schema_version)),
@@ -52,7 +52,7 @@ def facts_of_rank(manifest: RankManifest, device_idx: int, cost: OwnCost | None 
             ", ".join(f"{k}={v}" for k, v in sorted((manifest.allocator_settings or {}).items())),
         ),
         ("Pauses of the recorder", _pauses(manifest)),
-        ("Cost of recording", "" if cost is None else _cost(cost)),
+        ("Overhead of recording", "" if cost is None else _cost(cost)),
         ("Recording", _text(manifest.status)),
     ]
     return [row for row in rows if row[1]]
@@ -117,4 +117,4 @@ def _pauses(manifest: RankManifest) -> str:
     if not pauses:
         return ""
     total_ns = sum(pause.duration_ns for pause in pauses)
-    return f"{len(pauses)}, {format_ns(total_ns)} in all"
+    return f"{len(pauses)}, {format_ns(total_ns)} in total"

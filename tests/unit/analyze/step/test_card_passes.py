@@ -244,7 +244,7 @@ def test_a_module_has_the_same_milliseconds_and_joules_in_every_view(name: str, 
     joules = summed((line["label"], line["energy_j"]) for line in document["lines"])
     assert joules == pytest.approx(of_report("energy"), rel=1e-4)
     figures = headline(run.rank(0))
-    (cost,) = (text for name, text in payload["facts"] if name == "Cost of recording")
+    (cost,) = (text for name, text in payload["facts"] if name == "Overhead of recording")
     assert all(words in cost for words in ("of host memory", "of pauses", "of a bare one", "J in pauses, at most"))
     assert figures["step_energy_j"] == pytest.approx(math.fsum(joules.values()))
     assert figures["gpu_busy_frac"] == pytest.approx(document["time"]["busy_ns"] / document["step_time_ns"])

@@ -35,7 +35,7 @@ def test_a_run_is_described() -> None:
     assert facts == {
         "Command": "python train.py --name 'two words'",
         "Started": "2025-10-09 08:53:20 UTC",
-        "Took": "2.50 s",
+        "Duration": "2.50 s",
         "Status": "complete, exit status 3",
         "Schema version": "1",
         "Setting steps": "1:3 (default)",
@@ -62,7 +62,7 @@ def test_a_process_is_described_with_its_own_device() -> None:
     assert facts["Device"] == "second"
     assert facts["Device UUID"] == "GPU-1"
     assert facts["Recorded steps"] == "1 to 3 of 8 seen"
-    assert facts["Pauses of the recorder"] == "2, 3.00 ms in all"
+    assert facts["Pauses of the recorder"] == "2, 3.00 ms in total"
     assert facts["Allocator settings"] == "expandable_segments=True"
 
 

@@ -7,7 +7,7 @@ function drawAbout(view) {
   byId("checks").replaceChildren(...checkRows(view));
   byId("checks-section").hidden = !view.checks.length;
   const wrong = view.checks.filter((check) => !check.ok).length;
-  byId("checks-summary").textContent = `Checks against the allocator's own counters: ${wrong ? `${wrong} of ${view.checks.length} differ` : `all ${view.checks.length} equal`}`;
+  byId("checks-summary").textContent = `Checks against the allocator's counters: ${wrong ? `${wrong} of ${view.checks.length} failed` : `all ${view.checks.length} passed`}`;
   byId("checks-summary").className = wrong ? "bad" : "";
   byId("checks-details").open = wrong > 0;
 }

@@ -7,9 +7,9 @@ function drawAlarm(view) {
 }
 
 function oomSentence(one) {
-  const parts = [`Out of memory: ${formatBytes(one.tried_bytes)} could not be allocated`];
-  if (one.free_bytes !== null) parts.push(`the card had ${formatBytes(one.free_bytes)} free`);
-  if (one.largest_free_bytes !== null) parts.push(`the largest free block held ${formatBytes(one.largest_free_bytes)}`);
+  const parts = [`Out of memory: ${formatBytes(one.tried_bytes)} requested`];
+  if (one.free_bytes !== null) parts.push(`the GPU had ${formatBytes(one.free_bytes)} free`);
+  if (one.largest_free_bytes !== null) parts.push(`the largest free block was ${formatBytes(one.largest_free_bytes)}`);
   return `${parts.join("; ")}.`;
 }
 

@@ -148,7 +148,7 @@ class App {
       button.setAttribute("aria-pressed", String(key === shown));
       button.disabled = key !== "bytes" && !this.view[key];
       if (button.disabled) button.dataset.tip = missing;
-      else button.dataset.tip = `${CURRENCIES[key].everything}, by module (m goes on to the next)`;
+      else button.dataset.tip = `${CURRENCIES[key].everything}, by module (press m for the next)`;
     }
     byId("axis").hidden = this.view.kind === "card";
     byId("span").hidden = !hasMoreThanRecorded(this.view);
@@ -178,7 +178,7 @@ async function start() {
 
 start().catch((error) => {
   byId("failure").hidden = false;
-  byId("failure").textContent = `This report could not be shown: ${error.message}. It needs a browser of 2023 or later (Chrome 80, Firefox 113, Safari 16.4).`;
+  byId("failure").textContent = `This report could not be displayed: ${error.message}. It needs Chrome 80, Firefox 113, Safari 16.4 or newer.`;
   document.documentElement.dataset.failed = "";
   throw error;
 });

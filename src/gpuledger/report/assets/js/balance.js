@@ -12,7 +12,7 @@ function drawBalance(view) {
   byId("balance-notes").replaceChildren(...balance.notes.map((note) => element("li", {}, printable(note))));
 }
 
-/** Return what the lines below the card's own are shares of: the used bytes, or reserved where the card was not read. */
+/** Return what the lines below the GPU's own are shares of: the used bytes, or reserved where the GPU was not read. */
 function wholeOf(balance) {
   if (balance.used_bytes !== null) return { bytes: balance.used_bytes, name: "used" };
   const reserved = balance.lines.filter((line) => line.level === 1).reduce((sum, line) => sum + (line.bytes || 0), 0);
@@ -23,7 +23,7 @@ function balanceCaption(view) {
   const { balance } = view;
   const place = placeOf(view.instants[view.peak]);
   const where = `${printable(balance.card) || "the device"} at the peak${place ? ` (${place})` : ""}`;
-  if (balance.used_bytes === null) return `${where}. The card itself was not read here.`;
+  if (balance.used_bytes === null) return `${where}. GPU memory was not sampled in this run.`;
   return `${where}: ${formatBytes(balance.used_bytes)} used${balance.total_bytes ? ` of ${formatBytes(balance.total_bytes)}` : ""}${balance.process_bytes === null ? "" : `, ${formatBytes(balance.process_bytes)} of it by this process`}.`;
 }
 
@@ -45,7 +45,7 @@ function placeLines(balance) {
   return stackTop(balance, place);
 }
 
-/** Place `driver` and `unused` after `used`: all three make up the card. */
+/** Place `driver` and `unused` after `used`: all three make up the GPU. */
 function stackTop(balance, place) {
   let end = balance.used_bytes || 0;
   for (const line of balance.lines.filter((one) => one.level === 0 && one.name !== "used")) {

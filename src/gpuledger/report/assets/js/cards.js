@@ -32,7 +32,7 @@ function peakCard(view, base) {
     lines: [
       share ? `${share} of ${formatBytes(summary.capacity_bytes)}` : null,
       placeOf(view.instants[view.peak]),
-      view.instants[view.peak].module ? printable(view.instants[view.peak].module) : "outside modules",
+      view.instants[view.peak].module ? printable(view.instants[view.peak].module) : "(outside modules)",
     ],
     href: formatState({ ...base, metric: "bytes", at: "peak", scale: "data" }),
     definition: "recorded_peak_allocated_bytes",
@@ -55,7 +55,7 @@ function reservedCard(view, base) {
     exact: formatExact(summary.recorded_peak_reserved_bytes),
     lines: [
       summary.capacity_bytes ? `${formatShare(summary.recorded_peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
-      view.device_idx < 0 ? "CPU tensors: nothing is held in reserve" : `${formatBytes(idle)} above allocated`,
+      view.device_idx < 0 ? "CPU tensors: no reserved memory" : `${formatBytes(idle)} above allocated`,
     ],
     href: formatState({ ...base, at: "peak", scale: "capacity" }),
     definition: "recorded_peak_reserved_bytes",
@@ -68,7 +68,7 @@ function holderCard(view, base) {
   const category = REPORT.categories[largest];
   return card({
     key: "largest_category",
-    title: "Largest at the peak",
+    title: "Largest category",
     value: formatName(category.key),
     exact: formatExact(sums[largest]),
     lines: [formatBytes(sums[largest]), `${formatShare(sums[largest], view.summary.recorded_peak_allocated_bytes)} of the peak`],
@@ -113,9 +113,9 @@ function busyCard(view, base) {
   const collectives = time.by_kind_ns.collective ? `collectives ${formatNs(time.by_kind_ns.collective)}` : null;
   return card({
     key: "busy",
-    title: time.on_host ? "Operators, a step" : "Card busy",
+    title: time.on_host ? "Operator time per step" : "GPU busy",
     value: share || formatNs(time.on_host ? time.work_ns : time.busy_ns),
-    exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns a step`,
+    exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns per step`,
     lines: [
       time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : formatNs(step)}`,
       [copies, collectives].filter(Boolean).join(", ") || null,
@@ -132,10 +132,10 @@ function energyCard(view, base) {
   if (!energy) return null;
   return card({
     key: "step_energy_j",
-    title: "Energy, a step",
+    title: "Energy per step",
     value: formatJoules(energy.step_energy_j),
-    exact: `${energy.step_energy_j} J a step`,
-    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, view.rates && view.rates.sample_energy_j !== null ? `${formatJoules(view.rates.sample_energy_j)} a sample` : null, energy.base_w === null ? null : `${formatWatts(energy.base_w)} with nothing to do`, energy.accounts.node.length > 1 ? "shared among modules" : null],
+    exact: `${energy.step_energy_j} J per step`,
+    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, view.rates && view.rates.sample_energy_j !== null ? `${formatJoules(view.rates.sample_energy_j)} per sample` : null, energy.base_w === null ? null : `${formatWatts(energy.base_w)} with nothing to do`, energy.accounts.node.length > 1 ? "shared among modules" : null],
     href: formatState({ ...base, metric: "energy", q: "" }),
     jump: "instant-section",
     definition: "step_energy_j",
@@ -147,10 +147,10 @@ function balanceCard(view, base) {
   if (balance.used_bytes === null) return null;
   return card({
     key: "unaccounted_bytes",
-    title: "Left unexplained",
+    title: "Unaccounted memory",
     value: formatBytes(balance.unaccounted_bytes),
     exact: formatExact(balance.unaccounted_bytes),
-    lines: [`of ${formatBytes(balance.used_bytes)} used`, "see the balance"],
+    lines: [`of ${formatBytes(balance.used_bytes)} used`, "see the GPU memory balance"],
     href: formatState(base),
     jump: "balance-section",
     definition: "unaccounted",

@@ -18,30 +18,30 @@ const CURRENCIES = {
   time: {
     key: "time",
     title: "Time",
-    unit: "ns a step",
+    unit: "ns per step",
     format: formatNs,
-    exact: (ns) => `${groupDigits(Math.round(ns))} ns a step`,
+    exact: (ns) => `${groupDigits(Math.round(ns))} ns per step`,
     number: (ns) => String(Math.round(ns)),
     whole: "of the step",
-    alone: "a step",
-    everything: "all work of one step",
+    alone: "per step",
+    everything: "all time of one step",
     parts: "phases",
     part: "phase",
-    missing: "No time pass in this recording: gpuledger run --passes memory,time makes one",
+    missing: "This run has no timing measurement. To make one: gpuledger run --passes memory,time",
   },
   energy: {
     key: "energy",
     title: "Energy",
-    unit: "J a step",
+    unit: "J per step",
     format: formatJoules,
-    exact: (joules) => `${joules} J a step`,
+    exact: (joules) => `${joules} J per step`,
     number: (joules) => String(joules),
     whole: "of the step",
-    alone: "a step",
+    alone: "per step",
     everything: "all energy of one step",
     parts: "phases",
     part: "phase",
-    missing: "No energy pass in this recording: gpuledger run --passes memory,energy makes one, on a card that counts joules",
+    missing: "This run has no energy measurement. To make one, on a GPU with an energy counter: gpuledger run --passes memory,energy",
   },
 };
 
@@ -62,7 +62,7 @@ function stepSummary(view, currency) {
   const { time } = view;
   const mean = `mean of ${time.steps} ${time.steps === 1 ? "step" : "steps"}`;
   if (time.on_host) return [`${formatNs(time.work_ns)} of operators`, `host time, Kineto, ${mean}`];
-  const idle = time.idle_ns === null ? "idle unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (unprofiled step less busy)`;
+  const idle = time.idle_ns === null ? "idle time unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (unprofiled step time minus busy time)`;
   return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · ${idle} · ${mean}`];
 }
 

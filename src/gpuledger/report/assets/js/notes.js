@@ -3,7 +3,7 @@
 /** Show the notes of `view`. */
 function drawNotes(view) {
   const notes = view.notes.map((note) => element("li", {}, printable(note)));
-  byId("notes").replaceChildren(...(notes.length ? notes : [element("li", { className: "muted" }, "Nothing to note.")]));
+  byId("notes").replaceChildren(...(notes.length ? notes : [element("li", { className: "muted" }, "No notes.")]));
 }
 
 registerSection("notes", drawNotes);

@@ -1,13 +1,13 @@
 // The strip of watts under the timeline, on the timeline's own axis.
 
-/** The power of one view's card. */
+/** The power of one view's GPU. */
 class PowerStrip {
   constructor(timeline) {
     this.timeline = timeline;
     this.host = byId("power");
   }
 
-  /** Build the strip anew; it is away where the card's power was not read. */
+  /** Build the strip anew; it is away where the GPU's power was not read. */
   draw() {
     const { power } = this.timeline.view;
     if (this.plot) this.plot.destroy();
@@ -46,7 +46,7 @@ class PowerStrip {
     const { power } = this.timeline.view;
     const [min, max] = this.timeline.range();
     const inside = power.watts.filter((_, i) => min <= this.timeline.axisPlace(power.t[i]) && this.timeline.axisPlace(power.t[i]) <= max);
-    const most = inside.length ? `at most ${formatWatts(Math.max(...inside))}` : "no reading in this stretch, see Whole run";
+    const most = inside.length ? `at most ${formatWatts(Math.max(...inside))}` : "no sample in this range, see Whole run";
     byId("power-value").textContent = index === null || index === undefined ? most : formatWatts(power.watts[index]);
   }
 

@@ -19,7 +19,7 @@ function drawRanks(store) {
   byId("ranks-caption").textContent = imbalance(REPORT.views);
 }
 
-/** Return the highest bytes that a view shows: allocated in the recorded steps, or in use on a watched card. */
+/** Return the highest bytes that a view shows: allocated in the recorded steps, or in use on a watched GPU. */
 function peakBytes({ kind, summary }) {
   return kind === "card" ? summary.peak_used_bytes : summary.recorded_peak_allocated_bytes;
 }
@@ -48,7 +48,7 @@ function imbalance(views) {
   if (peaks[most] === peaks[least]) return `All ${views.length} peaks are equal: ${formatBytes(peaks[most])}.`;
   return (
     `Highest ${formatBytes(peaks[most])} (${viewLabel(views[most])}), lowest ${formatBytes(peaks[least])} (${viewLabel(views[least])}), ` +
-    `mean ${formatBytes(Math.round(mean))}: the highest is ${formatShare(peaks[most] - mean, mean)} above the mean.`
+    `mean ${formatBytes(Math.round(mean))}: the largest is ${formatShare(peaks[most] - mean, mean)} above the mean.`
   );
 }
 

@@ -7,7 +7,7 @@ function registerSection(name, draw) {
   SECTIONS.set(name, draw);
 }
 
-/** Draw every section for `view`; those that a watched card has nothing for are away. */
+/** Draw every section for `view`; those that a watched GPU has nothing for are away. */
 function drawSections(view, store) {
   for (const name of view.without) byId(`${name}-section`).hidden = true;
   for (const [name, draw] of SECTIONS) if (!view.without.includes(name)) draw(view, store);

@@ -105,5 +105,5 @@ class AccountTable {
 
 function tensorNote(view, state) {
   const partial = view.tensors.more ? `The ${view.tensors.bytes.length} largest of ${groupDigits(view.tensors.bytes.length + view.tensors.more)}. ` : "";
-  return chosenInstant(view, state) === view.peak ? partial : `${partial}Tensors are kept for the peak only: these rows are the peak's.`;
+  return chosenInstant(view, state) === view.peak ? partial : `${partial}Tensors are recorded for the peak only. These rows show the peak.`;
 }

@@ -1,4 +1,4 @@
-// Bytes by category over time, stacked; the reserved line above, the card's capacity, the peak and the chosen instant.
+// Bytes by category over time, stacked; the reserved line above, the GPU's capacity, the peak and the chosen instant.
 
 const CLICK_SLOP_PX = 4;
 
@@ -145,7 +145,7 @@ class Timeline {
     return (parseZoom(this.store.state.zoom) || whole).map((value) => value / this.axis.perUnit);
   }
 
-  /** Return the top of the y scale: the data's, or the card's capacity when that is asked for. */
+  /** Return the top of the y scale: the data's, or the GPU's capacity when that is asked for. */
   top(high) {
     const capacity = this.view.summary.capacity_bytes;
     if (this.store.state.scale === "capacity" && capacity) return Math.max(capacity, high) * 1.04;

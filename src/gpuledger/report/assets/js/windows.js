@@ -1,4 +1,4 @@
-// Energy windows: joules between two moments, from tick to tick of the card's counter.
+// Energy windows: joules between two moments, from tick to tick of the GPU's counter.
 
 /** Show the windows of `view`; the section is away where there are none. */
 function drawWindows(view) {
@@ -8,7 +8,7 @@ function drawWindows(view) {
 
 function windowRow(row) {
   const seconds = (row.end - row.start) / 1e9;
-  const joules = row.energy_j === null ? element("span", { className: "muted" }, "below resolution") : amountElement(row.energy_j, { format: formatJoules, exact: (joules_) => `${joules_} J, ${row.ticks} ticks` });
+  const joules = row.energy_j === null ? element("span", { className: "muted" }, "below the counter's resolution") : amountElement(row.energy_j, { format: formatJoules, exact: (joules_) => `${joules_} J, ${row.ticks} ticks` });
   const cells = [
     element("td", { className: "column-amount" }, element("span", { className: "number" }, formatNs(row.start))),
     element("td", { className: "column-amount" }, element("span", { className: "number" }, formatNs(row.end - row.start))),

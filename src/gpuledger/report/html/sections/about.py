@@ -1,4 +1,4 @@
-"""How this was recorded: the command, the versions, the recorder's checks, and what each number means."""
+"""About this recording: the command, the versions, the recorder's checks, and the definition of each number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
 _CHECKS = table("checks", [column("Check"), column("Expected", "bytes"), column("Found", "bytes"), column("")])
 SECTION = Section(
     name="about",
-    heading="How this was recorded",
+    heading="About this recording",
     scripts=(script("about.js"),),
     data=_data,
     card_data=_card_data,
@@ -34,5 +34,5 @@ SECTION = Section(
 {_CHECKS}
 </details>
 </div>
-<details id="meanings"><summary>What each number means</summary><dl id="definitions" class="facts"></dl></details>""",
+<details id="meanings"><summary>Definitions</summary><dl id="definitions" class="facts"></dl></details>""",
 )

@@ -1,4 +1,4 @@
-"""The balance of the GPU, line by line."""
+"""The GPU memory balance: one line for each use of the GPU's memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
 
 SECTION = Section(
     name="balance",
-    heading="Balance of the card",
+    heading="GPU memory balance",
     scripts=(script("balance.js"),),
     data=_data,
     help={
@@ -26,32 +26,30 @@ SECTION = Section(
         "driver": of_column("Driver", "samples", "driver_bytes"),
         "capacity": of_column("Capacity", "samples", "total_bytes"),
         "other_processes": of_column(
-            "Other processes", "process_samples", "bytes", "what other processes hold on this card"
+            "Other processes", "process_samples", "bytes", "memory of other processes on this GPU"
         ),
-        "context": Definition(
-            "Context", "what one process's CUDA context takes on this card", "measured apart; see the line's source"
-        ),
+        "context": Definition("Context", "memory of an empty CUDA context", "calibration; see the line's source"),
         "library": Definition(
-            "Library", "what cuBLAS, cuDNN and other libraries take outside the allocator", "measured apart"
+            "Library", "memory of cuBLAS, cuDNN and loaded kernels, outside PyTorch's allocator", "calibration"
         ),
         "free_segments": Definition(
             "Free segments",
-            "segments without a block in use; empty_cache() would give them back",
-            "history and addresses",
+            "segments without an active block; torch.cuda.empty_cache() would release them",
+            "allocator history",
         ),
         "fragmented": Definition(
-            "Fragmented", "free pieces inside segments that are in use", "reserved less free segments less active"
+            "Fragmented",
+            "free memory inside segments that hold active blocks",
+            "reserved minus free segments minus active",
         ),
         "awaiting_free": Definition(
-            "Awaiting free", "given back by the program while another stream may still use it", "active less allocated"
+            "Awaiting free", "freed by the program, but another stream may still use it", "active minus allocated"
         ),
-        "unused": Definition(
-            "Unused", "what the GPU could still give: its capacity less driver and used", "NVML memory info v2"
-        ),
+        "unused": Definition("Unused", "free memory of the GPU: capacity minus driver and used", "NVML memory info v2"),
         "unaccounted": Definition(
-            "Remainder",
-            "the GPU's used bytes less every line that was measured; free to be wrong, never hidden",
-            "NVML's reading less all other lines",
+            "Unaccounted",
+            "used memory that no other line explains",
+            "used memory by NVML minus all other lines",
         ),
     },
     body='<p id="balance-caption" class="caption"></p>\n'

@@ -26,29 +26,29 @@ def _bar(bar: StepBar) -> dict[str, Any]:
 
 SECTION = Section(
     name="bars",
-    heading="Where a step goes",
+    heading="Time and energy of one step",
     scripts=(script("bars.js"),),
     data=_data,
     help={
         "phase.forward": Definition("Forward", "work launched inside a module's forward", "ranges of modules, Kineto"),
         "phase.backward": Definition(
             "Backward",
-            "work launched by autograd, with the module whose forward made the node",
+            "work that autograd launches, attributed to the module whose forward created the graph node",
             "sequence numbers, Kineto",
         ),
         "phase.optimizer": Definition("Optimizer", "work launched inside the optimizer's step", "step hooks, Kineto"),
         "phase.data": Definition(
             "Data",
-            "work outside forward, backward and optimizer: copies of input, metrics, what comes before a model",
-            "what is left of the work",
+            "work outside forward, backward and optimizer, such as input copies and metrics",
+            "all work of the step minus the other phases",
         ),
         "phase.between": Definition(
-            "Between", "work outside forward, backward and optimizer", "what is left of the work"
+            "Between", "work outside forward, backward and optimizer", "all work of the step minus the other phases"
         ),
         "phase.idle": Definition(
             "Idle",
-            "the unprofiled step less the busy time: no kernel was at work; derived, not measured",
-            "host clock of steps without a recorder, less CUPTI's busy time",
+            "time of an unprofiled step in which no kernel ran: step time minus busy time (derived)",
+            "host clock of unprofiled steps; busy time from CUPTI",
         ),
     },
     body='<div id="bars" class="bars"></div>',

@@ -1,4 +1,4 @@
-"""The head of the page: that memory ran out, and the figures that lead to the sections below."""
+"""The head of the page: out-of-memory errors, and figures that link to the sections below."""
 
 from __future__ import annotations
 
@@ -56,53 +56,57 @@ SECTION = Section(
     help={
         "recorded_peak_allocated_bytes": Definition(
             "Recorded peak allocated",
-            "most bytes allocated at one instant of the recorded steps; context, libraries and other processes are "
-            "not in it",
-            "caching allocator's history, exact",
+            "largest number of bytes allocated at one instant of the recorded steps, without context, libraries "
+            "and other processes",
+            "caching allocator's history (exact)",
         ),
         "recorded_peak_reserved_bytes": of_column(
             "Recorded peak reserved",
             "segments",
             "bytes",
-            "highest sum of all segments that the allocator held in the recorded steps",
+            "largest size of all segments of the allocator in the recorded steps",
         ),
         "step_time_ns": Definition(
             "Step time",
-            "host time from one step's beginning to its end, the recorder's pauses taken off",
-            "host clock; a step ends when the host returns from it, not when the GPU has done its work",
+            "host time from the beginning of a step to its end, without the recorder's pauses",
+            "host clock; a step ends when the host returns, not when the GPU has finished",
         ),
         "work_ns": Definition(
             "Work of a step",
-            "all kernels and copies of one step summed, or on the host its outermost operators; more than busy where "
-            "streams overlap; the accounts sum to it",
-            "Kineto (CUPTI on a card), mean over the steps of the time pass",
+            "summed time of all kernels and copies of a step (on a CPU: of the outermost operators); more than "
+            "busy time if streams overlap",
+            "Kineto (CUPTI on a GPU), mean over the profiled steps",
         ),
         "busy_ns": Definition(
             "Busy",
-            "time of a step in which at least one kernel or copy was at work on the card",
-            "Kineto (CUPTI), mean over the steps of the time pass",
+            "time of a step in which at least one kernel or copy ran on the GPU",
+            "Kineto (CUPTI), mean over the profiled steps",
         ),
         "step_energy_j": Definition(
             "Energy of a step",
-            "joules the GPU used in one step, idle ones included; plus or minus from the counter's ticks",
-            "NVML total energy from tick to tick, shared among the steps between",
+            "energy the GPU used in one step, idle power included; the uncertainty comes from the counter's ticks",
+            "NVML energy counter, divided by the steps between two ticks",
         ),
         "largest_category": Definition(
-            "Largest category", "the category with most bytes at the peak", "sum over live blocks"
+            "Largest category", "the category with the most bytes at the peak", "sum over live blocks"
         ),
         "peak_bytes": Definition(
-            "Peak", "most bytes in use on the GPU above the first reading", "NVML memory info v2, at the readings"
+            "Peak", "largest used memory of the GPU above the first sample", "NVML memory info v2, sampled"
         ),
         "mean_active_bytes": Definition(
-            "Mean while active", "bytes above the first reading, mean over the time above it", "NVML memory info v2"
+            "Mean while active",
+            "mean memory above the first sample, over the time in which there was any",
+            "NVML memory info v2",
         ),
         "duration_s": Definition(
-            "Duration", "how long the command ran; of a log without one, the time above the first reading", "host clock"
+            "Duration",
+            "how long the command ran; for a log without a command, the time above the first sample",
+            "host clock",
         ),
         "energy_j": Definition(
             "Energy",
-            "joules the GPU used while the command ran; the power summed up where the GPU counts no energy",
-            "NVML total energy from tick to tick",
+            "energy the GPU used while the command ran; if the GPU has no energy counter, integrated power",
+            "NVML energy counter, from tick to tick",
         ),
     },
     frame='<nav id="cards" class="cards" aria-label="Summary"></nav>',

@@ -1,4 +1,4 @@
-"""What would lower the peak."""
+"""Ways to lower the peak."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def _finding(finding: Finding, name: str) -> dict[str, Any]:
 
 SECTION = Section(
     name="findings",
-    heading="What would lower the peak",
+    heading="Ways to lower the peak",
     scripts=(script("findings.js"),),
     data=_data,
     body="""<ol id="findings" class="findings"></ol>
-<p class="hint">Each saving is what the recording's highest point falls by when the bytes in question are taken away; \
-they do not add up.</p>""",
+<p class="hint">Savings are computed by replaying this recording without the bytes in question. They do \
+not add up.</p>""",
     is_hidden=True,
 )

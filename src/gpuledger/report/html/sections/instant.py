@@ -191,7 +191,7 @@ muted"></span></p>
 <input id="search" type="search" placeholder="Search module, class or category" aria-label="Search module, class or \
 category" autocomplete="off" spellcheck="false" data-tip="Press / to search">
 <span id="matched" class="number muted" aria-live="polite"></span>
-<div class="tools segmented" role="group" aria-label="Currency">
+<div class="tools segmented" role="group" aria-label="Quantity">
 <button id="metric-bytes" type="button" class="button">Bytes</button><button id="metric-time" type="button" \
 class="button">Time</button><button id="metric-energy" type="button" class="button">Energy</button>
 </div>
@@ -202,7 +202,7 @@ class="button">Treemap</button>
 </div>
 <p class="trail"><span id="trail"></span><span id="trail-bytes" class="number muted"></span></p>
 <div class="canvas"><canvas id="structure" tabindex="0" role="img" aria-label="Modules and their bytes at the chosen \
-instant; arrow keys walk, Enter goes in, Escape goes up" aria-describedby="structure-said"></canvas></div>
+instant; arrow keys move, Enter zooms in, Escape zooms out" aria-describedby="structure-said"></canvas></div>
 <p id="structure-said" class="offscreen" aria-live="polite"></p>
 
 <ul id="step-notes" class="notes muted" hidden></ul>
@@ -225,18 +225,20 @@ SECTION = Section(
     data=_data,
     card_data=_card_data,
     help={
-        "amount.bytes": of_column("Bytes", "blocks", "requested_bytes", "bytes asked for and allocated at the instant"),
+        "amount.bytes": of_column(
+            "Bytes", "blocks", "requested_bytes", "requested bytes of the blocks allocated at this instant"
+        ),
         "amount.time": Definition(
             "Time",
-            "time of the module's own kernels in one step, or of its operators on the host, summed over its phases",
-            "Kineto (CUPTI on a card), mean over the steps of the time pass",
+            "time of the module's own kernels in one step (on a CPU: of its operators), over all phases",
+            "Kineto (CUPTI on a GPU), mean over the profiled steps",
         ),
         "amount.energy": Definition(
             "Energy",
-            "the module's share of a step's joules: the base power by time, the rest by time and kind of work",
-            "NVML total energy for the sum, apportioned",
+            "the module's estimated share of the step's energy: base power by time, the rest by kind of work",
+            "sum: NVML energy counter; shares: estimated",
         ),
-        "total": Definition("With children", "what a module and all modules below it have", "sum"),
+        "total": Definition("With children", "the module and all modules inside it", "sum"),
     },
     body=_BODY,
 )

@@ -1,4 +1,4 @@
-"""What a reader of these numbers should know."""
+"""Notes on the numbers of this run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECTION = Section(
     data=_data,
     card_data=_card_data,
     help={
-        "notes": Definition("Notes", "what a reader of these numbers should know", "the run"),
+        "notes": Definition("Notes", "limits and problems of this recording", "the run"),
     },
     body='<ul id="notes" class="notes"></ul>',
 )

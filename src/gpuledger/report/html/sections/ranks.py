@@ -1,4 +1,4 @@
-"""Several ranks or devices side by side; every figure is one that the views hold anyway."""
+"""Several ranks or devices side by side."""
 
 from __future__ import annotations
 

@@ -63,14 +63,14 @@ def _bands(view: DeviceView) -> list[dict[str, Any]]:
 
 _TOOLS = """<p id="readout" class="readout number" aria-live="off"></p>
 <div class="tools">
-<button id="axis" type="button" class="button" aria-pressed="false" data-tip="Let the axis count the allocator's \
-events instead of time">By event</button>
-<button id="scale" type="button" class="button" aria-pressed="false" data-tip="Let the vertical scale reach the \
-GPU's capacity">To capacity</button>
-<button id="span" type="button" class="button" aria-pressed="false" data-tip="Let the axis reach from the first to \
-the last step or reading, beyond the recorded allocations">Whole run</button>
-<button id="reset-zoom" type="button" class="button" data-tip="Show the whole recording; a double click does the \
-same">Whole recording</button>
+<button id="axis" type="button" class="button" aria-pressed="false" data-tip="Show allocator events on the \
+axis instead of time">By event</button>
+<button id="scale" type="button" class="button" aria-pressed="false" data-tip="Scale the vertical axis to \
+the GPU's capacity">To capacity</button>
+<button id="span" type="button" class="button" aria-pressed="false" data-tip="Show the run from the first to \
+the last step or sample, beyond the recorded steps">Whole run</button>
+<button id="reset-zoom" type="button" class="button" data-tip="Reset the zoom (or double-click)">Whole \
+recording</button>
 </div>"""
 _BODY = """<div id="timeline" role="img" aria-label="Allocated bytes by category over time, stacked, with the \
 reserved bytes as a line"></div>
@@ -80,7 +80,7 @@ reserved bytes as a line"></div>
 <div id="power" role="img" aria-label="Power of the GPU over time, in watts, on the axis above"></div>
 </div>
 <div id="legend" class="legend" role="group" aria-label="Categories; press one to hide it"></div>
-<p class="hint">Drag to zoom, click to choose an instant: the nearest of those marked below the axis is taken.</p>"""
+<p class="hint">Drag to zoom. Click to select the nearest instant that is marked below the axis.</p>"""
 
 SECTION = Section(
     name="timeline",
@@ -94,13 +94,11 @@ SECTION = Section(
         "active": of_column("Active", "counters", "active_bytes"),
         "power": of_column("Power", "samples", "power_instant_w"),
         "power_average": of_column("Power", "samples", "power_average_w"),
-        "category.program": Definition(
-            "Program", "what the command's own processes hold on the card", "NVML process list"
+        "category.program": Definition("Program", "memory of the command's own processes", "NVML process list"),
+        "category.rest of the GPU": Definition(
+            "Rest of the GPU", "used memory of the GPU minus that of the command's processes", "NVML memory info v2"
         ),
-        "category.rest of the card": Definition(
-            "Rest of the card", "the GPU's used bytes less those of the command's processes", "NVML memory info v2"
-        ),
-        "category.used": Definition("Used", "bytes in use on the GPU, whoever holds them", "NVML memory info v2"),
+        "category.used": Definition("Used", "used memory of the GPU, of all processes", "NVML memory info v2"),
     },
     tools=_TOOLS,
     body=_BODY,

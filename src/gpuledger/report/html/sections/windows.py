@@ -25,15 +25,15 @@ SECTION = Section(
     card_data=_data,
     help={
         "window_energy_j": of_column("Energy", "windows", "energy_j"),
-        "window_uncertainty_j": of_column("Plus or minus", "windows", "uncertainty_j"),
+        "window_uncertainty_j": of_column("Uncertainty", "windows", "uncertainty_j"),
         "window_throttled_ns": of_column("Throttled", "windows", "throttled_ns"),
     },
     body=table(
         "windows-body",
         [
             column("Window"),
-            column("From", "amount"),
-            column("Length", "amount"),
+            column("Start", "amount"),
+            column("Duration", "amount"),
             column("Energy", "amount", "window_energy_j"),
             column("±", "amount", "window_uncertainty_j"),
             column("Mean power", "amount"),
@@ -41,7 +41,7 @@ SECTION = Section(
         ],
     )
     + """
-<p class="hint">From tick to tick of the GPU's energy counter; plus or minus is the ticks' jitter and the counter's \
-step.</p>""",
+<p class="hint">Measured between two ticks of the GPU's energy counter. The uncertainty is the jitter of the ticks \
+plus the counter's resolution.</p>""",
     is_hidden=True,
 )
