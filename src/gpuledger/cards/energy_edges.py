@@ -92,11 +92,13 @@ class EdgeFinder:
     def read(self) -> None:
         """Ask the GPU once."""
         began_ns = self._clock()
+        # A read that straddles a tick cannot tell which side its value is of: wait until the tick is over.
         if self._first is None and self._is_near_a_tick(began_ns):
             self._begin(began_ns)
             return
         energy_mj = self._card.read_energy_mj()
         ended_ns = self._clock()
+        # A moving mean: reads take milliseconds, and longer while other processes ask the same GPU.
         self._read_ns = min((3 * self._read_ns + ended_ns - began_ns) // 4, self._longest_read_ns)
         if energy_mj is None:
             self._settle(None)
@@ -116,6 +118,7 @@ class EdgeFinder:
         else:
             self.due_ns = expected[1] + self._margin_ns
         period_ns = self._counter.period_ns
+        # The last tick is the one before the next: its value is what a read now would show, so none is needed.
         if self._last is not None and expected is not None and expected[0] - self._last[0] < 3 * period_ns // 2:
             self._wait_for_tick(self._last[0] + period_ns // 4, self._last[1], now_ns)
 
@@ -155,6 +158,8 @@ class EdgeFinder:
                 return
         else:
             gap_ns = ended_ns - self._looked_ns
+            # The tick lies somewhere between two reads. If these are far apart, its time is ambiguous: take the next
+            # tick instead, once; a second time would put the edge off for ever on a busy machine.
             if gap_ns > self._wide_ns and not self._passed_over:
                 self._passed_over = True
                 self._wait_for_tick((began_ns + ended_ns) // 2, energy_mj, began_ns)
@@ -162,6 +167,7 @@ class EdgeFinder:
             tick = self._card.ticks.saw(self._looked_ns, ended_ns)
         tick_ns = sum(tick) // 2
         self._last = (tick_ns, energy_mj)
+        # More than one tick may have passed since the first read; the step is divided among them for the power.
         unsure_ns = (tick[1] - tick[0]) // 2 + self._counter.jitter_ns
         ticks = max(math.ceil((tick_ns - first_ns - unsure_ns) / self._counter.period_ns), 1)
         self._settle(tick, energy_mj, (energy_mj - first_mj) / 1e3 / (ticks * self._counter.period_ns / 1e9))

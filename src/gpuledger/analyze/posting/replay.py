@@ -92,6 +92,7 @@ class FreeRanges:
     def add(self, address: int, size_bytes: int) -> None:
         """Give a range back, merged with its free neighbours in the same segment."""
         end = address + size_bytes
+        # A segment may lie right behind another one: blocks of two segments never merge, whatever their addresses.
         if address not in self.segment_starts and address in self.start_by_end:
             before = self.start_by_end.pop(address)
             if self.size_at.pop(before, None) is not None:
@@ -112,7 +113,7 @@ class FreeRanges:
     def cut(self, address: int, size_bytes: int) -> None:
         """Take ``[address, address + size_bytes)`` out of the free range that contains it."""
         start, length = address, self.size_at.get(address, 0)
-        if length < size_bytes:
+        if length < size_bytes:  # it begins inside a range: rare (an unmapped piece), so a search will do
             inside = ((low, n) for low, n in self.size_at.items() if low <= address and address + size_bytes <= low + n)
             start, length = next(inside, (0, 0))
         if not length:
@@ -173,6 +174,7 @@ class _Replayer:
         self.rounded: dict[int, int] = {}
 
     def open_segment(self, address: int, size_bytes: int, stream: int, index: int, mapped: int) -> None:
+        # Mapped pieces of an expandable segment do merge with their neighbours, so they are no segment starts.
         row = [address, size_bytes, stream, index, NEVER, mapped]
         self.segments.append(row)
         self.live_segments[address] = row
@@ -191,7 +193,7 @@ class _Replayer:
         given_bytes = size_bytes if self.sizes_given else self._given(address, size_bytes)
         row = len(self.rows)
         self.rows.extend((address, stream, size_bytes, given_bytes, index, NEVER, NEVER))
-        if address in self.live:
+        if address in self.live:  # its free is missing: events were lost, or the history is damaged
             self.unmatched_events += 1
         self.live[address] = row
 
@@ -204,6 +206,8 @@ class _Replayer:
             self.unmatched_events += 1
             return rounded_bytes
         rest_bytes = free_bytes - rounded_bytes
+        # The allocator hands out the front of a block. A rest that it does not split off belongs to the block, so the
+        # program holds more than it asked for until the block is freed.
         if rest_bytes and self.settings.splits(rounded_bytes, rest_bytes):
             self.free.size_at[address + rounded_bytes] = rest_bytes
             self.free.start_by_end[address + free_bytes] = address + rounded_bytes
@@ -216,6 +220,8 @@ class _Replayer:
             self.unmatched_events += 1
             return
         self.rows[row + _FREE_REQUESTED] = index
+        # Until other streams are done with it, the block is active but not allocated. Its address may not be reused
+        # before that; a list, because a damaged history can free one address twice.
         self.freeing.setdefault(address, []).append(row)
 
     def free_completed(self, index: int, address: int, size_bytes: int, stream: int) -> None:

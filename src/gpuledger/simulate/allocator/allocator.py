@@ -122,11 +122,14 @@ class CachingAllocator:
         order = pool.order.get(stream)
         if not order:
             return None
+        # Best fit: the smallest free block that is large enough, the lowest address among equals.
         place = bisect_left(order, (size, 0))
         if place == len(order):
             return None
         block = pool.free[order[place][1]]
         if block.expandable and self.settings.expandable:
+            # For best fit, PyTorch takes an expandable block to be as large as it can grow, not as it is now. So a
+            # larger block that cannot grow as far may fit better.
             while block.expandable and place + 1 < len(order):
                 following = pool.free[order[place + 1][1]]
                 if room_of(following) >= room_of(block):
@@ -169,6 +172,7 @@ class CachingAllocator:
     def _grow(self, pool: Pool, size: int, stream: int, requested_bytes: int) -> Block:
         """Return a block in memory newly taken from the driver, giving cached segments back where it is full."""
         self._collect_garbage()
+        # The order is PyTorch's: new memory, then oversized cached segments, then the whole cache, then the error.
         block = self._new_block(pool, size, stream)
         if block is None and self._release_available(size, stream):
             block = self._new_block(pool, size, stream)
@@ -237,6 +241,7 @@ class CachingAllocator:
             candidates = [block for block in pool.blocks() if block.is_whole and not block.expandable]
             if not candidates:
                 return
+            # Age is counted in searches of the pool since a block was freed, as PyTorch does, not in time.
             mean_age = sum(pool.searches - block.age_base for block in candidates) / len(candidates)
             freed = False
             for block in candidates:

@@ -31,6 +31,7 @@ class ExpandableSegments:
             if not self._map(following, min(size - block.size, following.size)):
                 return None
             block = following
+        # Mapping merges a piece with the free block before it, so ``block`` is now all of the run.
         pool.remove(block)
         return block
 
@@ -76,6 +77,7 @@ class ExpandableSegments:
         """Take the memory behind the whole pages of a free block away."""
         page = _page_bytes(block)
         start = next(s for s in reversed(self._starts) if s <= block.address)
+        # Only whole pages can be unmapped; what is left on either side stays mapped, as free blocks.
         first = start + -(-(block.address - start) // page) * page
         last = start + (block.address + block.size - start) // page * page
         if first >= last:
