@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -17,10 +18,38 @@ hypothesis.settings.load_profile("gpuledger")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+MANY_MODULES = 200
+
+
 def pytest_collection_finish() -> None:
     """Keep what is loaded by now, torch above all, out of the hundreds of walks over all objects that recordings do."""
+    set_aside_what_is_loaded()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def large_libraries_are_set_aside() -> None:
+    """Do the same for what the tests of another module have loaded, such as Ray and transformers."""
+    if len(sys.modules) > _set_aside + MANY_MODULES:
+        set_aside_what_is_loaded()
+
+
+_set_aside = 0
+
+
+def set_aside_what_is_loaded() -> None:
+    """Have no walk over all objects come to those that are alive now."""
+    global _set_aside
     gc.collect()
     gc.freeze()
+    _set_aside = len(sys.modules)
+
+
+@pytest.fixture
+def quick_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what this process starts as Python be a fork of an interpreter that has loaded torch."""
+    from quick import quick_python
+
+    monkeypatch.setattr(sys, "executable", quick_python())
 
 
 @pytest.fixture(autouse=True)

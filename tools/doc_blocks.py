@@ -38,6 +38,8 @@ WIDTH_CELLS = "100"
 EXIT = re.compile(r"\s+# exit (\d+)$")
 TRAIN = ROOT / "tests" / "data" / "docs" / "train.py"
 PRELUDE = """\
+import warnings
+warnings.simplefilter("ignore")
 import torch
 from torch import nn
 model = nn.Linear(256, 10)
@@ -87,11 +89,13 @@ class Done:
 class Desk:
     """The directory one page's blocks are run in, with the names they use.
 
-    ``kept`` holds the recordings made before, each named by the words after ``run``, and gets the new ones.
+    ``kept`` holds the recordings made before, each named by the words after ``run``, and gets the new ones. ``python``
+    is what runs programs and those commands that start one.
     """
 
     place: Path
     kept: Path
+    python: str = sys.executable
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,7 +106,7 @@ class Desk:
         tools.mkdir()
         programs = {"gpuledger": " -m gpuledger", "python": "", "torchrun": " -m torch.distributed.run"}
         for name, module in programs.items():
-            (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n', encoding="utf-8")
+            (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(self.python)}{module} "$@"\n', encoding="utf-8")
             (tools / name).chmod(0o755)
         self.environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(self.place), "CUDA_VISIBLE_DEVICES": ""}
 
@@ -174,7 +178,7 @@ class Desk:
         """Run a block of Python in a process of its own, in the desk: nothing it leaves is in a test's way."""
         place = self.place / "snippet.py"
         place.write_text(PRELUDE + source, encoding="utf-8")
-        command = [sys.executable, "-W", "ignore", str(place)]
+        command = [self.python, str(place)]
         done = subprocess.run(command, cwd=self.place, capture_output=True, text=True, check=False, timeout=120)
         return Done(source, done.returncode, done.stdout, done.stderr if done.returncode else "")
 

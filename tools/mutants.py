@@ -77,6 +77,48 @@ MUTANTS = (
         "MAX_KEY_PARTS = 64000",
         ("tests/unit/files/test_reading.py", "-k", "toml_is_refused"),
     ),
+    Mutant(
+        "frames of ours in the program's tracebacks",
+        "collect/adapter/guard.py",
+        "if not (ours or (after_ours and",
+        "if not (after_ours and (ours or",
+        ("tests/faults/test_program_unchanged.py", "-k", "forward and backward and every"),
+    ),
+    Mutant(
+        "a time pass that does not wait for the program's profiler",
+        "collect/passes/later_passes.py",
+        "            self._user_profiler.install()",
+        "            pass",
+        ("tests/e2e/test_time_pass.py", "-k", "goes_first"),
+    ),
+    Mutant(
+        "a recorder that draws the program's random numbers",
+        "collect/attribution/steps.py",
+        "            self.seen += 1",
+        "            self.seen += int(torch.rand(1) < 2)",
+        ("tests/e2e/test_corpus.py", "-k", "random or accumulation"),
+    ),
+    Mutant(
+        "an outer run that does not say that there are inner ones",
+        "collect/session/outer_run.py",
+        "        session.journal.note(NOTE)",
+        "        pass",
+        ("tests/faults/test_recorded_twice.py", "-k", "notes_it_once"),
+    ),
+    Mutant(
+        "children whose end another thread hears",
+        "collect/launch/launch.py",
+        "        waker = _start_waker(child)",
+        "        waker = threading.Thread(target=os.getpid, daemon=True)\n        waker.start()",
+        ("tests/unit/collect/launch/test_launch_child.py", "-k", "many or busy"),
+    ),
+    Mutant(
+        "steps that end with a call though an optimizer is at work",
+        "collect/attribution/steps.py",
+        "if self._marked or self.trained or self._first_called not in (-1, module_id):",
+        "if self._marked or self._first_called not in (-1, module_id):",
+        ("tests/e2e/test_run_trainings.py",),
+    ),
 )
 
 

@@ -239,6 +239,7 @@ def test_the_page_is_current(page_maker: ModuleType, monkeypatch: pytest.MonkeyP
     assert page_maker.main() == 1
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_watched_runs_become_picture_and_table(
     page_maker: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conv_example import ALGORITHMS, EXAMPLE, MODES, TIMES, Load, run_script_file
+from quick import quick_python
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -200,7 +201,7 @@ def test_make_names_every_algorithm_and_cleans_up_after_itself(tmp_path: Path, l
 def test_make_layers_times_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     small = ["BATCHES=1", "ALGORITHMS=winograd", "FORWARD=--size 32 --width 2 --device cpu --repeat 1"]
-    command = ["make", "-C", str(EXAMPLE), "layers", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'build'}", *small]
+    command = ["make", "-C", str(EXAMPLE), "layers", f"PYTHON={quick_python()}", f"OUT={tmp_path / 'build'}", *small]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {place.name for place in (tmp_path / "build").iterdir()} == {"times.txt", "layers.png", "batches.png"}

@@ -9,6 +9,7 @@ from pathlib import Path
 import doc_blocks
 import pytest
 from doc_blocks import Block, Desk, blocks_of, commands_of, fits, pages, shortened
+from quick import quick_python
 
 ALL = [block for page in pages() for block in blocks_of(page)]
 ALWAYS_RECORDED = ("docs/quickstart.md",)
@@ -29,7 +30,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_blocks_of_a_page_do_what_it_says(
     page: str, kept: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    desk = Desk(tmp_path, tmp_path_factory.mktemp("kept") if page in ALWAYS_RECORDED else kept)
+    recordings = tmp_path_factory.mktemp("kept") if page in ALWAYS_RECORDED else kept
+    desk = Desk(tmp_path, recordings, quick_python())
     commands = 0
     for block in ALL:
         if block.page == page and not block.needs:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from present import present
-from programs import recorded as recorded_with
 from programs import write_script
+from quick import recorded as recorded_with
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import GPULEDGER, environment, execute, write_script
+from programs import environment, execute, write_script
+from quick import quick_gpuledger
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -134,7 +135,7 @@ def test_run_live_says_lines_and_hears(tmp_path: Path) -> None:
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    ended = execute([*GPULEDGER, "run", "--live", "-q", "train.py"], tmp_path, environment())
+    ended = execute([*quick_gpuledger(), "run", "--live", "-q", "train.py"], tmp_path, environment())
     assert ended.status == 0, ended.stderr
     assert load(tmp_path / "train-asked-1.ledger").rank().table("blocks").num_rows
     assert read_json(tmp_path / "train.ledger" / "manifest.json")["status"] == "complete"

@@ -164,6 +164,7 @@ for step in range(int(sys.argv[1])):
 """
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_program_is_followed_to_its_second_step(tmp_path: Path) -> None:
     script = write_script(tmp_path, TRAIN)
     found = capture_program([str(script), "1000000"], "h200")

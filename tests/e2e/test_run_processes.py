@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 from present import present
-from programs import TRAIN, bare, environment, execute, manifest, recorded, write_script
+from programs import TRAIN, environment, execute, manifest, recorded, write_script
+from quick import bare as bare_quick
+from quick import quick_python
+from quick import recorded as recorded_quick
 
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.services.runs import load
@@ -63,7 +66,7 @@ def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
 def test_the_variable_alone_records_every_process(tmp_path: Path) -> None:
     write_script(tmp_path, DISTRIBUTED)
     env = environment(GPULEDGER_RUN="two", PYTHONPATH=bootstrap_directory(), GPULEDGER_STEPS="1:3", GPULEDGER_PASSES="")
-    ended = execute(TORCHRUN, tmp_path, env=env)
+    ended = execute([quick_python(), *TORCHRUN[1:]], tmp_path, env=env)
     assert ended.status == 0
     assert ranks_of(tmp_path / "two.ledger") == TWO_RANKS
     timed = [rank.manifest.time_steps for rank in load(tmp_path / "two.ledger").ranks]
@@ -80,7 +83,7 @@ def test_the_variable_holds_where_a_program_changes_its_directory(tmp_path: Path
     (tmp_path / "inside").mkdir()
     write_script(tmp_path, "import os\nos.chdir('inside')\n" + TRAIN + "step(); step(); step()")
     env = environment(GPULEDGER_RUN="here", PYTHONPATH=bootstrap_directory())
-    assert bare(["train.py"], tmp_path, env=env).status == 0
+    assert bare_quick(["train.py"], tmp_path, env=env).status == 0
     assert present(load(tmp_path / "here.ledger").rank(0).manifest.window).last_step == 3
 
 
@@ -89,13 +92,13 @@ def test_a_shell_script_with_two_pythons(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "step()")
     lines = f"""
     #!/bin/sh
-    {sys.executable} train.py
-    {sys.executable} train.py
+    {quick_python()} train.py
+    {quick_python()} train.py
     exit 9
     """
     script = write_script(tmp_path, lines.lstrip(), "both.sh")
     script.chmod(0o755)
-    assert recorded(["--", "./both.sh"], tmp_path).status == 9
+    assert recorded_quick(["--", "./both.sh"], tmp_path).status == 9
     assert [rank.number for rank in load(tmp_path / "both.ledger").ranks] == [0, 1]
 
 
@@ -129,8 +132,8 @@ def test_a_python_that_ignores_the_path_is_not_seen_and_the_run_says_so(flag: st
 @pytest.mark.torch
 def test_a_run_inside_a_run_has_its_own_directory(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "step()")
-    inner = [sys.executable, "-m", "gpuledger", "run", "-q", "--out", "inner", "train.py"]
-    assert recorded(["--", *inner], tmp_path, options=("-q", "--out", "outer")).status == 0
+    inner = [quick_python(), "-m", "gpuledger", "run", "-q", "--out", "inner", "train.py"]
+    assert recorded_quick(["--", *inner], tmp_path, options=("-q", "--out", "outer")).status == 0
     assert len(load(tmp_path / "inner.ledger").ranks) == 1
     assert load(tmp_path / "outer.ledger").ranks == ()
 

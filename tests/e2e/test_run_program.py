@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
+import quick
 from present import present
 from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, manifest, recorded, write_script
 
@@ -46,7 +47,7 @@ def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
 )
 def test_a_short_program_is_a_complete_run_and_quiet_says_nothing(source: str, steps: int, tmp_path: Path) -> None:
     write_script(tmp_path, source)
-    assert recorded(["train.py"], tmp_path, options=("-q",)) == Ended(0, b"", b"")
+    assert quick.recorded(["train.py"], tmp_path, options=("-q",)) == Ended(0, b"", b"")
     rank = load(tmp_path / "train.ledger").rank(0)
     assert (rank.manifest.status, rank.manifest.steps_seen) == ("closed", steps)
     assert find_peak(rank).index >= 0
@@ -55,7 +56,7 @@ def test_a_short_program_is_a_complete_run_and_quiet_says_nothing(source: str, s
 @pytest.mark.torch
 def test_a_window_that_is_not_reached_is_said(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "step(); step()\nexit(3)")
-    ended = recorded(["train.py"], tmp_path, options=("--steps", "10:12"))
+    ended = quick.recorded(["train.py"], tmp_path, options=("--steps", "10:12"))
     assert ended.status == 3
     assert b"steps 10 to 12 were not reached: the program ended after 2 steps" in ended.stderr
 
@@ -63,7 +64,7 @@ def test_a_window_that_is_not_reached_is_said(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_torch_imported_and_not_used(tmp_path: Path) -> None:
     write_script(tmp_path, "import torch\nprint('ran')")
-    ended = recorded(["train.py"], tmp_path, options=())
+    ended = quick.recorded(["train.py"], tmp_path, options=())
     assert (ended.status, ended.stdout) == (0, b"ran\n")
     assert b"steps 1 to 3 were not reached" in ended.stderr
 
@@ -114,7 +115,7 @@ def test_the_manifest_says_what_was_run_and_why_so(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_settings_reach_the_program(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "for _ in range(6): step()")
-    assert recorded(["train.py"], tmp_path, options=("-q", "--no-stacks", "--steps", "2:4")).status == 0
+    assert quick.recorded(["train.py"], tmp_path, options=("-q", "--no-stacks", "--steps", "2:4")).status == 0
     rank = load(tmp_path / "train.ledger").rank(0)
     window = present(rank.manifest.window)
     assert (window.first_step, window.last_step) == (2, 4)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from present import present
-from programs import COMPILER_ASIDE, Ended, recorded, write_script
+from programs import COMPILER_ASIDE, Ended, write_script
+from quick import recorded
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import resolve_instant

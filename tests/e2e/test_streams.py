@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick import quick_python
 from synthetic import make_run
 
 COMMANDS = {
@@ -34,14 +35,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(words: str, desk: Path) -> subprocess.CompletedProcess[str]:
-    line = f"'{sys.executable}' -m gpuledger {words}"
+def run(words: str, desk: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    line = f"'{python}' -m gpuledger {words}"
     return subprocess.run(["sh", "-c", line], cwd=desk, capture_output=True, text=True, check=False, timeout=100)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_with_stdout_closed_ends_as_with_it_open(name: str, desk: Path) -> None:
-    usual, closed = run(COMMANDS[name], desk), run(f"{COMMANDS[name]} >&-", desk)
+    usual, closed = run(COMMANDS[name], desk, quick_python()), run(f"{COMMANDS[name]} >&-", desk)
     assert closed.returncode == usual.returncode
     assert "Traceback" not in closed.stderr
     assert "defect" not in closed.stderr
@@ -58,7 +59,7 @@ def test_any_stream_may_be_closed(closed: str, desk: Path) -> None:
 
 def test_a_file_does_not_become_stdout(desk: Path) -> None:
     assert run("report a.ledger -o b.html >&- 2>&-", desk).returncode == 0
-    assert run("report a.ledger -o c.html", desk).returncode == 0
+    assert run("report a.ledger -o c.html", desk, quick_python()).returncode == 0
     assert (desk / "b.html").read_bytes() == (desk / "c.html").read_bytes()
 
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, bare, environment, manifest, write_script
-from programs import recorded as recorded_with
+from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, environment, manifest, write_script
+from quick import bare
+from quick import recorded as recorded_with
 
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import Rank

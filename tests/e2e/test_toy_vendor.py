@@ -11,7 +11,8 @@ import pytest
 import torch
 import toy_vendor
 from folders import RECORDINGS
-from programs import GPULEDGER, Ended, environment, execute
+from programs import Ended, environment, execute
+from quick import quick_gpuledger
 from toy_vendor import COUNTER, GIB, HELD_BYTES, MIB, WATTS
 
 from gpuledger.cards import opening
@@ -48,7 +49,7 @@ def gpuledger(directory: Path, *words: str, **settings: str) -> Ended:
     installed = toy_vendor.install(directory / "site") if not (directory / "site").exists() else {}
     path = {"PYTHONPATH": f"{directory / 'site'}:{Path(toy_vendor.__file__).parent}", **installed}
     place = environment(**path, XDG_CACHE_HOME=str(directory / "cache"), **settings)
-    return execute([*GPULEDGER, *words], directory, place)
+    return execute([*quick_gpuledger(), *words], directory, place)
 
 
 def test_watch_reads_it_from_a_process_of_its_own(tmp_path: Path) -> None:

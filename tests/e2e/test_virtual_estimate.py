@@ -25,7 +25,7 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.simulate.estimate.failures import describe_failure
 from gpuledger.simulate.gpu import hints
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quick_children")]
 MIB = 1 << 20
 
 TRAIN = """

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from present import present
-from programs import execute, manifest
-from stubbed import GPULEDGER, library_directory, sampler_of, watch, with_stub
+from programs import GPULEDGER, execute, manifest
+from quick import quick_gpuledger, quick_python
+from stubbed import library_directory, sampler_of, watch, with_stub
 
 from gpuledger.analyze.samples.series import PROCESS_SOURCE, STAND_IN_SOURCE, build_series
 from gpuledger.analyze.samples.watched import watched
@@ -58,7 +59,9 @@ for size in (1, 3, 2):
     time.sleep(0.3)
 """
     environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
-    done = execute([*GPULEDGER, "watch", "-q", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment)
+    done = execute(
+        [*quick_gpuledger(), "watch", "-q", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment
+    )
     assert done.stderr == b""
     (figures,) = watched(load(tmp_path / "w.ledger"))
     assert figures.peak_bytes == 2_000_000_000
@@ -173,7 +176,7 @@ def test_process_ids_that_are_not_ours_are_noted_and_the_card_stands_for_them(tm
     used.write_text("1000000000")
     source = f"import time; open({str(used)!r}, 'w').write('3000000000'); time.sleep(0.7)"
     environment = {**with_stub(tmp_path, pid=4_000_000), "STUB_NVML_BYTES": str(used)}
-    execute([*GPULEDGER, "watch", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment)
+    execute([*quick_gpuledger(), "watch", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment)
     run = load(tmp_path / "w.ledger")
     assert any("process ids are not those" in note for note in notes_of(tmp_path / "w.ledger"))
     (line,), _ = build_series([run], per="process")
@@ -187,7 +190,7 @@ def test_the_bytes_of_the_commands_own_processes_are_told_apart(tmp_path: Path) 
     source = f"import os, time; time.sleep(0.4); open({str(owner)!r}, 'w').write(str(os.getpid())); time.sleep(0.6)"
     (tmp_path / "own.py").write_text(source)
     environment = {**with_stub(tmp_path, pid_bytes=7e8), "STUB_NVML_PID": str(owner)}
-    command = [*GPULEDGER, "watch", "--out", "w", "--", "sh", "-c", f"{sys.executable} own.py; true"]
+    command = [*quick_gpuledger(), "watch", "--out", "w", "--", "sh", "-c", f"{sys.executable} own.py; true"]
     execute(command, tmp_path, environment)
     run = load(tmp_path / "w.ledger")
     assert notes_of(tmp_path / "w.ledger") == []
@@ -266,7 +269,7 @@ def test_variants_are_run_and_compared(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"short.ledger", "long.ledger", "bad.ledger", "plots"}
     assert {path.name for path in (tmp_path / "v" / "plots").iterdir()} >= {"compared.md", "compared.csv"}
     assert manifest(tmp_path / "v" / "bad.ledger")["exit_status"] == 1
-    done = execute([*GPULEDGER, "compare", "--json", "v/short.ledger", "v/long.ledger"], tmp_path)
+    done = execute([*quick_gpuledger(), "compare", "--json", "v/short.ledger", "v/long.ledger"], tmp_path)
     short, long = json.loads(done.stdout)[:2]
     assert short["duration_s"] < long["duration_s"]
     assert short["energy_j"] < long["energy_j"]
@@ -286,7 +289,7 @@ print(json.dumps([watch.energy_j, watch.energy_uncertainty_j, watch.windows]))
 
 
 def test_from_python_with_named_windows(tmp_path: Path) -> None:
-    done = execute([sys.executable, "-c", PYTHON], tmp_path, with_stub(tmp_path, watts=200))
+    done = execute([quick_python(), "-c", PYTHON], tmp_path, with_stub(tmp_path, watts=200))
     energy_j, uncertainty_j, windows = json.loads(done.stdout)
     assert windows["short"] is None  # below the counter's resolution, and not 0 J
     rows = load(tmp_path / "mine.ledger").rank().table("windows").to_pylist()
@@ -321,7 +324,7 @@ def test_a_card_that_does_not_come_back_to_its_baseline_is_said(tmp_path: Path) 
     used = tmp_path / "used"
     used.write_text("1000000000")
     environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
-    done = execute([sys.executable, "-c", VARIANTS], tmp_path, environment)
+    done = execute([quick_python(), "-c", VARIANTS], tmp_path, environment)
     assert done.status == 0
     assert b"r2: begun from a GPU that was not idle after 0 s: GPU 0 has 953.7 MiB more in use" in done.stderr
     assert any("not idle" in note for note in notes_of(tmp_path / "v" / "r2.ledger"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from present import present
 from programs import Ended, environment, execute
-from stubbed import GPULEDGER
+from quick import quick_gpuledger
 
 from gpuledger.analyze.samples.watched import watched
 from gpuledger.services.runs import load
@@ -69,7 +69,7 @@ def watch(directory: Path, known: dict[str, object], *words: str, cards: int = 1
     tool.chmod(0o755)
     path = os.pathsep.join((str(tools), os.environ["PATH"]))
     settings = environment(PATH=path, LD_LIBRARY_PATH=str(tools))
-    return execute([*GPULEDGER, "watch", "--out", "w", *words], directory, settings)
+    return execute([*quick_gpuledger(), "watch", "--out", "w", *words], directory, settings)
 
 
 def test_the_tool_is_read_and_the_run_says_so(tmp_path: Path) -> None:

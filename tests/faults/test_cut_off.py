@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from present import present
-from programs import GPULEDGER, TRAIN, Ended, execute, manifest, recorded, write_script
+from programs import TRAIN, Ended, execute, manifest, write_script
+from quick import quick_gpuledger, recorded
 
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.services.runs import load
@@ -58,7 +59,7 @@ def run(killed: tuple[Ended, Path], tmp_path: Path) -> Path:
 
 
 def show(run: Path, *options: str) -> Ended:
-    return execute([*GPULEDGER, "show", run.name, *options], run.parent)
+    return execute([*quick_gpuledger(), "show", run.name, *options], run.parent)
 
 
 def test_the_status_is_the_signals_and_the_end_is_told(killed: tuple[Ended, Path]) -> None:

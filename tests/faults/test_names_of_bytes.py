@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from programs import GPULEDGER, TRAIN, execute, manifest, recorded, write_script
+from programs import TRAIN, execute, manifest, write_script
+from quick import quick_gpuledger, recorded
 
 from gpuledger.errors import UsageError
 from gpuledger.model.run_directory import choose_directory
@@ -22,7 +23,7 @@ def test_a_script_and_an_argument_that_are_not_utf8(tmp_path: Path) -> None:
     run = manifest(tmp_path / "tr_.ledger")
     assert (run["name"], run["command"][1:]) == ("tr_", ["tr\\xff.py", "é\\xfe"])
     for command in ("show", "report", "balance"):
-        assert execute([*GPULEDGER, command, "tr_"], tmp_path).status == 0
+        assert execute([*quick_gpuledger(), command, "tr_"], tmp_path).status == 0
 
 
 @pytest.mark.parametrize(

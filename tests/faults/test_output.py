@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import quick
 from programs import GPULEDGER, TRAIN, bare, environment, execute, manifest, recorded, write_script
 
 LEAVES_A_MARK = "open('mark', 'a').write('x')\nprint('ran')"
@@ -90,7 +91,7 @@ def test_where_nothing_can_be_written_the_program_runs_unrecorded(out: str, tmp_
 @pytest.mark.torch
 def test_the_program_may_remove_its_run(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "import shutil\nstep()\nshutil.rmtree('train.ledger')\nstep()\nexit(4)")
-    ended = recorded(["train.py"], tmp_path, options=())
+    ended = quick.recorded(["train.py"], tmp_path, options=())
     assert ended.status == 4
     assert ended.stderr.splitlines()[-1].startswith(b"gpuledger: error: train.ledger: ")
 
@@ -135,7 +136,7 @@ def test_a_limit_on_file_size_ends_the_recording_and_not_the_program(tmp_path: P
     source = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n" + TRAIN
     source += "step()\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\nfor _ in range(4): step()\nexit(4)"
     write_script(tmp_path, source)
-    ended = recorded(["train.py"], tmp_path, options=())
+    ended = quick.recorded(["train.py"], tmp_path, options=())
     assert (ended.status, ended.stdout) == (4, b"")
     assert manifest(tmp_path / "train.ledger" / "rank-0")["status"] == "cut off"
 

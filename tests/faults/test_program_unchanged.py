@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import quick
 from programs import (
     COMPILER_ASIDE,
     MODEL,
@@ -28,6 +29,21 @@ ENDS = {
     + "raise SystemExit(3)",
     "raises before torch": "import os\nprint('so far', flush=True)\n1 / 0",
     "raises in a step": TRAIN + "step()\nmodel(torch.ones(8, 17))",
+    "chain of exceptions": "try:\n    {}['a']\nexcept KeyError as error:\n    raise RuntimeError('é') from error",
+    "sys.exit(text)": "import sys\nsys.exit('no data')",
+    "os._exit(7) in a step": TRAIN + "import os\nmodel(torch.ones(8, 16))\nos._exit(7)",
+    "SIGKILL in a step": TRAIN + "import os\nstep(); model(torch.ones(8, 16))\nos.kill(os.getpid(), 9)",
+    "interrupts itself in a step": TRAIN + "step()\nraise KeyboardInterrupt",
+    "interrupts itself, never having used torch": "import torch\nraise KeyboardInterrupt",
+    "aborts": "import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nos.abort()",
+    "exit code above 128": "raise SystemExit(200)",
+    "syntax error": "def broken(:\n    pass",
+    "warning": "import warnings\nwarnings.warn('careful')",
+    "torch hidden": "import sys\nsys.modules['torch'] = None\nimport torch",
+    "closed stderr": TRAIN + "import os\nos.close(2)\nstep()\nprint('on')",
+}
+
+IN_STEPS = {
     "raises in a custom backward, with stacks": TRAIN_WITH_COMPILER
     + """
 class Odd(torch.autograd.Function):
@@ -58,31 +74,29 @@ for width in (4, 5, 4, 5, 4, 5):
     except RuntimeError:
         traceback.print_exc()
 """,
-    "chain of exceptions": "try:\n    {}['a']\nexcept KeyError as error:\n    raise RuntimeError('é') from error",
-    "sys.exit(text)": "import sys\nsys.exit('no data')",
-    "os._exit(7) in a step": TRAIN + "import os\nmodel(torch.ones(8, 16))\nos._exit(7)",
-    "SIGKILL in a step": TRAIN + "import os\nstep(); model(torch.ones(8, 16))\nos.kill(os.getpid(), 9)",
-    "interrupts itself in a step": TRAIN + "step()\nraise KeyboardInterrupt",
-    "interrupts itself, never having used torch": "import torch\nraise KeyboardInterrupt",
-    "aborts": "import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nos.abort()",
-    "exit code above 128": "raise SystemExit(200)",
-    "syntax error": "def broken(:\n    pass",
-    "warning": "import warnings\nwarnings.warn('careful')",
-    "torch hidden": "import sys\nsys.modules['torch'] = None\nimport torch",
-    "closed stderr": TRAIN + "import os\nos.close(2)\nstep()\nprint('on')",
 }
+"""Errors that torch's own code passes on, in an interpreter that has loaded torch."""
 
 
 def both(source: str, directory: Path, words: tuple[str, ...] = (), **how: Any) -> tuple[Ended, Ended]:
-    """Return how the program ended bare and recorded, each in the same directory."""
+    """Return how the program ended bare and recorded, each in the same directory and an interpreter of its own."""
     write_script(directory, source)
     return bare(["train.py", *words], directory, **how), recorded(["train.py", *words], directory, **how)
 
 
-@pytest.mark.parametrize("source", ENDS.values(), ids=ENDS.keys())
-def test_status_stdout_and_stderr_are_the_programs_own(source: str, tmp_path: Path) -> None:
-    """With every pass that a user gets."""
-    alone, below = both(source, tmp_path, env=environment(GPULEDGER_PASSES=""))
+def both_quick(source: str, directory: Path, words: tuple[str, ...] = (), **how: Any) -> tuple[Ended, Ended]:
+    """Return the same of a program whose interpreter had loaded torch before."""
+    write_script(directory, source)
+    return quick.bare(["train.py", *words], directory, **how), quick.recorded(["train.py", *words], directory, **how)
+
+
+@pytest.mark.parametrize("name", [*ENDS, *IN_STEPS])
+def test_status_stdout_and_stderr_are_the_programs_own(name: str, tmp_path: Path) -> None:
+    """With every pass that a user gets; in an interpreter of its own where its end is what is tested."""
+    env = environment(GPULEDGER_PASSES="")
+    write_script(tmp_path, (ENDS | IN_STEPS)[name])
+    alone = quick.bare(["train.py"], tmp_path, env=env)
+    below = (recorded if name in ENDS else quick.recorded)(["train.py"], tmp_path, env=env)
     assert below == alone
     run = manifest(tmp_path / "train.ledger")
     assert run["status"] == "complete"
@@ -126,6 +140,9 @@ SAME = {
         print(inspect.signature(function), function.__qualname__, function.__module__, function.__doc__)
     print(inspect.signature(Net().__call__), pickle.loads(pickle.dumps(torch.autograd.grad)) is torch.autograd.grad)
     """,
+}
+
+SAME_IN_STEPS = {
     "a model seeded, saved, copied, scripted, compiled without a break, a class pickled": """
     import copy, io, pickle, random
     import torch
@@ -145,9 +162,10 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("source", SAME.values(), ids=SAME.keys())
-def test_the_program_sees_what_it_sees_bare(source: str, tmp_path: Path) -> None:
-    alone, below = both(source, tmp_path, words=("--steps", "9", "-q", "--", "-m", "ü"))
+@pytest.mark.parametrize("name", [*SAME, *SAME_IN_STEPS])
+def test_the_program_sees_what_it_sees_bare(name: str, tmp_path: Path) -> None:
+    compared, source = (both, SAME[name]) if name in SAME else (both_quick, SAME_IN_STEPS[name])
+    alone, below = compared(source, tmp_path, words=("--steps", "9", "-q", "--", "-m", "ü"))
     assert alone.status == 0, alone.stderr
     assert below == alone
 
@@ -176,7 +194,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_data_workers_work_and_are_not_ranks(method: str, tmp_path: Path) -> None:
-    alone, below = both(WORKERS, tmp_path, words=(method,))
+    alone, below = both_quick(WORKERS, tmp_path, words=(method,))
     assert alone.status == 0, alone.stderr
     assert below == alone
     assert [place.name for place in tmp_path.glob("train.ledger/rank-*")] == ["rank-0"]

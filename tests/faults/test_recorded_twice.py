@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from present import present
-from programs import TRAIN, bare, manifest, recorded, write_script
+from programs import TRAIN, manifest, write_script
+from quick import bare, recorded
 
 from gpuledger.collect.session.outer_run import NOTE
 from gpuledger.services.runs import load

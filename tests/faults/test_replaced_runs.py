@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import quick
 from programs import GPULEDGER, TRAIN, environment, recorded, start, write_script
 
 import gpuledger.model.run_writer as writers
@@ -113,7 +114,7 @@ def test_recordings_that_overlap_do_not_mix(tmp_path: Path) -> None:
     first = start(["train.py"], tmp_path, options=("--steps", "1:9", "--out", "keep"), stdin=subprocess.PIPE)
     before = find_run_id(tmp_path / "keep.ledger")
     write_script(tmp_path, TRAIN + "step()", "other.py")
-    assert recorded(["other.py"], tmp_path, options=FORCED).status == 0
+    assert quick.recorded(["other.py"], tmp_path, options=FORCED).status == 0
     stdout, stderr = first.communicate(b"\n", timeout=60)
     assert (first.returncode, stdout) == (0, b"on\n")
     assert b"keep.ledger: replaced by another recording\n" in stderr
@@ -141,7 +142,7 @@ def test_a_link_to_nothing_is_where_the_run_is_made(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "step()")
     (tmp_path / "keep.ledger").symlink_to(tmp_path / "disk" / "far")
     for _ in range(2):
-        assert recorded(["train.py"], tmp_path, options=FORCED).status == 0
+        assert quick.recorded(["train.py"], tmp_path, options=FORCED).status == 0
         assert load(tmp_path / "keep.ledger").rank().manifest.steps_seen == 1
     assert names_in(tmp_path / "disk") == ["far"]
     assert names_in(tmp_path) == ["disk", "keep.ledger", "train.py"]
@@ -167,7 +168,7 @@ def test_a_number_is_taken_by_a_link_too(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.torch
 def test_an_estimate_that_fails_leaves_the_old_run(old: RunWriter, tmp_path: Path) -> None:
     write_script(tmp_path, "raise SystemExit(7)")
-    command = [*GPULEDGER, "estimate", "-q", "--gpu", "l4", "--out", "keep", "--force", "train.py"]
+    command = [*quick.quick_gpuledger(), "estimate", "-q", "--gpu", "l4", "--out", "keep", "--force", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=120, check=False)
     assert done.returncode == 3
     assert find_run_id(old.path) == old.run_id

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import quick
 from present import present
-from programs import GPULEDGER, TRAIN, environment, execute, manifest, recorded, signalled, start, write_script
+from programs import GPULEDGER, TRAIN, environment, execute, manifest, signalled, start, write_script
 
 from gpuledger.services.runs import load
 
@@ -58,7 +59,7 @@ os.kill(os.getpid(), signal.{name})
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_signal_costs_the_step_it_comes_in_alone(number: signal.Signals, tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + KILLED_IN_STEP_12.format(name=number.name))
-    ended = recorded(["train.py"], tmp_path, options=("--steps", "1:100000"))
+    ended = quick.recorded(["train.py"], tmp_path, options=("--steps", "1:100000"))
     assert ended.status == -number
     assert b"gpuledger show train.ledger" in ended.stderr
     rank = load(tmp_path / "train.ledger").rank()

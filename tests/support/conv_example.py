@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from folders import BENCH, EXAMPLES
+from quick import quick_python
 
 EXAMPLE = EXAMPLES / "conv_algorithms"
 ALGORITHMS = ("direct", "im2col", "fft", "winograd", "cudnn")
@@ -48,4 +49,4 @@ def example_modules() -> Iterator[Load]:
 def run_script_file(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a Python script to its end, with one thread too."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run([quick_python(), *command], capture_output=True, text=True, check=False, env=environment)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from programs import TRAIN, Ended, execute, write_script
+from quick import quick_python
 from stubbed import with_stub
 
 LAUNCHER = """
@@ -62,11 +62,11 @@ def metered(
     )
     write_script(directory, LAUNCHER, "launcher.py")
     words = ["run", "-q", "--devices", "auto", "--no-stacks", *(("--passes", passes) if passes else ()), "train.py"]
-    return execute([sys.executable, "launcher.py", *words], directory, with_stub(directory, **script))
+    return execute([quick_python(), "launcher.py", *words], directory, with_stub(directory, **script))
 
 
 def metered_from_python(directory: Path, *, count: int = 80, pause_s: float = 0.02, **script: float) -> Ended:
     """Return how a training that records itself ended; it prints the joules of a step and of a sample, and the step."""
     source = PRETEND.format(length_ns=600_000_000) + TRAIN + "import time"
     write_script(directory, source + RECORDED.format(count=count, pause_s=pause_s))
-    return execute([sys.executable, "train.py"], directory, with_stub(directory, **script))
+    return execute([quick_python(), "train.py"], directory, with_stub(directory, **script))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,9 +12,9 @@ from tempfile import mkdtemp
 import psutil
 from folders import TESTS
 from programs import SETTINGS_OF_OTHERS, Ended
+from quick import quick_gpuledger
 
 SOURCE = TESTS / "stub_nvml" / "nvml.c"
-GPULEDGER = (sys.executable, "-m", "gpuledger")
 
 
 @cache
@@ -25,7 +24,8 @@ def library_directory() -> Path:
     assert compiler is not None, "these tests build a small C library: install a C compiler (apt-get install gcc)"
     directory = Path(mkdtemp(prefix="stub-nvml-"))
     target = directory / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-O1", "-Wall", "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
+    named = f"-Wl,-soname,{target.name}"
+    subprocess.run([compiler, "-O1", "-Wall", "-shared", "-fPIC", named, "-o", str(target), str(SOURCE)], check=True)
     return directory
 
 
@@ -46,7 +46,7 @@ def sampler_of(pid: int) -> int:
 def watch(words: list[str], directory: Path, **script: float) -> Ended:
     """Return how ``gpuledger watch`` with these words ended."""
     done = subprocess.run(
-        [*GPULEDGER, "watch", *words],
+        [*quick_gpuledger(), "watch", *words],
         cwd=directory,
         env=with_stub(directory, **script),
         capture_output=True,

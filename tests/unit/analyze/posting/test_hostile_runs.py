@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from card_recordings import post_recording
 from folders import RECORDINGS
 from present import present
+from quick import quick_gpuledger
 from synthetic import make_run
 
 from gpuledger.analyze.overview.summary import summarize
@@ -256,7 +256,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(where: str, run: Path) -> N
     place.unlink(missing_ok=True)
     place.parent.mkdir(exist_ok=True)
     os.mkfifo(place)
-    command = [sys.executable, "-m", "gpuledger", "show", str(run)]
+    command = [*quick_gpuledger(), "show", str(run)]
     ended = subprocess.run(command, capture_output=True, timeout=60, text=True)
     assert ended.returncode in (0, 3), ended.stderr
     assert "defect" not in ended.stderr
@@ -280,7 +280,7 @@ def test_a_run_whose_name_is_not_utf8_is_shown_by_every_view(arguments: tuple[st
     name = os.fsencode(run.parent) + b"/tr\xff\xe9.ledger"
     write(run / "manifest.json", command=["python", "tr\udcff\udce9.py"], name="tr\udcff\udce9", notes=["x \udcff"])
     os.rename(os.fsencode(run), name)
-    command = [sys.executable, "-m", "gpuledger", *(name if one == "{}" else one for one in arguments)]
+    command = [*quick_gpuledger(), *(name if one == "{}" else one for one in arguments)]
     ended = subprocess.run(command, capture_output=True, timeout=120, cwd=run.parent)
     assert ended.returncode == 0, ended.stderr
     ended.stdout.decode("utf-8")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from quick import quick_python
 from random_runs import Life, block_rows, written
 from synthetic import make_run
 
@@ -315,7 +315,7 @@ with gpuledger.record(out="run", devices="cpu"):
     with gpuledger.scope("caches"), gpuledger.scope("of keys"):
         named = torch.zeros(4096)
 """  # in a process of its own: no tensors of other tests die while it records
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([quick_python(), "-c", program], cwd=tmp_path, check=True, timeout=120)
     run = tmp_path / "run.ledger"
     unknown = document("show", run, "--unknown")
     assert [one["bytes"] for one in unknown["unknown"]] == [4096]

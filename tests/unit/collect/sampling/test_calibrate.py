@@ -251,6 +251,7 @@ def test_a_child_that_fails_is_one_line(
 
 @pytest.mark.torch
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a card")
+@pytest.mark.usefixtures("quick_children")
 def test_the_real_child_without_a_card() -> None:
     pytest.importorskip("torch")
     with pytest.raises(NoDeviceError, match="no CUDA device"):

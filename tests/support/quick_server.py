@@ -1,0 +1,260 @@
+"""Python in forks of an interpreter that has loaded what programs here import: a tenth of the time of a fresh one.
+
+``quick.py`` starts it with the place of its socket and of a command that stands for Python. The command hands over its
+words, environment, directory and streams, waits, and ends as the fork ended. In a fork ``sys.modules`` holds the
+standard library alone; what is imported from elsewhere is found as if it were loaded then, so that gpuledger's own
+bootstrap meets ``import torch`` as it does in a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import marshal
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import site
+import socket
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+GROUPS = (
+    ("numpy",),
+    ("numpy.random",),
+    ("pynvml",),
+    ("torch",),
+    ("torch._dynamo",),
+    ("gpuledger.collect.session.session", "gpuledger.collect.memory.dispatch"),
+    ("click", "rich.console", "rich.table", "psutil", "pyarrow", "pyarrow.parquet", "pyarrow.compute"),
+    ("gpuledger.cli.record.run", "gpuledger.services.running", "gpuledger.services.runs", "gpuledger.report.text.text"),
+)
+"""What is loaded beforehand. Who imports one module of a group has all of it, as with a package's own imports."""
+
+FLAGS = ("-u", "-P")
+LARGEST_DESCRIPTOR = 256
+
+
+def set_aside() -> list[dict[str, types.ModuleType]]:
+    """Return the modules of each group after loading them and taking them out of ``sys.modules``."""
+    found = []
+    known = set(sys.modules)
+    for names in GROUPS:
+        for name in names:
+            with suppress(ModuleNotFoundError):
+                importlib.import_module(name)
+        new = [name for name in sys.modules if name not in known and not _is_standard(name)]
+        known |= set(sys.modules)
+        found.append({name: sys.modules[name] for name in new})
+    for group in found:
+        for name in group:
+            del sys.modules[name]
+    return found
+
+
+def _threads() -> set[str]:
+    """Return the names of this process's threads; Arrow's allocator begins its own anew after a fork."""
+    return {Path(f"/proc/self/task/{number}/comm").read_text().strip() for number in os.listdir("/proc/self/task")}
+
+
+def _is_standard(name: str) -> bool:
+    head = name.partition(".")[0]
+    return head in sys.stdlib_module_names or head.startswith(("__", "_sysconfigdata"))
+
+
+class Kept(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what was set aside, and has it loaded by putting it back."""
+
+    def __init__(self, groups: Sequence[dict[str, types.ModuleType]]) -> None:
+        self._group_of = {name: group for group in groups for name in group}
+        self._numpy = groups[0]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return how a module is loaded that was set aside."""
+        kept = self._group_of.get(name, {}).get(name)
+        own = None if kept is None else kept.__spec__
+        if own is None:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location = own.has_location
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module, its group put back with it."""
+        group = self._group_of[spec.name]
+        for one in (self._numpy if spec.name == "torch" else {}), group:
+            for name, module in one.items():
+                if name != spec.name:
+                    sys.modules.setdefault(name, module)
+        module = group[spec.name]
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Leave the module as it is."""
+        module.__spec__ = self._own
+
+
+def serve(place: str, command: str) -> None:
+    """Serve orders until nobody is left who may give one."""
+    groups = set_aside()
+    sys.meta_path.insert(0, Kept(groups))
+    assert _threads() <= {"python", "jemalloc_bg_thd"}, f"threads would be missing in the forks: {_threads()}"
+    gc.collect()
+    gc.freeze()  # or each collection in a fork would walk, and copy, a million objects
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(place + ".new")
+    listening.listen(64)
+    os.rename(place + ".new", place)
+    waiting = selectors.DefaultSelector()
+    waiting.register(listening, selectors.EVENT_READ)
+    customers: dict[socket.socket, int] = {}
+    was_asked = False
+    while customers or not was_asked:
+        for key, _ in waiting.select():
+            if key.fileobj is listening:
+                customer = listening.accept()[0]
+                was_asked = True
+                customers[customer] = _take_order(customer, command)
+                waiting.register(customer, selectors.EVENT_READ)
+                if customers[customer]:
+                    waiting.register(os.pidfd_open(customers[customer]), selectors.EVENT_READ, customer)
+            elif key.data is None:  # a customer who is gone, and with it what it ordered
+                gone: Any = key.fileobj
+                waiting.unregister(gone)
+                pid = customers.pop(gone)
+                gone.close()
+                if pid:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            else:
+                waiting.unregister(key.fileobj)
+                os.close(key.fd)
+                _tell(key.data, customers)
+    shutil.rmtree(os.path.dirname(place), ignore_errors=True)
+
+
+def _tell(customer: socket.socket, customers: dict[socket.socket, int]) -> None:
+    """Tell a customer how its order ended."""
+    for one, pid in customers.items():
+        if one is customer:
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            customers[one] = 0
+            with suppress(OSError):
+                one.send(status.to_bytes(2, "little", signed=True))
+            return
+    with suppress(ChildProcessError):  # it was killed with its customer
+        os.waitpid(-1, os.WNOHANG)
+
+
+def _take_order(customer: socket.socket, command: str) -> int:
+    """Return the process that does what is ordered; 0 for a customer who only keeps this server at work."""
+    head, streams, _, _ = socket.recv_fds(customer, 4, 3)
+    length = int.from_bytes(head, "little")
+    if not length:
+        return 0
+    text = b""
+    while len(text) < length:
+        text += customer.recv(length - len(text))
+    child = os.fork()
+    if child == 0:
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, LARGEST_DESCRIPTOR)
+        words, environment, directory = marshal.loads(text)
+        run(words, environment, directory, command)
+    for stream in streams:
+        os.close(stream)
+    return child
+
+
+def run(words: list[str], environment: dict[str, str], directory: str, command: str) -> NoReturn:
+    """Be ``python WORDS``: ``-m MODULE``, ``-c TEXT`` or a script, with ``-u`` and ``-P`` or without."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.executable = command
+    sys.orig_argv = [command, *words]
+    paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [*paths, *sys.path[1:]]
+    importlib.invalidate_caches()
+    _load_libraries(environment.get("LD_LIBRARY_PATH", ""))
+    site.execsitecustomize()
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__.update(__builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = main_module
+    status = 0
+    is_safe, words = words[0] == "-P", words[words[0] in FLAGS :]
+    try:
+        if words[0] == "-m":
+            sys.argv = words[1:]
+            sys.path[:0] = [] if is_safe else [directory]
+            runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        else:
+            _run_source(words, main_module)
+    except SystemExit as error:
+        status = _status_of(error)
+    except BaseException as error:
+        place = error.__traceback__
+        for _ in range(2):  # this file's frames
+            place = place and place.tb_next
+        sys.excepthook(type(error), error.with_traceback(place), place)
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    _leave(status)
+
+
+def _load_libraries(paths: str) -> None:
+    """Load the libraries of LD_LIBRARY_PATH, which the loader reads at a program's start alone: they win by name."""
+    for path in filter(None, paths.split(os.pathsep)):
+        for library in Path(path).glob("*.so*"):
+            with suppress(OSError):
+                ctypes.CDLL(str(library))
+
+
+def _run_source(words: list[str], main_module: types.ModuleType) -> None:
+    if words[0] == "-c":
+        source, name, sys.argv = words[1].encode(), "<string>", ["-c", *words[2:]]
+        sys.path.insert(0, "")
+    else:
+        name, sys.argv = os.path.abspath(words[0]), list(words)
+        sys.path.insert(0, os.path.dirname(os.path.realpath(name)))
+        main_module.__file__ = name
+        with open(name, "rb") as stream:
+            source = stream.read()
+    exec(compile(source, name, "exec", dont_inherit=True), main_module.__dict__)
+
+
+def _status_of(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _leave(status: int) -> NoReturn:
+    """Leave as the interpreter does, but for taking all modules apart."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status & 0xFF)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
