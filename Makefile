@@ -51,7 +51,7 @@ test:
 	$(MAKE) --jobs=2 lint tested
 
 # The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have three
-# workers: a sixth of the tests' time is waiting for signals, samples and browsers.
+# workers, as many tests wait for signals, samples or browsers.
 tested: compiled
 	@$(TESTED)/python -m pytest -n 3 --dist worksteal
 
