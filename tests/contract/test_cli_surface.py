@@ -16,20 +16,20 @@ from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
     "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --live -q --quiet",
+    "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",
     "gpus": "--json",
-    "calibrate": "--json",
     "ops": "",
-    "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --rank --device --json",
-    "group": "--keywords --expected -n --write-keywords --force --at --step --rank --device --json",
+    "group": "--keywords --reported-memory -n --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
     "report": "-o --output --open --rank --force",
     "trace": "-o --output --rank --force",
-    "plot": "--kind --metric --align --baseline --per --keywords --expected --min-share --title -o --output --force",
-    "compare": "--json --csv --markdown",
+    "plot": "--kind --metric --align --baseline --per --keywords --reported-memory --min-share --title -o --output"
+    " --force",
     "live": "--pid --once",
+    "compare": "--json --csv --markdown",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",
     "check": "--budget --against --allow --json --junit --markdown --force",
     "budget": "--headroom -o --output --force",
@@ -37,6 +37,7 @@ SURFACE = {
     "export": "--to --table -o --output --force",
     "sql": "--json --csv --memory-limit --timeout -n",
     "doctor": "--json",
+    "calibrate": "--json",
 }
 HELP_LIMIT_S = 0.5
 

@@ -20,7 +20,7 @@ OWN_TEXT = {
     "--out": "a run, or a folder of several",
     "--gpu": "says which GPUs the command knows",
     "--rows": "says what the rows are of",
-    "--by": "each command has accounts of its own",
+    "--by": "each command has groupings of its own",
     "--quiet": "of a program that is followed, not run, the output is dropped",
     "--pid": "a process to watch, or whose bytes are shown beside the others'",
     "--interval": "of a file's samples it is only known to the user",
@@ -45,6 +45,12 @@ REPLACED = {
     "--overwrite": "--force",
     "--precision-of-interval": "--confidence",
     "--top": "-n",
+    "--target-ci": "--precision",
+    "--energy-share": "--energy-coverage",
+    "--target": "--min-coverage",
+    "--until-target": "--measure-missing",
+    "--expected": "--reported-memory",
+    "--hot": "--warm-cache",
 }
 
 
@@ -107,11 +113,11 @@ def test_there_is_one_word_for_one_thing(word: str) -> None:
 
 
 def test_force_overwrites_and_nothing_else() -> None:
-    assert {option.help for _, option in OPTIONS["--force"]} == {"Overwrite what exists."}
+    assert {option.help for _, option in OPTIONS["--force"]} == {"Overwrite existing output."}
 
 
 def test_a_device_is_one_of_torchs_and_a_gpu_a_model_or_a_number() -> None:
-    assert all((option.help or "").startswith("A torch device: ") for _, option in OPTIONS["--device"])
+    assert all((option.help or "").startswith("PyTorch device: ") for _, option in OPTIONS["--device"])
     assert all("GPU" in (option.help or "") for _, option in OPTIONS["--gpu"])
 
 
@@ -137,7 +143,7 @@ def test_a_torch_device_or_its_index_is_taken(text: str | None, index: int | Non
 
 @pytest.mark.parametrize("text", ["h200", "cuda:", "cuda:-1", "mps", "-2", ""])
 def test_what_is_no_torch_device_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a torch device"):
+    with pytest.raises(UsageError, match="not a PyTorch device"):
         dict(commands())["diff"].make_context("diff", ["a", "b", "--device", text])
 
 

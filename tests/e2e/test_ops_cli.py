@@ -114,10 +114,10 @@ def test_a_file_that_is_there_is_refused_before_the_program_runs(desk: Path) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("measure", "w", "--energy-share", "200%"), "--energy-share 200%: not above 0"),
-        (("measure", "w", "--target-ci", "x"), "--target-ci x: not a share"),
+        (("measure", "w", "--energy-coverage", "200%"), "--energy-coverage 200%: must be above 0"),
+        (("measure", "w", "--precision", "x"), "--precision x: not a share"),
         (("measure", "w", "--time-limit", "soon"), "--time-limit soon: not a time"),
-        (("sum", "w", "--target", "900"), "--target 900: not above 0"),
+        (("sum", "w", "--min-coverage", "900"), "--min-coverage 900: must be above 0"),
     ],
 )
 def test_a_wrong_share_or_time_is_told_with_its_option(words: tuple[str, ...], said: str, desk: Path) -> None:

@@ -12,7 +12,7 @@ from gpuledger.cli.main import main
 from gpuledger.ops.database.operator_database import open_database
 
 Ask = Callable[..., Result]
-QUICK = ("--device", "cpu", "--target-ci", "90%")
+QUICK = ("--device", "cpu", "--precision", "90%")
 MODEL = """
 import torch
 from torch import nn
@@ -68,7 +68,7 @@ def test_what_was_measured_is_not_measured_again_and_is_summed(ask: Ask, folder:
     assert measured.exit_code == 0, measured.output
     assert json.loads(measured.stdout)["time"]["measured"] == 0
     assert len(open_database(folder / "own.db").records()) == held
-    summed = ask("sum", *names, "--database", "own.db", "--target", "99%")
+    summed = ask("sum", *names, "--database", "own.db", "--min-coverage", "99%")
     assert summed.exit_code == 0, summed.output
     assert summed.stdout.count("100.0 % of the time") == 2
 
@@ -114,7 +114,7 @@ def test_the_least_is_measured_until_a_target_is_met(ask: Ask, folder: Path) -> 
         "--force",
     )
     assert done.exit_code == 0, done.output
-    met = ask("sum", "w", "--database", "until.db", "--target", "60%", "--until-target", "--json", *QUICK)
+    met = ask("sum", "w", "--database", "until.db", "--min-coverage", "60%", "--measure-missing", "--json", *QUICK)
     assert met.exit_code == 0, met.output
     (document,) = json.loads(met.stdout)
     assert document["attributed"]["time_frac"] >= 0.6
@@ -131,13 +131,13 @@ def test_what_the_database_holds_counts_towards_a_target_and_rows_that_are_not_s
     none = ask("sum", "c", "--database", "own.db")
     assert "nothing measured" in none.stdout
     assert ask("measure", "c", "--database", "held.db", *QUICK).exit_code == 0
-    met = ask("sum", "c", "c", "--database", "held.db", "--target", "10%", "--until-target", "-n", "1", *QUICK)
+    met = ask("sum", "c", "c", "--database", "held.db", "--min-coverage", "10%", "--measure-missing", "-n", "1", *QUICK)
     assert met.exit_code == 0, met.output
-    assert met.stdout.count("attributed: 100.0 % of the calls") == 2
+    assert met.stdout.count("measured: 100.0 % of the calls") == 2
     assert "\n\nconv_net" in met.stdout
     assert "more types of operators; -n or --json print them" in met.stderr
     again = ask("measure", "c", "--database", "held.db", *QUICK)
-    assert "time: nothing to measure, the database holds all" in again.stdout
+    assert "time: nothing to measure, all operators are in the database" in again.stdout
 
 
 def test_a_name_gives_a_terminal_no_orders_and_columns_without_figures_are_left_out(

@@ -66,7 +66,7 @@ def test_a_test_may_take_its_limit_to_the_byte(pytester: pytest.Pytester, limit:
     result.assert_outcomes(passed=1 - fails, failed=fails)
     if fails:
         result.stdout.fnmatch_lines(
-            ["*took 64.0 KiB (65,536 B)*, 1.0 KiB over the limit of 63.0 KiB*", "*pytest --gpuledger-out DIR*"]
+            ["*allocated 64.0 KiB (65,536 B)*, 1.0 KiB over the limit of 63.0 KiB*", "*pytest --gpuledger-out DIR*"]
         )
 
 
@@ -117,7 +117,9 @@ def test_calls():
     result = run(pytester, source, CPU)
     result.assert_outcomes(passed=2 - fails, failed=fails)
     if fails:
-        result.stdout.fnmatch_lines(["*kept 8.0 KiB (8,192 B) of 2 calls*", "*8.0 KiB  *(outside modules)*"])
+        result.stdout.fnmatch_lines(
+            ["*8.0 KiB (8,192 B) still allocated after 2 calls*", "*8.0 KiB  *(outside modules)*"]
+        )
 
 
 def test_what_only_a_cycle_keeps_is_not_growth(pytester: pytest.Pytester) -> None:
@@ -135,7 +137,7 @@ def test_without_a_card_the_marks_skip_and_say_why(pytester: pytest.Pytester) ->
     source = marked("1", "assert False") + "@pytest.mark.limit_gpu_growth()\ndef test_other(): assert False\n"
     result = run(pytester, source, "-rs")
     result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["*limit_gpu_memory: no CUDA GPU here; --gpuledger-virtual h200 follows it *"])
+    result.stdout.fnmatch_lines(["*limit_gpu_memory: no CUDA GPU here; use --gpuledger-simulate h200 for *"])
 
 
 def test_the_devices_can_stand_in_the_ini_file(pytester: pytest.Pytester) -> None:
@@ -178,7 +180,7 @@ def test_none(): pass
     result = run(pytester, source, CPU, "--gpuledger")
     result.assert_outcomes(passed=3, failed=1)
     lines = result.stdout.lines
-    start = next(number for number, line in enumerate(lines) if "tests by peak bytes" in line)
+    start = next(number for number, line in enumerate(lines) if "tests by peak memory" in line)
     found = [line.split() for line in lines[start + 1 : start + 5]]
     assert [row[-1].partition("::")[2] for row in found] == ["test_large", "test_fails", "test_small", "test_none"]
     assert [" ".join(row[:2]) for row in found] == ["16.0 KiB", "8.0 KiB", "4.0 KiB", "0 B"]
@@ -212,7 +214,7 @@ def test_both(gpuledger_recording):
 """
     result = run(pytester, source, CPU)
     result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["*gpuledger_recording was never begun*", "*use one of them*"])
+    result.stdout.fnmatch_lines(["*gpuledger_recording was not started*", "*use only one of the two*"])
 
 
 def test_methods_and_unittest_are_held_to_their_marks(pytester: pytest.Pytester) -> None:
@@ -274,7 +276,7 @@ def test_it():
     result = run(pytester, source, CPU)
     result.assert_outcomes(passed=1 - fails, failed=fails)
     if fails:
-        result.stdout.fnmatch_lines(["*one call took 4.00 J*1.00 J over the limit of 3.00 J*"])
+        result.stdout.fnmatch_lines(["*one call used 4.00 J*1.00 J over the limit of 3.00 J*"])
 
 
 def test_without_torch_the_marks_skip_and_say_so(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,14 +310,14 @@ def test_grows_not():
 def test_unmarked():
     assert not torch.cuda.is_available()
 """
-    result = run(pytester, source, "--gpuledger-virtual=h200")
+    result = run(pytester, source, "--gpuledger-simulate=h200")
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
-        ["*limit_gpu_memory: took * over the limit of 8.0 MiB*", "at * on cuda:0:", "* MiB  weight*"]
+        ["*limit_gpu_memory: allocated * over the limit of 8.0 MiB*", "at * on cuda:0:", "* MiB  weight*"]
     )
 
 
 def test_a_virtual_card_that_is_not_known_is_a_wrong_call(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "def test_it(): pass", "--gpuledger-virtual=h20000")
+    result = run(pytester, "def test_it(): pass", "--gpuledger-simulate=h20000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--gpuledger-virtual h20000: no such card" in result.stderr.str()
+    assert "--gpuledger-simulate h20000: no such GPU" in result.stderr.str()

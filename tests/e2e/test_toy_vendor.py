@@ -80,7 +80,7 @@ def test_doctor_names_its_driver_and_its_card(tmp_path: Path) -> None:
     checks = json.loads(gpuledger(tmp_path, "doctor", "--json").stdout)["checks"]
     found = {check["found"]: check["status"] for check in checks}
     assert found["Toy 1.0, 1 card"] == "ok"
-    assert found["Toy, 140.0 GiB, 2.0 GiB in use + 600.0 MiB kept by the driver"] == "ok"
+    assert found["Toy, 140.0 GiB, 2.0 GiB in use + 600.0 MiB reserved by the driver"] == "ok"
 
 
 def test_the_balance_closes_against_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

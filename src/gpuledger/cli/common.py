@@ -25,7 +25,7 @@ ALL = "all"
 UNREAD_SHOWN = 10
 PROGRAM = "gpuledger.program"
 """Where the words of a program are kept in click's context."""
-DEVICE_HELP = "A torch device: cpu, cuda or cuda:1."
+DEVICE_HELP = "PyTorch device: cpu, cuda or cuda:1."
 
 
 def takes(kind: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callable[..., Result]]:
@@ -51,12 +51,12 @@ def run_argument() -> Decorator:
 
 def json_option() -> Decorator:
     """Return the option --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, never cut.")
+    return click.option("--json", "as_json", is_flag=True, help="Print the complete result as one JSON document.")
 
 
 def csv_option() -> Decorator:
     """Return the option --csv."""
-    return click.option("--csv", "as_csv", is_flag=True, help="Print CSV, never cut.")
+    return click.option("--csv", "as_csv", is_flag=True, help="Print the complete result as CSV.")
 
 
 def rows_option(default: int | None, note: str = "", *, least: int = 1) -> Decorator:
@@ -68,13 +68,13 @@ def rows_option(default: int | None, note: str = "", *, least: int = 1) -> Decor
         default=default,
         show_default=default is not None,
         metavar="N",
-        help=f"Rows to show.{note}",
+        help=f"Number of rows to print.{note}",
     )
 
 
 def force_option() -> Decorator:
     """Return the option --force."""
-    return click.option("--force", is_flag=True, help="Overwrite what exists.")
+    return click.option("--force", is_flag=True, help="Overwrite existing output.")
 
 
 def output_option(text: str, metavar: str = "FILE", default: str | None = None) -> Decorator:
@@ -86,7 +86,7 @@ def output_option(text: str, metavar: str = "FILE", default: str | None = None) 
 
 def out_option(text: str) -> Decorator:
     """Return the option --out, the name of a run; ``text`` says what else it can be, and the default."""
-    return click.option("--out", "out", metavar="NAME", help=f"Name of the run{text}")
+    return click.option("--out", "out", metavar="NAME", help=f"Name of the run directory{text}")
 
 
 def gpu_option(text: str, *, default: str | None = None, required: bool = False) -> Decorator:
@@ -99,30 +99,40 @@ def gpu_option(text: str, *, default: str | None = None, required: bool = False)
 def step_option() -> Decorator:
     """Return the option --step."""
     return click.option(
-        "--step", type=click.IntRange(min=1), metavar="N", help="Take the peak, end or time of this step."
+        "--step",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Step that --at refers to: its peak, its end, or a time since its start.  [default: all recorded steps]",
     )
 
 
 def depth_option() -> Decorator:
     """Return the option --depth."""
     return click.option(
-        "--depth", type=click.IntRange(min=1), metavar="N", help="Fold module paths and scopes to their first N parts."
+        "--depth",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Shorten module paths and scopes to their first N parts.  [default: full paths]",
     )
 
 
 def at_option() -> Decorator:
     """Return the option --at."""
     return click.option(
-        "--at", default="peak", show_default=True, metavar="INSTANT", help="peak, end, or a time such as 1.5s or 350ms."
+        "--at",
+        default="peak",
+        show_default=True,
+        metavar="peak|end|TIME",
+        help="Moment to show: peak, end, or a time since the start, such as 1.5s or 350ms.",
     )
 
 
 def rank_option() -> Decorator:
     """Return the option --rank."""
-    return click.option("--rank", "rank_text", metavar="N|all", help="One process of several. Without it: all.")
+    return click.option("--rank", "rank_text", metavar="N|all", help="Rank of the process to show.  [default: all]")
 
 
-def device_option(note: str = "  [default: each]", *, as_index: bool = True) -> Decorator:
+def device_option(note: str = "  [default: all]", *, as_index: bool = True) -> Decorator:
     """Return the option --device, a torch device; the command gets ``device_idx``, or ``device`` as it was given."""
     if not as_index:
         return click.option("--device", "device", metavar="DEVICE", help=DEVICE_HELP + note)
@@ -135,7 +145,7 @@ def _device_index(_: click.Context, __: click.Parameter, text: str | None) -> in
         return None
     found = re.fullmatch(r"cpu|-1|(?:cuda:)?(\d{1,6})|cuda", text)
     if found is None:
-        raise UsageError(f"--device {text}: not a torch device", hint="such as cpu, cuda:0 or cuda:1")
+        raise UsageError(f"--device {text}: not a PyTorch device", hint="use cpu, cuda:0 or cuda:1")
     return -1 if text in ("cpu", "-1") else int(found[1] or 0)
 
 
@@ -260,7 +270,7 @@ def parse_rank(rank_text: str | None) -> int | None:
     if rank_text is None or rank_text == ALL:
         return None
     if not rank_text.isdecimal():
-        raise UsageError(f"--rank {rank_text}: not a rank", hint="give a number, or all")
+        raise UsageError(f"--rank {rank_text}: not a rank", hint="use a number, or all")
     return int(rank_text)
 
 

@@ -18,13 +18,15 @@ from gpuledger.cli.streams import open_closed_streams
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.redact import hide_credentials
 
+RECORD, ESTIMATE, VIEW, COMPARE = "Record", "Estimate", "View", "Compare"
+EXCHANGE, MACHINE = "Import and export", "This machine"
 INTERRUPTED = 130
 FAILURE = 1
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a command lives (``module:function``, below ``gpuledger.cli``), and its line in the list of commands."""
+    """A command: its function (``module:function`` in ``gpuledger.cli``), section and first line of help."""
 
     place: str
     section: str
@@ -32,35 +34,31 @@ class Entry:
 
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry("record.run:run_command", "Record", "Record where a program's bytes, time and joules go."),
+    "run": Entry("record.run:run_command", RECORD, "Record the memory, time and energy of a program, layer by layer."),
+    "watch": Entry("record.watch:watch_command", RECORD, "Record GPU memory and power while any command runs."),
     "estimate": Entry(
         "predict.estimate:estimate_command",
-        "Predict",
-        "Tell whether a program fits a GPU that is not here.",
+        ESTIMATE,
+        "Estimate GPU memory of a training script without running it.",
     ),
-    "gpus": Entry("predict.gpus:gpus_command", "Predict", "List the GPUs an estimate can be made for."),
-    "calibrate": Entry(
-        "record.calibrate:calibrate_command",
-        "Predict",
-        "Measure what context and libraries take on this GPU.",
-    ),
-    "ops": Entry("ops.group:ops_group", "Predict", "Measure operators once, add them up for any model."),
-    "watch": Entry("record.watch:watch_command", "Record", "Watch the GPUs while any command runs."),
-    "show": Entry("inspect.show:show_command", "Look", "Show where the bytes are at one instant."),
-    "group": Entry("inspect.group:group_command", "Look", "Put every byte into a group of keywords."),
-    "balance": Entry("inspect.balance:balance_command", "Look", "Balance the GPU's used bytes, line by line."),
-    "report": Entry("inspect.report:report_command", "Look", "Write one offline HTML file."),
-    "trace": Entry("inspect.trace:trace_command", "Look", "Write a trace for Perfetto: kernels, bytes, watts."),
-    "plot": Entry("inspect.plot:plot_command", "Look", "Draw runs as one picture."),
-    "compare": Entry("compare.compare:compare_command", "Compare", "Compare several runs' peaks, times and joules."),
-    "live": Entry("record.live:live_command", "Look", "Look at the GPUs, and at a run while it is written."),
-    "diff": Entry("compare.diff:diff_command", "Compare", "Show what grew and what shrank between two runs."),
-    "check": Entry("compare.check:check_command", "Compare", "Hold a run to a budget, or to another run."),
-    "budget": Entry("compare.budget:budget_command", "Compare", "Write a first budget for a run."),
-    "import": Entry("inspect.import_:import_command", "Take in", "Make runs of files that others wrote."),
-    "export": Entry("inspect.export:export_command", "Take out", "Write a run's tables as CSV, Parquet or JSON."),
-    "sql": Entry("inspect.sql:sql_command", "Take out", "Ask a run's tables with SQL, read-only."),
-    "doctor": Entry("record.doctor:doctor_command", "This machine", "Tell what works here, and what to do."),
+    "gpus": Entry("predict.gpus:gpus_command", ESTIMATE, "List the GPU models that estimates can be made for."),
+    "ops": Entry("ops.group:ops_group", ESTIMATE, "Estimate time and energy of a model from measured operators."),
+    "show": Entry("inspect.show:show_command", VIEW, "Show memory, time and energy of a run by category or layer."),
+    "group": Entry("inspect.group:group_command", VIEW, "Sum the memory of a run into groups that you define."),
+    "balance": Entry("inspect.balance:balance_command", VIEW, "Break down all memory in use on the GPU."),
+    "report": Entry("inspect.report:report_command", VIEW, "Write an HTML report of a run as one file."),
+    "trace": Entry("inspect.trace:trace_command", VIEW, "Write a timeline of a run for Perfetto or Chrome."),
+    "plot": Entry("inspect.plot:plot_command", VIEW, "Plot one or more runs as a picture."),
+    "live": Entry("record.live:live_command", VIEW, "Monitor GPUs and a running job."),
+    "compare": Entry("compare.compare:compare_command", COMPARE, "Compare memory, time and energy of several runs."),
+    "diff": Entry("compare.diff:diff_command", COMPARE, "Show what changed between two runs."),
+    "check": Entry("compare.check:check_command", COMPARE, "Check a run against limits or against another run."),
+    "budget": Entry("compare.budget:budget_command", COMPARE, "Write a limits file from measured runs."),
+    "import": Entry("inspect.import_:import_command", EXCHANGE, "Convert recordings of other tools into runs."),
+    "export": Entry("inspect.export:export_command", EXCHANGE, "Export a run as tables or as a PyTorch snapshot."),
+    "sql": Entry("inspect.sql:sql_command", EXCHANGE, "Query the tables of a run with SQL."),
+    "doctor": Entry("record.doctor:doctor_command", MACHINE, "Check what can be recorded on this machine."),
+    "calibrate": Entry("record.calibrate:calibrate_command", MACHINE, "Measure the memory that CUDA uses on this GPU."),
 }
 """Commands in the order of ``--help``. A command's module is imported when the command is used."""
 
@@ -156,7 +154,7 @@ def _describe(error: Exception) -> tuple[str, str | None, int]:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror}", None, FAILURE
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    return words, "this is a defect of gpuledger: please report it with the output of gpuledger -v …", FAILURE
+    return words, "this is a bug in gpuledger: please report it with the output of gpuledger -v …", FAILURE
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -180,7 +178,13 @@ Examples:
     is_flag=True,
     expose_value=False,
     callback=_remember_verbose,
-    help="Show the traceback of an error.",
+    help="Print the traceback of an error.",
 )
 def main() -> None:
-    """Every byte, millisecond and joule of a GPU run, on the account of the layer that spent it."""
+    """Measure where GPU memory, time and energy go in PyTorch programs, layer by layer.
+
+    Use `gpuledger COMMAND --help` for the options of a command. Wherever a command expects a RUN, give the directory
+    NAME.ledger that `gpuledger run` wrote, or a file that `gpuledger import` can read.
+
+    Exit status: 0 success, 1 failure, 2 wrong usage, 3 unreadable input, 4 no usable GPU, 5 limit exceeded.
+    """

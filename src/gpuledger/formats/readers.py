@@ -50,20 +50,20 @@ class Format:
     one_run_each: bool = False
 
 
-INTERVAL = Option("interval", "TIME", "Time from sample to sample where the file has no times.  [default: 10ms]")
+INTERVAL = Option("interval", "TIME", "time between samples, if the file has no times.  [default: 10ms]")
 
 FORMATS: dict[str, Format] = {
-    "torch-snapshot": Format("torch_snapshot", "memory snapshots of torch.cuda.memory._dump_snapshot()"),
-    "memory-csv": Format("memory_csv", "CSV files of pytorch_mem_profiler, and of gpuledger's memory_profiler"),
-    "mxnet": Format("mxnet", "CSV and JSON files of MXNet's GPU memory profiler; a file per process is a rank"),
-    "tbd-log": Format("tbd", "logs with [mem] lines of the patched MXNet, and _ANALYSIS files"),
+    "torch-snapshot": Format("torch_snapshot", "snapshots of torch.cuda.memory._dump_snapshot()"),
+    "memory-csv": Format("memory_csv", "CSV files of pytorch_mem_profiler and of gpuledger"),
+    "mxnet": Format("mxnet", "CSV and JSON files of MXNet's memory profiler, one per rank"),
+    "tbd-log": Format("tbd", "logs with [mem] lines of a patched MXNet, _ANALYSIS files"),
     "nvidia-smi": Format(
         "nvidia_smi",
-        "logs of nvidia-smi --query-gpu=… --format=csv, and memory_<name>.txt",
-        (INTERVAL, Option("columns", "A,B,…", "Columns of a file without header, as --query-gpu names them.")),
+        "logs of nvidia-smi --query-gpu=… --format=csv",
+        (INTERVAL, Option("columns", "A,B,…", "columns of a file without a header, named as for --query-gpu.")),
         one_run_each=True,
     ),
-    "time-log": Format("time_log", "times per layer: ALGO, BATCH, TIME_TYPE, ms…", one_run_each=True),
+    "time-log": Format("time_log", "times of layers in ms: ALGO, BATCH, TIME_TYPE, ms…", one_run_each=True),
 }
 """Formats in the order in which content is tried: the ones that are certain first."""
 

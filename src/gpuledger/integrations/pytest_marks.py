@@ -15,9 +15,9 @@ PEAK = "gpuledger_peak_bytes"
 UNJUDGED = "gpuledger_recorded_by"
 """Name of the property of a test that was not measured: the run of ``gpuledger run`` that records the process."""
 DESCRIPTIONS = (
-    f'{MEMORY}("2 GiB"): the test may allocate at most this much on one GPU, above what was there when it began',
-    f'{GROWTH}("0 B", calls=5, warmup=2): the test is called again and again, and may keep at most this much more',
-    f'{ENERGY}("50 J", seconds=2.0): one call of the test may use at most this much energy; it is called for so long',
+    f'{MEMORY}("2 GiB"): fail the test if it allocates more memory than this on one GPU',
+    f'{GROWTH}("0 B", calls=5, warmup=2): call the test repeatedly; fail it if memory grows by more than this',
+    f'{ENERGY}("50 J", seconds=2.0): call the test for this time; fail it if one call uses more energy than this',
 )
 
 

@@ -85,11 +85,11 @@ def table_lines(measured: Sequence[tuple[str, int]]) -> list[str]:
 
 def over_memory(found: TestBytes, limit_bytes: int, kept: Path | None) -> str:
     """Return why a test fails: what it took, where, and the largest accounts."""
-    before = f" above the {format_bytes(found.before_bytes)} there when it began" if found.before_bytes else ""
+    before = f" in addition to {format_bytes(found.before_bytes)} at its start" if found.before_bytes else ""
     place = place_of(found.instant) or "outside steps"
     lines = [
-        f"took {exactly(found.peak_bytes, 'B')}{before}, {format_bytes(found.peak_bytes - limit_bytes)} over the limit "
-        f"of {format_bytes(limit_bytes)}",
+        f"allocated {exactly(found.peak_bytes, 'B')}{before}, {format_bytes(found.peak_bytes - limit_bytes)} over the "
+        f"limit of {format_bytes(limit_bytes)}",
         f"at {place}, on {device_label(found.instant.device_idx)}:",
         *_account_lines([(_label(account), account.bytes) for account in found.accounts[:_TOP]]),
         _next_line(kept),
@@ -100,8 +100,8 @@ def over_memory(found: TestBytes, limit_bytes: int, kept: Path | None) -> str:
 def over_growth(grown: int, limit_bytes: int, calls: int, accounts: list[tuple[str, int]], kept: Path | None) -> str:
     """Return why a test fails: what its calls kept, and on which accounts."""
     lines = [
-        f"kept {exactly(grown, 'B')} of {calls} calls, {format_bytes(grown - limit_bytes)} over the limit of "
-        f"{format_bytes(limit_bytes)}; alive since:",
+        f"{exactly(grown, 'B')} still allocated after {calls} calls, {format_bytes(grown - limit_bytes)} over the "
+        f"limit of {format_bytes(limit_bytes)}:",
         *_account_lines(accounts[:_TOP]),
         _next_line(kept),
     ]

@@ -39,19 +39,24 @@ LIMITS = pytest.StashKey[Limits]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("gpuledger", "GPU memory and energy of tests (gpuledger)")
-    group.addoption("--gpuledger", action="store_true", help="Record every test, and show the tests by peak bytes.")
+    group.addoption(
+        "--gpuledger", action="store_true", help="Record every test that uses torch, and list the tests by peak memory."
+    )
     group.addoption(
         "--gpuledger-devices",
         choices=DEVICES,
-        help="What the marks measure: GPUs (auto, cuda), skipping where there is none, or CPU tensors (cpu).",
+        help="Devices to measure: GPUs (auto, cuda), or CPU tensors (cpu). Without a GPU, marked tests are skipped. "
+        "[default: gpuledger_devices of the ini file, or auto]",
     )
     group.addoption(
-        "--gpuledger-virtual",
-        metavar="CARD",
-        help="Run tests with a limit on bytes on a GPU that is not there, such as h200: nothing is computed.",
+        "--gpuledger-simulate",
+        metavar="GPU",
+        help="Run tests with a memory limit on a simulated GPU, such as h200. Nothing is computed.",
     )
-    group.addoption("--gpuledger-out", metavar="DIR", help="Keep each recorded test as a run in this directory.")
-    parser.addini("gpuledger_devices", "What is measured: auto, cuda or cpu.", default="auto")
+    group.addoption(
+        "--gpuledger-out", metavar="DIR", help="Keep the recording of each test as a run in this directory."
+    )
+    parser.addini("gpuledger_devices", "Devices to measure: auto, cuda or cpu.", default="auto")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -119,7 +124,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     rows = [(report.nodeid, dict(report.user_properties)) for report in reports if report.when == "call"]
     measured = [(name, found[PEAK]) for name, found in rows if PEAK in found]
-    terminalreporter.section(f"gpuledger: {counted(len(measured), 'test')} by peak bytes")
+    terminalreporter.section(f"gpuledger: {counted(len(measured), 'test')} by peak memory")
     for line in table_lines(measured):
         terminalreporter.write_line(line)
 
@@ -193,11 +198,11 @@ def _why_no_bytes(config: pytest.Config) -> str:
 
     if _virtual_card(config) or _devices(config) == "cpu" or torch.cuda.is_available():
         return ""
-    return "no CUDA GPU here; --gpuledger-virtual h200 follows it on a GPU that is not there"
+    return "no CUDA GPU here; use --gpuledger-simulate h200 for a simulated GPU"
 
 
 def _virtual_card(config: pytest.Config) -> str:
-    return str(config.getoption("--gpuledger-virtual") or "")
+    return str(config.getoption("--gpuledger-simulate") or "")
 
 
 def _check_card(name: str) -> None:
@@ -207,5 +212,5 @@ def _check_card(name: str) -> None:
     try:
         find_card(name)
     except UsageError as error:
-        message = error.message.replace("--gpu ", "--gpuledger-virtual ")
+        message = error.message.replace("--gpu ", "--gpuledger-simulate ")
         raise pytest.UsageError(f"{message} ({error.hint})" if error.hint else message) from error

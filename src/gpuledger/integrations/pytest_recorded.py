@@ -34,7 +34,7 @@ class RecordedTest:
         self._not_measured = ""
         self._outer_run: Path | None = None
         if limits.growth is not None and self._theirs is not None:
-            pytest.fail(f"{GROWTH}: the test begins its own recording by {FIXTURE}; use one of them", pytrace=False)
+            pytest.fail(f"{GROWTH}: the test also records with {FIXTURE}; use only one of the two", pytrace=False)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -66,7 +66,7 @@ class RecordedTest:
             return  # told at the end: a test must not fail because `gpuledger run` records it
         if self._run is None or self._not_measured:
             if self._limits.of_bytes:
-                why = self._not_measured or f"{FIXTURE} was never begun: `with {FIXTURE}: …`"
+                why = self._not_measured or f"{FIXTURE} was not started; use `with {FIXTURE}:` in the test"
                 pytest.fail(f"{MEMORY}: not measured: {why}", pytrace=False)
             return
         place = self._run.path if kept else None

@@ -211,7 +211,7 @@ def _untrackable(
         return Untrackable(None, "CPU tensors: there is no card"), ()
     if balance.used_bytes is None:
         held = [f"{line.name} {format_bytes(line.bytes)}" for line in known if line.bytes]
-        note = "The GPU was not read, so Untrackable is not known; --expected gives what the GPU held."
+        note = "The GPU was not read, so Untrackable is not known; --reported-memory gives what the GPU held."
         torch_note = f" Torch alone held {format_bytes(total)} beyond the entries: {', '.join(held)}." if held else ""
         return Untrackable(None, "the GPU was not read"), (note + torch_note,)
     if total < 0:
@@ -225,8 +225,8 @@ def _untrackable(
 def _from_expected(allocated_bytes: int, expected_bytes: int) -> tuple[Untrackable, tuple[str, ...]]:
     left = expected_bytes - allocated_bytes
     if left >= 0:
-        return Untrackable(left, "--expected"), ()
-    return Untrackable(None, "--expected"), (
-        f"--expected {format_bytes(expected_bytes)} is {format_bytes(-left)} less than the entries' sum, "
+        return Untrackable(left, "--reported-memory"), ()
+    return Untrackable(None, "--reported-memory"), (
+        f"--reported-memory {format_bytes(expected_bytes)} is {format_bytes(-left)} less than the entries' sum, "
         f"{format_bytes(allocated_bytes)}: Untrackable is left out.",
     )

@@ -11,21 +11,27 @@ from gpuledger.units import parse_frac
 
 @click.command(
     "budget",
-    short_help="Write a first budget for a run.",
     epilog="""\b
 Examples:
   gpuledger budget train.ledger --headroom 5%
   gpuledger budget one.ledger two.ledger three.ledger -o budget.toml""",
 )
 @click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
-@click.option("--headroom", default="2%", show_default=True, metavar="N%", help="Room above what was measured.")
-@output_option("Where to write.  [default: budget.toml]")
+@click.option(
+    "--headroom",
+    default="2%",
+    show_default=True,
+    metavar="N%",
+    help="How far above the measured values to set the limits, in percent.",
+)
+@output_option("File to write.  [default: budget.toml]")
 @force_option()
 def budget_command(run_paths: tuple[str, ...], headroom: str, output: str | None, force: bool) -> None:
-    """Write a first budget: what a run took, with a little room.
+    """Write a limits file from measured runs.
 
-    The file is for you to edit. With three or more runs of the same program it also holds figures that are sampled,
-    such as the step time, with tolerances that come from how far the runs lie apart.
+    Each limit is the measured value plus the headroom. Edit the file, then use it with `gpuledger check`. With three or
+    more runs of the same program, the file also limits sampled values, such as the step time. Their tolerances are set
+    from the differences between the runs.
     """
     share = parse_frac(headroom)
     place = choose_file(output, "budget.toml", force=force)

@@ -30,19 +30,25 @@ if TYPE_CHECKING:
 
 @click.command(
     "check",
-    short_help="Hold a run to a budget, or to another run.",
     epilog="""\b
 Examples:
   gpuledger check train.ledger --budget budget.toml --junit memory.xml
-  gpuledger check train.ledger --against main.ledger --allow peak_allocated_bytes=+2%""",
+  gpuledger check b.ledger --against a.ledger --allow peak_allocated_bytes=+2%""",
 )
 @run_argument()
-@click.option("--budget", "budget", metavar="FILE", help="Limits as TOML; `gpuledger budget` writes a first one.")
-@click.option("--against", "against", metavar="BASE", help="Another run; by default no more allocated bytes than it.")
-@click.option("--allow", "allow", metavar="NAME=+N%,…", help="What may be more than in BASE, and by how much.")
+@click.option("--budget", "budget", metavar="FILE", help="Limits file in TOML; `gpuledger budget` writes one.")
+@click.option("--against", "against", metavar="BASE", help="Run to compare with.")
+@click.option(
+    "--allow",
+    "allow",
+    metavar="NAME=+N%,…",
+    help="Values to check with --against, each with its tolerance.  [default: peak_allocated_bytes=+0%]",
+)
 @json_option()
-@click.option("--junit", "junit", metavar="FILE", help="Write JUnit XML as well.")
-@click.option("--markdown", "markdown", metavar="FILE", help="Write Markdown as well; - prints it instead.")
+@click.option("--junit", "junit", metavar="FILE", help="Also write a JUnit XML file.")
+@click.option(
+    "--markdown", "markdown", metavar="FILE", help="Also write a Markdown file; - prints Markdown instead of text."
+)
 @force_option()
 def check_command(
     run_path: str,
@@ -54,10 +60,12 @@ def check_command(
     markdown: str | None,
     force: bool,
 ) -> None:
-    """Hold a run to a budget, or to another run; ends with 5 where a limit is not met.
+    """Check a run against limits or against another run.
 
-    Of several ranks and devices the worst counts. A figure that was not measured does not meet its limit. Bytes that
-    the allocator counts need no tolerance; figures that are sampled need one.
+    With several ranks or devices, the highest value counts. Exact values, such as allocated memory, need no tolerance.
+    Sampled values, such as the step time, need one.
+
+    Exits with status 5 if a value is above its limit or was not measured.
     """
     base = None if against is None else open_run(against)
     from gpuledger.services.queries import read_limits
@@ -72,8 +80,8 @@ def check_command(
     _print(run.name, gates, notes, as_json=as_json, as_markdown=markdown == "-")
     over = [gate for gate in gates if not gate.ok]
     if over:
-        lines = "line" if len(gates) == 1 else "lines"
-        message = f"{run.path.name}: {len(over)} of {len(gates)} {lines} over budget"
+        limits_text = "limit" if len(gates) == 1 else "limits"
+        message = f"{run.path.name}: {len(over)} of {len(gates)} {limits_text} not met"
         raise BudgetExceededError(message, hint=f"gpuledger {_closer_look(run, run_path, against)}")
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "compare",
-    short_help="Compare several runs' peaks, times and joules.",
     epilog="""\b
 Examples:
   gpuledger compare cudnn.ledger fft.ledger
@@ -26,15 +25,17 @@ Examples:
 @click.argument("run_paths", metavar="RUN…", nargs=-1, required=True)
 @json_option()
 @csv_option()
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print a table in Markdown.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
 def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_markdown: bool) -> None:
-    """Compare several runs: peak, mean, area, duration, joules and watts, each against the first.
+    """Compare memory, time and energy of several runs.
 
-    A run is a directory NAME.ledger, a folder of them, or a file of an older format. Bytes of a whole GPU are above
-    its first reading; a run without readings of a GPU is compared by the allocator's bytes.
+    Each run is compared with the first: peak and mean memory, duration, power and energy. RUN is a directory
+    NAME.ledger, a folder of such directories, or a file that `gpuledger import` can read.
+
+    For runs with samples of a GPU, memory is the increase over the first sample. Otherwise it is the allocated memory.
     """
     if as_json + as_csv + as_markdown > 1:
-        raise UsageError("--json, --csv and --markdown: one of them", hint="run it again for the other")
+        raise UsageError("--json, --csv and --markdown: cannot be combined", hint="use one of them")
     from gpuledger.analyze.compare.compare import compare
 
     comparison = compare(open_runs(run_paths))

@@ -40,7 +40,7 @@ WORDS = {
     "tensor": ("category", "module", "tensor"),
     "scope": ("category", "module", "scope"),
 }
-"""What each ``--by`` tells apart; the accounts of ``--json`` always hold category and module."""
+"""The columns that each ``--by`` groups by; ``--json`` always has category and module."""
 ROWS = 15
 
 
@@ -64,7 +64,6 @@ class DiffFlags:
 
 @click.command(
     "diff",
-    short_help="Show what grew and what shrank between two runs.",
     epilog="""\b
 Examples:
   gpuledger diff before.ledger after.ledger --by module --depth 3
@@ -72,7 +71,11 @@ Examples:
 )
 @click.argument("before_path", metavar="BEFORE")
 @click.argument("after_path", metavar="AFTER")
-@click.option("--by", type=click.Choice(list(WORDS)), help="One table by this. Without it: categories, then modules.")
+@click.option(
+    "--by",
+    type=click.Choice(list(WORDS)),
+    help="What to break memory down by.  [default: two tables, by category and by module]",
+)
 @at_option()
 @step_option()
 @rows_option(ROWS)
@@ -80,18 +83,20 @@ Examples:
 @rank_option()
 @device_option()
 @json_option()
-@click.option("--html", "html", metavar="FILE", help="Write one offline HTML file instead.")
+@click.option("--html", "html", metavar="FILE", help="Write an HTML page instead of text.")
 @force_option()
 @takes(DiffFlags)
 def diff_command(flags: DiffFlags) -> None:
-    """Show what grew and what shrank between two runs: figures, then accounts at the peak of each.
+    """Show what changed between two runs.
 
-    A run is a directory NAME.ledger or a file of an older format. The changes of the accounts sum to that of the
-    allocated bytes. What moves no more than the runs do by themselves is marked as within noise. Different GPUs,
-    versions or numbers of ranks are said, and compared where they can be.
+    Shows the main values of both runs, then the change of allocated memory at the peak, by category and module. The
+    rows sum to the total change. Changes within noise are marked. Differences in GPU, versions or number of ranks are
+    noted.
+
+    BEFORE and AFTER are directories NAME.ledger, or files that `gpuledger import` can read.
     """
     if flags.as_json and flags.html:
-        raise UsageError("--json and --html: one of them", hint="run it twice")
+        raise UsageError("--json and --html: cannot be combined", hint="use one of them")
     place = choose_file(flags.html, "diff.html", force=flags.force) if flags.html else None
     from gpuledger.analyze.compare.diff import diff_runs
 

@@ -23,7 +23,6 @@ from gpuledger.cli.common import (
 
 @click.command(
     "balance",
-    short_help="Balance the GPU's used bytes, line by line.",
     epilog="""\b
 Examples:
   gpuledger balance train.ledger
@@ -35,10 +34,10 @@ Examples:
 @device_option()
 @json_option()
 def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: int | None, as_json: bool) -> None:
-    """Balance the GPU's used bytes, line by line.
+    """Break down all memory in use on the GPU.
 
-    From the GPU's capacity down to the categories of torch's blocks, each line with its source. What no line
-    explains is the remainder, and a line that could not be measured is a dash, never 0.
+    The lines go from the capacity of the GPU to the categories of allocated memory, each with its source. Memory that
+    no line explains is shown as unaccounted. A dash means that a line could not be measured.
     """
     places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
     from gpuledger.analyze.overview.balance import build_balance

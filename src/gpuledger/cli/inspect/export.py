@@ -25,7 +25,6 @@ SNAPSHOT = "torch-snapshot"
 
 @click.command(
     "export",
-    short_help="Write a run's tables as CSV, Parquet or JSON, or the run for PyTorch's memory viewer.",
     epilog="""\b
 Examples:
   gpuledger export train.ledger --to torch-snapshot -o train.pickle
@@ -33,22 +32,27 @@ Examples:
 )
 @run_argument()
 @click.option(
-    "--to", "form", required=True, type=click.Choice(["csv", "parquet", "json", SNAPSHOT]), help="The form to write."
+    "--to", "form", required=True, type=click.Choice(["csv", "parquet", "json", SNAPSHOT]), help="Format to write."
 )
 @click.option(
-    "--table", type=click.Choice(list(TABLES)), metavar="NAME", help=f"One of: {', '.join(TABLES)}. Without it: all."
+    "--table",
+    type=click.Choice(list(TABLES)),
+    metavar="NAME",
+    help=f"Table to export: {', '.join(TABLES)}.  [default: all]",
 )
 @output_option(
-    "Directory (csv, parquet: one file a table; torch-snapshot of several ranks) or file (json, one --table, "
-    "torch-snapshot); - is stdout.  [default: named after the run, here]",
+    "File to write, or directory if there are several files (csv or parquet of all tables, torch-snapshot of several "
+    "ranks); - is stdout.  [default: named after the run]",
     "PATH",
 )
 @force_option()
 def export_command(run_path: str, form: str, table: str | None, output: str | None, force: bool) -> None:
-    """Write a run's tables as CSV, Parquet or JSON, or the run as a snapshot for PyTorch's memory viewer.
+    """Export a run as tables or as a PyTorch snapshot.
 
-    Tables are whole, with the rank as first column. Names are written as the program gave them: a spreadsheet may
-    take one that begins with = for a formula.
+    Tables are written as CSV, Parquet or JSON, with the rank in the first column. A snapshot opens in PyTorch's memory
+    viewer, https://pytorch.org/memory_viz.
+
+    Names are written unchanged. A spreadsheet may interpret a name that begins with = as a formula.
     """
     run = open_run(run_path)
     if form == SNAPSHOT:
@@ -57,7 +61,9 @@ def export_command(run_path: str, form: str, table: str | None, output: str | No
     one_file = form == "json" or table is not None
     if output == STDOUT:
         if not one_file or form == "parquet":
-            raise UsageError(f"-o -: {form} needs a path", hint="only json, or csv of one --table, goes to stdout")
+            raise UsageError(
+                f"-o -: cannot write {form} to stdout", hint="use -o PATH, --to json, or --to csv with --table"
+            )
         _write_stdout(run, form, table)
         return
     path = Path(output) if output else Path(_default_name(run, form, table))
@@ -75,7 +81,7 @@ def _export_snapshot(run: Run, table: str | None, output: str | None, force: boo
     from gpuledger.export.snapshot import write_snapshot, write_snapshots
 
     if table is not None or output == STDOUT:
-        raise UsageError(f"--to {SNAPSHOT}: takes neither --table nor -o -", hint="give a file with -o")
+        raise UsageError(f"--to {SNAPSHOT}: cannot be combined with --table or -o -", hint="use -o FILE")
     one_file = len(run.ranks) == 1
     path = Path(output) if output else Path(f"{run.name}.pickle" if one_file else f"{run.name}-snapshots")
     _refuse(path, one_file, force)

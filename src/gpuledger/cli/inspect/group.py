@@ -44,7 +44,7 @@ class GroupFlags:
 
     run_path: str
     keywords_text: str | None
-    expected_text: str | None
+    reported_text: str | None
     rows: int
     proposal: str | None
     force: bool
@@ -57,16 +57,15 @@ class GroupFlags:
 
 @click.command(
     "group",
-    short_help="Put every byte into a group of keywords.",
     epilog="""\b
 Examples:
   gpuledger group train.ledger -n 5
-  gpuledger group mxnet_gpu_memory_profiler.csv --keywords SETME.py --expected 7.4""",
+  gpuledger group memory.csv --keywords SETME.py --reported-memory 7.4GiB""",
 )
 @run_argument()
 @keyword_options()
-@rows_option(ROWS, " Of each group.", least=0)
-@click.option("--write-keywords", "proposal", metavar="FILE", help="Propose a keyword file for RUN; - is stdout.")
+@rows_option(ROWS, " Applies to each group.", least=0)
+@click.option("--write-keywords", "proposal", metavar="FILE", help="Write a first keyword file for RUN; - is stdout.")
 @force_option()
 @at_option()
 @step_option()
@@ -75,13 +74,16 @@ Examples:
 @json_option()
 @takes(GroupFlags)
 def group_command(flags: GroupFlags) -> None:
-    """Put every byte into a group of keywords.
+    """Sum the memory of a run into groups that you define.
 
-    Once by layer and once by data structure, or by the dictionaries of a keyword file. A keyword is looked for in
-    an entry's name, category:module.path:scope:tensor (the tag, where an older profiler gave one); the first group
-    that fits takes the entry. Others is what no group took, Untrackable what the GPU held and no entry does.
+    A keyword file lists groups and their keywords. Each keyword is searched in the name of an allocation, of the form
+    category:module.path:scope:tensor. The first group that matches gets the allocation. Without a keyword file, memory
+    is grouped by layer type and by data structure.
+
+    The group Others holds allocations that match no keyword. Untrackable is GPU memory in use that belongs to no
+    allocation.
     """
-    asked = read_asked(flags.keywords_text, flags.expected_text)
+    asked = read_asked(flags.keywords_text, flags.reported_text)
     if flags.proposal not in (None, STDOUT):
         choose_file(flags.proposal, "keywords.toml", force=flags.force)
     places = choose_devices(choose_ranks(open_run(flags.run_path), flags.rank_text), flags.device_idx)

@@ -29,7 +29,7 @@ def _format_options() -> dict[str, tuple[Option, list[str]]]:
 
 def _with_format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (option, formats) in reversed(_format_options().items()):
-        text = f"{option.summary} ({', '.join(formats)})"
+        text = f"For {', '.join(formats)}: {option.summary}"
         command = click.option(option.flag, name, metavar=option.metavar, help=text)(command)
     return command
 
@@ -40,10 +40,10 @@ def _list_of_formats() -> str:
 
 @click.command(
     "import",
-    short_help="Make runs of files that others wrote.",
-    help="Make a run of files in an older format, FORMAT; every other command can then read it.\n\n"
-    "Lines and files that cannot be read are named, the rest is kept, and the exit code is 3. Other commands take "
-    f"the files as they are, in the place of a RUN.\n\n{_list_of_formats()}",
+    help="Convert recordings of other tools into runs.\n\n"
+    "Other commands also accept these files directly in place of RUN. Lines and files that cannot be read are listed "
+    "and skipped.\n\n"
+    f"Exits with status {BAD_INPUT} if anything was skipped.\n\n{_list_of_formats()}",
     epilog="""\b
 Examples:
   gpuledger import nvidia-smi memory_cudnn.txt --interval 10ms
@@ -51,7 +51,7 @@ Examples:
 )
 @click.argument("format_name", metavar="FORMAT")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True)
-@out_option(", or of the folder of several.  [default: the file's, numbered]")
+@out_option(", or of the folder for several.  [default: name of the file, numbered]")
 @force_option()
 @_with_format_options
 def import_command(format_name: str, files: Sequence[str], out: str | None, force: bool, **options: str | None) -> int:

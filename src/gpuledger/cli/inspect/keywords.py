@@ -1,4 +1,4 @@
-"""What ``group`` and ``plot`` share: the options --keywords and --expected, and the panels of bars."""
+"""What ``group`` and ``plot`` share: the options --keywords and --reported-memory, and the panels of bars."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from gpuledger.report.plots.bar_plot import Panel
 
 _KEYWORDS_HELP = (
-    "A keyword file (TOML), an old SETME.py, or one of: layer, data_structure, mxnet, tbd.  "
+    "Keyword file: TOML, an older SETME.py, or one of layer, data_structure, mxnet, tbd.  "
     "[default: layer and data_structure]"
 )
-_EXPECTED_HELP = (
-    "What the GPU held by another tool's word, such as 11.2GiB; a bare number is GiB. Without it: the balance."
+_REPORTED_HELP = (
+    "GPU memory in use as reported by another tool, such as 11.2GiB; without a unit, GiB.  [default: from the run]"
 )
 _NUMBER = re.compile(r"\s*[0-9]+(\.[0-9]*)?\s*|\s*\.[0-9]+\s*", re.ASCII)
 
 
 def keyword_options() -> Decorator:
-    """Return the options --keywords and --expected; the command gets them as ``keywords_text``, ``expected_text``."""
+    """Return the options --keywords and --reported-memory, as ``keywords_text`` and ``reported_text``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option("--expected", "expected_text", metavar="SIZE", help=_EXPECTED_HELP)(command)
+        command = click.option("--reported-memory", "reported_text", metavar="SIZE", help=_REPORTED_HELP)(command)
         return click.option("--keywords", "keywords_text", metavar="FILE", help=_KEYWORDS_HELP)(command)
 
     return decorate
 
 
-def read_asked(keywords_text: str | None, expected_text: str | None) -> Asked:
-    """Return what --keywords and --expected say; a SETME.py may give both.
+def read_asked(keywords_text: str | None, reported_text: str | None) -> Asked:
+    """Return what --keywords and --reported-memory say; a SETME.py may give both.
 
     Raises:
         InputError: the file cannot be read, or something in it is wrong.
-        UsageError: --expected is not a size.
+        UsageError: --reported-memory is not a size.
     """
     keywords = None if keywords_text is None else read_keywords(keywords_text)
-    if expected_text is not None:
-        return Asked(keywords, parse_expected(expected_text))
+    if reported_text is not None:
+        return Asked(keywords, parse_reported(reported_text))
     return Asked(keywords, keywords.expected_bytes if keywords else None)
 
 
@@ -65,7 +65,7 @@ def bar_panels(run: Run, asked: Asked) -> list[Panel]:
     return [Panel(f"{run.name} · rank {one.rank} · {device_label(one.device_idx)}", one) for one in groupings]
 
 
-def parse_expected(text: str) -> int:
+def parse_reported(text: str) -> int:
     """Return the bytes that ``11.2GiB`` or ``11.2`` (GiB) mean.
 
     Raises:
@@ -76,4 +76,6 @@ def parse_expected(text: str) -> int:
     try:
         return parse_bytes(f"{text}GiB" if _NUMBER.fullmatch(text) else text)
     except UsageError as error:
-        raise UsageError(f"--expected {error.message}", hint="such as 11.2GiB, or 11.2, which is GiB") from error
+        raise UsageError(
+            f"--reported-memory {error.message}", hint="use a size such as 11.2GiB; without a unit, GiB"
+        ) from error

@@ -38,7 +38,7 @@ class PlotFlags:
     baseline: str | None
     per: str
     keywords_text: str | None
-    expected_text: str | None
+    reported_text: str | None
     min_share: str
     title: str
     output: str | None
@@ -56,7 +56,6 @@ class Wanted:
 
 @click.command(
     "plot",
-    short_help="Draw runs as one picture.",
     epilog="""\b
 Examples:
   gpuledger plot memory_*.txt --align first-use -o memory.png
@@ -66,48 +65,59 @@ Examples:
 @click.option(
     "--kind",
     type=click.Choice([LINES, TWO_BAR, CATEGORIES, LAYERS, BATCHES]),
-    help="lines over time; at the peak, two-bar (one total by layer and by data structure) or categories; layers or "
-    "batches of a time log.  [default: lines, or layers of a time log]",
+    help="lines: values over time. two-bar, categories: memory at the peak. layers, batches: times of a time log.  "
+    "[default: lines, or layers for a time log]",
 )
-@click.option("--metric", type=click.Choice(METRICS), default="memory", show_default=True, help="What lines show.")
+@click.option(
+    "--metric", type=click.Choice(METRICS), default="memory", show_default=True, help="Quantity to plot over time."
+)
 @click.option(
     "--align",
     type=click.Choice(["start", "first-use"]),
     default="start",
     show_default=True,
-    help="Where a line's second 0 is: its first reading, or its first use of memory.",
+    help="Where time 0 is: at the first sample, or at the first use of memory.",
 )
 @click.option(
     "--baseline",
     type=click.Choice(["first", "none"]),
-    help="Take the first reading off, or nothing.  [default: first for a whole GPU's bytes, else none]",
+    help="Value to subtract: the first sample, or none.  [default: first for memory of the whole GPU, otherwise none]",
 )
 @click.option(
     "--per",
     type=click.Choice(["device", "process"]),
     default="device",
     show_default=True,
-    help="The bytes of the whole GPU, or of the program's processes.",
+    help="Plot memory of the whole GPU, or of the program's processes only.",
 )
 @keyword_options()
-@click.option("--min-share", "min_share", metavar="SHARE", default="0%", help="Sum up smaller groups in bars, as 2%.")
-@click.option("--title", default="", metavar="TEXT", help="Title of the picture. Without it: what is shown.")
+@click.option(
+    "--min-share",
+    "min_share",
+    metavar="SHARE",
+    default="0%",
+    show_default=True,
+    help="Combine groups below this share of a bar, such as 2%.",
+)
+@click.option("--title", default="", metavar="TEXT", help="Title of the picture.  [default: the quantity shown]")
 @output_option(
-    "Where to write, as .png, .svg or .pdf; bars into a folder: a .png for each run, all on one scale.  "
+    "File to write: .png, .svg or .pdf. For bars also a folder, with one .png per run on a common scale.  "
     f"[default: {DEFAULT_FILE}]",
     "FILE|DIR/",
 )
 @force_option()
 @takes(PlotFlags)
 def plot_command(flags: PlotFlags) -> None:
-    """Draw runs as one picture: lines over real seconds, bars of groups, or a time log's layers.
+    """Plot one or more runs as a picture.
 
-    A run is a directory NAME.ledger, a folder of them, or a file of an older format. The same runs give the same
-    file, byte for byte. The path is printed to stdout.
+    Plots memory, power, utilization or clocks over time, memory at the peak as bars, or layer times of a time log. The
+    same runs always give an identical file. The path is printed to stdout.
+
+    RUN is a directory NAME.ledger, a folder of such directories, or a file that `gpuledger import` can read.
     """
     from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
 
-    wanted = Wanted(flags, read_asked(flags.keywords_text, flags.expected_text), parse_frac(flags.min_share))
+    wanted = Wanted(flags, read_asked(flags.keywords_text, flags.reported_text), parse_frac(flags.min_share))
     if flags.output is not None and (flags.output.endswith("/") or Path(flags.output).is_dir()):
         with own_settings():
             _write_folder(Path(flags.output), open_runs(flags.run_paths), wanted)
@@ -133,7 +143,7 @@ def _write_folder(folder: Path, runs: Sequence[Run], wanted: Wanted) -> None:
 
     kind, title = wanted.flags.kind, wanted.flags.title
     if kind not in KINDS:
-        raise UsageError(f"-o {folder}/: is a folder", hint=f"a file, or --kind {' or '.join(KINDS)}")
+        raise UsageError(f"-o {folder}/: is a folder", hint=f"use a file, or --kind {' or '.join(KINDS)}")
     panels = [bar_panels(run, wanted.asked) for run in runs]
     among = [panel for own in panels for panel in own]
     names = [run.name for run in runs]
@@ -180,7 +190,7 @@ def _draw_times(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, li
         from gpuledger.report.plots.time_plot import draw_batches, draw_layers
 
         if len(runs) > 1:
-            raise UsageError(f"--kind {kind}: one time log a picture", hint="plot them one by one")
+            raise UsageError(f"--kind {kind}: takes one time log", hint="plot them one by one")
         log = read_time_log(runs[0])
         return (draw_layers if kind == LAYERS else draw_batches)(log, wanted.flags.title), []
 

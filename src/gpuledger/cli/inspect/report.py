@@ -30,14 +30,15 @@ Examples:
   gpuledger report train.ledger --rank 0 -o rank-0.html""",
 )
 @run_argument()
-@output_option("Where to write.  [default: NAME.html in this directory]")
-@click.option("--open", "open_after", is_flag=True, help="Open it in the browser.")
+@output_option("File to write.  [default: NAME.html in the current directory]")
+@click.option("--open", "open_after", is_flag=True, help="Open the report in your browser.")
 @rank_option()
 @force_option()
 def report_command(run_path: str, output: str | None, open_after: bool, rank_text: str | None, force: bool) -> None:
-    """Write one offline HTML file: GPUs, timeline, modules, table, balance, notes and provenance.
+    """Write an HTML report of a run as one file.
 
-    Nothing in it is fetched from a network. The path is printed to stdout.
+    The report shows the GPUs, the memory timeline, tables by module, the balance, notes and how the run was recorded.
+    It opens in any browser without a network connection. The path is printed to stdout.
     """
     run = open_run(run_path)
     ranks = choose_ranks(run, rank_text)
@@ -49,7 +50,7 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
     echo_path(place)
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     if open_after and not webbrowser.open(place.absolute().as_uri()):
-        raise GpuLedgerError(f"{place}: no browser could be started", hint="open the file by hand")
+        raise GpuLedgerError(f"{place}: could not start a browser", hint="open the file yourself")
 
 
 def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:

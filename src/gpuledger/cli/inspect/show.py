@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuledger.report.text.show_text import TableOptions
 
 BYTES_ALONE = ("category", "tensor")
-"""What the allocator tells apart and no kernel or operator has."""
+"""Groupings of memory alone: kernels and operators have none of them."""
 SORTS = ("bytes", "time", "energy", "forward", "backward")
 ROWS, ROWS_OF_TWO = 20, 10
 
@@ -61,7 +61,6 @@ class ShowFlags:
 
 @click.command(
     "show",
-    short_help="Show where the bytes are at one instant.",
     epilog="""\b
 Examples:
   gpuledger show train.ledger --by module --depth 2
@@ -69,26 +68,35 @@ Examples:
 )
 @run_argument()
 @click.option(
-    "--by", type=click.Choice(list(GROUPINGS)), help="One table by this. Without it: categories, then modules."
+    "--by",
+    type=click.Choice(list(GROUPINGS)),
+    help="What to break the run down by.  [default: two tables, by category and by module]",
 )
 @at_option()
 @step_option()
-@rows_option(None, f" The rest is summed.  [default: {ROWS}, or {ROWS_OF_TWO} each where two tables are shown]")
+@rows_option(None, f" The last row sums the rest.  [default: {ROWS}, or {ROWS_OF_TWO} in each of two tables]")
 @depth_option()
-@click.option("--sort", type=click.Choice(SORTS), help="Largest first by this.  [default: bytes, else time]")
-@click.option("--fold", is_flag=True, help="Fold layers whose paths differ in a number alone: layers.* (32).")
-@click.option("--per-sample", is_flag=True, help="Show times and joules of one sample of a step's batch.")
-@click.option("--unknown", is_flag=True, help="Show what has no name yet, with stacks, and how to name it.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    help="Quantity to sort by, largest first.  [default: bytes, or time if there are none]",
+)
+@click.option("--fold", is_flag=True, help="Combine layers with paths that differ only in a number: layers.* (32).")
+@click.option("--per-sample", is_flag=True, help="Divide time and energy by the batch size.")
+@click.option("--unknown", is_flag=True, help="List memory without a category, with stack traces and how to label it.")
 @rank_option()
 @device_option()
 @json_option()
 @takes(ShowFlags)
 def show_command(flags: ShowFlags) -> None:
-    """Show where the bytes are at one instant, and where a step's time and energy go.
+    """Show memory, time and energy of a run by category or layer.
 
-    RUN is a directory NAME.ledger. The rows always sum to the total: what is not shown is summed in one row, and
-    `rounding` is what the allocator gave beyond what was asked for. Several ranks or devices stand side by side; with
-    --by the table below is of the one whose peak is highest.
+    Memory is shown at one moment, by default the peak; time and energy are those of one step. The rows sum to the
+    total: rows that are not printed are summed in one row. The row `rounding` is memory that the allocator added to the
+    requested sizes.
+
+    RUN is a directory NAME.ledger or a file that `gpuledger import` can read. Ranks and devices are shown in columns.
+    With --by, the table shows the one with the highest peak.
     """
     _refuse_mixed(flags)
     run = open_run(flags.run_path)
@@ -115,10 +123,12 @@ def _refuse_mixed(flags: ShowFlags) -> None:
     sorts = flags.sort not in (None, "bytes")
     if flags.by in BYTES_ALONE and (sorts or flags.fold or flags.per_sample):
         refused = f"--sort {flags.sort}" if sorts else "--fold" if flags.fold else "--per-sample"
-        raise UsageError(f"--by {flags.by}: takes no {refused}", hint="it lists bytes alone")
+        raise UsageError(
+            f"--by {flags.by}: cannot be combined with {refused}", hint=f"--by {flags.by} shows memory only"
+        )
     if flags.unknown and (flags.by or flags.depth):
         refused = "--by" if flags.by else "--depth"
-        raise UsageError(f"--unknown: takes no {refused}", hint="it lists single allocations")
+        raise UsageError(f"--unknown: cannot be combined with {refused}", hint="--unknown lists single allocations")
 
 
 def _print_cards(run: Run, as_json: bool) -> bool:

@@ -40,20 +40,27 @@ LEAST_BYTES = 16 << 20
 def limit_options() -> Decorator:
     """Return the options --memory-limit and --timeout."""
     memory = click.option(
-        "--memory-limit", default=MEMORY_LIMIT, show_default=True, metavar="SIZE", help="Memory the query may take."
+        "--memory-limit",
+        default=MEMORY_LIMIT,
+        show_default=True,
+        metavar="SIZE",
+        help="Memory limit of the query, such as 512MiB.",
     )
     timeout = click.option(
-        "--timeout", default=TIMEOUT, show_default=True, metavar="TIME", help="Time the query may take, such as 10min."
+        "--timeout",
+        default=TIMEOUT,
+        show_default=True,
+        metavar="TIME",
+        help="Time limit of the query, such as 30s or 10min.",
     )
     return lambda command: memory(timeout(command))
 
 
 @click.command(
     "sql",
-    short_help="Ask a run's tables with SQL, read-only.",
     epilog="""\b
 Examples:
-  gpuledger sql train.ledger "select category, sum(requested_bytes) from at_peak group by 1"
+  gpuledger sql train.ledger "select sum(requested_bytes) from at_peak"
   gpuledger sql train.ledger "show tables\"""",
 )
 @run_argument()
@@ -65,12 +72,13 @@ Examples:
 def sql_command(
     run_path: str, query: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str
 ) -> None:
-    """Ask a run's tables with SQL, read-only.
+    """Query the tables of a run with SQL.
 
-    Every table holds all ranks, with the rank as first column. Beside the tables: `accounts` is blocks with the
-    module's path and the tensor's name, `peaks` the event of each device's highest allocated bytes in the recorded
-    steps, `at_peak` the accounts alive at it. One SELECT (or DESCRIBE, SHOW TABLES); no other file can be read or
-    written.
+    QUERY is one SELECT, DESCRIBE or SHOW TABLES statement of DuckDB. It can read only this run and cannot write. Tables
+    have the rows of all ranks, with the rank in the first column.
+
+    Besides the tables there are three views. `accounts` has the blocks with module path and tensor name. `peaks` has
+    the moment of each device's peak. `at_peak` has the blocks that are allocated at that moment.
     """
     from gpuledger.export.sql import open_database
 
@@ -86,7 +94,7 @@ def refuse_two_forms(*, as_json: bool, as_csv: bool) -> None:
         UsageError: both are.
     """
     if as_json and as_csv:
-        raise UsageError("--json and --csv: give one of them")
+        raise UsageError("--json and --csv: cannot be combined", hint="use one of them")
 
 
 def parse_limits(memory_limit: str, timeout: str) -> Limits:
@@ -100,9 +108,9 @@ def parse_limits(memory_limit: str, timeout: str) -> Limits:
 
     memory_bytes, time_ns = parse_bytes(memory_limit), parse_duration_ns(timeout)
     if memory_bytes < LEAST_BYTES:
-        raise UsageError(f"--memory-limit {memory_limit}: too little to begin with", hint="16MiB or more")
+        raise UsageError(f"--memory-limit {memory_limit}: too small", hint="use 16MiB or more")
     if time_ns <= 0:
-        raise UsageError(f"--timeout {timeout}: not above 0", hint=f"such as {TIMEOUT}")
+        raise UsageError(f"--timeout {timeout}: must be above 0", hint=f"use a time such as {TIMEOUT}")
     return Limits(memory_bytes, time_ns / 1e9, _leave)
 
 

@@ -25,13 +25,17 @@ Examples:
   gpuledger trace train.ledger --rank 0 -o trace.json""",
 )
 @run_argument()
-@output_option("Where to write, in gzip if the name ends in .gz.  [default: NAME.trace.json.gz in this directory]")
+@output_option(
+    "File to write, compressed if the name ends in .gz.  [default: NAME.trace.json.gz in the current directory]"
+)
 @rank_option()
 @force_option()
 def trace_command(run_path: str, output: str | None, rank_text: str | None, force: bool) -> None:
-    """Write a Chrome trace: steps, phases, modules, kernels and operators over time, with bytes and watts.
+    """Write a timeline of a run for Perfetto or Chrome.
 
-    Kernels, operators and modules are those of the time pass. The path is printed to stdout.
+    The timeline has steps, phases, modules, kernels and operators, with memory and power. Kernels, operators and
+    modules are those of the profiled steps. Open the file at https://ui.perfetto.dev or chrome://tracing. The path is
+    printed to stdout.
     """
     run = open_run(run_path)
     ranks = choose_ranks(run, rank_text)

@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 
 @click.command(
     "accuracy",
-    short_help="Tell how good predictions from the database are.",
     epilog="""\b
 Examples:
   gpuledger ops accuracy
-  gpuledger ops accuracy --hold-out resnet50-inference-32x3x224x224.workload.json --json""",
+  gpuledger ops accuracy --hold-out resnet50-inference-32x3x224x224""",
 )
 @database_option()
-@gpu_option("A GPU that the database holds.  [default: the one measured last]")
+@gpu_option("GPU model in the database.  [default: the GPU measured last]")
 @click.option(
-    "--hold-out", "held_out", multiple=True, metavar="WORKLOAD", help="Hold this one out as a whole; repeatable."
+    "--hold-out",
+    "held_out",
+    multiple=True,
+    metavar="WORKLOAD",
+    help="Predict this model without its own operators; repeatable.",
 )
 @json_option()
 def accuracy_command(database_url: str, gpu: str | None, held_out: tuple[str, ...], as_json: bool) -> None:
-    """Tell the errors of predictions by type of operator, of held-out models, and beyond the range learned from.
+    """Show how accurate the predictions are.
 
-    Operators are held out by families of shapes: the same layer at another batch is never on both sides.
+    Errors are listed by operator type, for models given with --hold-out, and for sizes beyond the measured range. Each
+    operator is predicted from a model that was fitted without it, and without the same layer at other batch sizes.
     """
     workloads = [open_workload(text) for text in held_out]
     from gpuledger.ops.database.operator_database import open_existing

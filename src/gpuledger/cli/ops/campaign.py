@@ -15,7 +15,7 @@ from gpuledger.cli.ops.common import config_option, database_option, time_limit_
 from gpuledger.cli.ops.compare import draw_pairs_into, lines_of
 from gpuledger.cli.ops.measure import (
     MeasuringFlags,
-    energy_share_of,
+    energy_coverage_of,
     filled_lines,
     measuring_options,
     method_of,
@@ -52,30 +52,42 @@ class CampaignFlags(MeasuringFlags):
 
 @click.command(
     "campaign",
-    short_help="Capture, measure and compare what one file lists.",
     epilog="""\b
 Examples:
   gpuledger ops campaign --config campaign.yml
-  gpuledger ops campaign --config campaign.yml --ray local --database postgresql://me@host/operators""",
+  gpuledger ops campaign --config campaign.yml --ray local""",
 )
 @config_option(required=True)
 @trust_files_option()
-@database_option(None, f"  [default: the file's with --trust-files, else {DEFAULT_DATABASE}]")
-@click.option("--ray", "ray_address", metavar="ADDRESS|local", help="Measure on every GPU that Ray has.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, metavar="N", help="Ray workers on the CPU.")
+@database_option(None, f"  [default: the one in the file if you use --trust-files, otherwise {DEFAULT_DATABASE}]")
+@click.option("--ray", "ray_address", metavar="ADDRESS|local", help="Measure on all GPUs of a Ray cluster.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of Ray workers, if operators are measured on the CPU.",
+)
 @time_limit_option()
-@output_option("Folder of workloads, JSON and picture.", "DIR", FOLDER)
+@output_option("Folder for the workloads, the results and the picture.", "DIR", FOLDER)
 @measuring_options()
 @json_option()
 @takes(CampaignFlags)
 def campaign_command(flags: CampaignFlags) -> None:
-    """Capture the models a file lists, measure what the database lacks, and hold the sums beside the whole models.
+    """Capture, measure and compare the models in a file.
 
-    What is done is what the database holds: after a stop the same command goes on, and a model added later is measured
-    then. With --ray each GPU measures one operator at a time, and this process alone writes into the database.
+    Captures the models, measures the operators missing from the database, then measures each whole model and compares
+    it with the sum of its operators. With --ray, each GPU measures one operator at a time.
+
+    Run the same command again to resume, or to measure models that you added to the file. Exits with
+    status 3 if a model could not be captured.
     """
     if flags.ray_address and flags.time_limit:
-        raise UsageError("campaign: --time-limit with --ray", hint="stop it with Ctrl-C; the same command goes on")
+        raise UsageError(
+            "campaign: --time-limit and --ray cannot be combined",
+            hint="stop it with Ctrl-C, and run the same command again to resume",
+        )
     if flags.ray_address:
         from gpuledger.ops.measure.ray_crew import load_ray
 
@@ -91,8 +103,8 @@ def campaign_command(flags: CampaignFlags) -> None:
     listed = read_campaign(Path(flags.config), trusted=flags.trust_files)
     if listed.database and not flags.database_url and not flags.trust_files:
         raise InputError(
-            f"{flags.config}: database: a file may not say where results are written",
-            hint="--database, or --trust-files",
+            f"{flags.config}: database: the file may not choose the database without --trust-files",
+            hint="use --database, or --trust-files if you trust the file",
         )
     place = find_place(flags.device, force=flags.allow_busy)
     database, folder = open_database(flags.database_url or listed.database or DEFAULT_DATABASE), Path(flags.output)
@@ -106,7 +118,7 @@ def campaign_command(flags: CampaignFlags) -> None:
     ray = None
     if flags.ray_address:
         ray = RayWorkers(flags.ray_address, flags.device or "cuda", flags.workers, flags.allow_busy)
-    campaign = Campaign(place, database, method, energy_share_of(flags), time_limit_ns, ray)
+    campaign = Campaign(place, database, method, energy_coverage_of(flags), time_limit_ns, ray)
     with progress_bar() as tell:
         pairs = measure_campaign(
             campaign,
@@ -126,7 +138,7 @@ def _said(done: Filled | Campaigned) -> list[str]:
 
     if not isinstance(done, Campaigned):
         return [f"gpuledger: {line}" for line in filled_lines(done)]
-    died = f", {counted(done.deaths, 'worker')} died and came back" if done.deaths else ""
+    died = f", {counted(done.deaths, 'worker')} restarted" if done.deaths else ""
     again = f", {done.repeated} measured again where the GPU drifted" if done.repeated else ""
     return [f"gpuledger: {counted(done.measured, 'operator')} measured, {done.failed} failed{died}{again}"]
 

@@ -37,45 +37,62 @@ class CaptureCommand(ProgramCommand):
 @click.command(
     "capture",
     cls=CaptureCommand,
-    short_help="Write down what a model is made of.",
     epilog="""\b
 Examples:
   gpuledger ops capture --model torchvision:resnet50 --batch 32 --train
   gpuledger ops capture --gpu h200 train.py --epochs 1""",
 )
-@click.option("--model", metavar="NAME", help="torchvision:…, timm:…, transformers:… or package.module:factory.")
-@click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="Samples.")
-@click.option("--input", "inputs", multiple=True, metavar="SIZE", help="32x3x224x224, 8x128:int64; repeatable.")
+@click.option(
+    "--model", metavar="NAME", help="Model: torchvision:NAME, timm:NAME, transformers:NAME or package.module:factory."
+)
+@click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="Batch size.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="SHAPE",
+    help="Input shape, such as 32x3x224x224 or 8x128:int64; repeatable, for one workload each.",
+)
 @train_option()
-@click.option("--weights", default="random", show_default=True, metavar="NAME", help="Weights the library knows.")
-@click.option("--optimizer", default="sgd", show_default=True, metavar="NAME", help="sgd or adamw.")
-@click.option("--autocast", metavar="DTYPE", help="float16 or bfloat16.")
+@click.option(
+    "--weights",
+    default="random",
+    show_default=True,
+    metavar="NAME",
+    help="Name of the weights in the model's library, or random.",
+)
+@click.option(
+    "--optimizer", default="sgd", show_default=True, metavar="NAME", help="Optimizer of a training step: sgd or adamw."
+)
+@click.option("--autocast", metavar="DTYPE", help="Autocast data type: float16 or bfloat16.  [default: none]")
 @config_option()
 @trust_files_option()
-@gpu_option("cpu, or a GPU of `gpuledger gpus`.  [default: the one here, else h200]")
+@gpu_option("GPU model, as listed by `gpuledger gpus`, or cpu.  [default: the GPU of this machine, or h200]")
 @click.option(
     "--step",
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
     metavar="N",
-    help="Training step to capture.",
+    help="Number of the training step to capture.",
 )
-@output_option("Where to write.  [default: named after the model]", "FILE|DIR")
+@output_option("File or folder to write to.  [default: named after the model]", "FILE|DIR")
 @force_option()
-@click.option("-q", "--quiet", is_flag=True, help="Drop the program's own output.")
+@click.option("-q", "--quiet", is_flag=True, help="Discard the program's output.")
 @json_option()
 @click.pass_context
 def capture_command(ctx: click.Context, /, **flags: Any) -> None:
-    """Write down what a model or a program is made of.
+    """Write the operators of a model or program to a workload file.
 
-    Every operator of a step at the dispatcher, functional ones, backward and optimizer included, with its count and
-    the modules it runs in. Without a GPU a virtual one takes its place: tensors have a shape and no bytes, and
-    nothing is computed. A program is ended after the step.
+    The file lists every operator of one step with its shapes, how often it is called, and in which modules. It
+    includes backward and optimizer. Without a GPU the step is simulated: tensors have a shape but no data, and nothing
+    is computed. A program is stopped after the step.
+
+    Exits with status 3 if a model could not be captured.
     """
     program = script_of(ctx)
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):
-        raise UsageError("capture: give one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
+        raise UsageError("capture: needs one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
     from gpuledger.services.workloads import write_workloads
 
     captured = []

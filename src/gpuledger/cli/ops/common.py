@@ -26,13 +26,16 @@ def database_option(default: str | None = DEFAULT_DATABASE, note: str = "") -> D
         show_default=default is not None,
         envvar="GPULEDGER_DATABASE",
         metavar="FILE|URL",
-        help=f"The operator database: a SQLite file, or postgresql://USER@HOST/NAME. Also GPULEDGER_DATABASE.{note}",
+        help="Operator database: a SQLite file, or postgresql://USER@HOST/NAME. "
+        f"Environment: GPULEDGER_DATABASE.{note}",
     )
 
 
 def train_option() -> Decorator:
     """Return the option --train."""
-    return click.option("--train", is_flag=True, help="A training step: forward, backward, optimizer.")
+    return click.option(
+        "--train", is_flag=True, help="Use a training step (forward, backward, optimizer) instead of inference."
+    )
 
 
 def seed_option() -> Decorator:
@@ -46,14 +49,16 @@ def config_option(*, required: bool = False) -> Decorator:
         "--config",
         required=required,
         metavar="FILE|DIR",
-        help="A campaign.yml, or a folder of older summary.yml files.",
+        help="Campaign file (campaign.yml), or a folder of older summary.yml files.",
     )
 
 
 def time_limit_option() -> Decorator:
     """Return the option --time-limit."""
     return click.option(
-        "--time-limit", metavar="TIME", help="Start no operator after this time, such as 10m; not with Ray."
+        "--time-limit",
+        metavar="TIME",
+        help="Stop after this time, such as 90s or 10m. Cannot be combined with --ray.  [default: no limit]",
     )
 
 
@@ -63,7 +68,7 @@ def trust_files_option() -> Decorator:
         "--trust-files",
         "trust_files",
         is_flag=True,
-        help="Let files name code to import and run (package.module:factory), folders and hub repositories.",
+        help="Trust the given files: they may run Python code, and name folders and hub repositories.",
     )
 
 

@@ -14,7 +14,7 @@ from gpuledger.cli.inspect.report import choose_file, write_bytes
 from gpuledger.cli.ops.common import database_option, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import (
     MeasuringFlags,
-    energy_share_of,
+    energy_coverage_of,
     measuring_options,
     method_of,
     progress_bar,
@@ -41,7 +41,6 @@ class CompareFlags(MeasuringFlags):
 
 @click.command(
     "compare",
-    short_help="Hold sums beside whole models.",
     epilog="""\b
 Examples:
   gpuledger ops compare resnet50-inference-32x3x224x224
@@ -51,15 +50,17 @@ Examples:
 @trust_files_option()
 @database_option()
 @measuring_options()
-@output_option("Draw the bars here as well: .png, .svg or .pdf.")
+@output_option("Also plot the comparison into this file: .png, .svg or .pdf.")
 @force_option()
 @json_option()
 @takes(CompareFlags)
 def compare_command(flags: CompareFlags) -> None:
-    """Measure whole models on this machine, and hold the sums of their operators beside them.
+    """Compare sums of operators with whole models.
 
-    Operators that the database lacks are measured first. "busy / graph" holds the operators without their launches
-    beside     the model replayed as a graph, which has none either.
+    Measures whole models on this machine and compares each with the sum of its operators. Operators missing from the
+    database are measured first.
+
+    The column "busy / graph" compares the operators without launch overhead with the model replayed as a CUDA graph.
     """
     method = method_of(flags)
     place_of_picture = None if flags.output is None else _picture(flags.output, force=flags.force)
@@ -73,7 +74,7 @@ def compare_command(flags: CompareFlags) -> None:
         place,
         flags.database_url,
         method=method,
-        energy_share_frac=energy_share_of(flags),
+        energy_share_frac=energy_coverage_of(flags),
         trusted=flags.trust_files,
         progress=progress_bar,
     )
@@ -133,8 +134,8 @@ def lines_of(pairs: Sequence[Pair]) -> list[str]:
 
 def _errors_line(what: str, errors: Errors) -> str:
     return (
-        f"{what}: {format_frac(errors.mean_frac)} off on average, {format_frac(errors.worst_frac)} at most, "
-        f"{errors.bias_frac * 100:+.1f} % on balance"
+        f"{what}: mean error {format_frac(errors.mean_frac)}, largest {format_frac(errors.worst_frac)}, "
+        f"bias {errors.bias_frac * 100:+.1f} %"
     )
 
 

@@ -18,7 +18,6 @@ ROWS = 20
 
 @click.command(
     "diff",
-    short_help="Tell what two databases disagree about.",
     epilog="""\b
 Examples:
   gpuledger ops diff driver-570.db driver-580.db
@@ -29,10 +28,10 @@ Examples:
 @rows_option(ROWS)
 @json_option()
 def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
-    """Tell what two databases disagree about: GPUs, drivers, versions.
+    """Compare the measurements in two databases.
 
-    The newest measurement of each operator is taken, by the same mode on both sides. A change is marked where the two
-    intervals of its time lie apart.
+    Use it to compare GPUs, drivers or software versions. The newest measurement of each operator is used. A change is
+    marked with * if the confidence intervals of the two times do not overlap.
     """
     from gpuledger.ops.database.contents import contents_of
     from gpuledger.ops.database.database_diff import diff_databases

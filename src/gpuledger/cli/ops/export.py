@@ -16,21 +16,20 @@ from gpuledger.units import counted
 
 @click.command(
     "export",
-    short_help="Write the database as Parquet, CSV or HTML.",
     epilog="""\b
 Examples:
   gpuledger ops export --to parquet -o h200.parquet
   gpuledger ops export --database postgresql://me@host/operators --to html""",
 )
 @database_option()
-@click.option("--to", "form", required=True, type=click.Choice(["parquet", "csv", "html"]), help="The form to write.")
-@output_option("Where to write.  [default: operators.FORM]")
+@click.option("--to", "form", required=True, type=click.Choice(["parquet", "csv", "html"]), help="Format to write.")
+@output_option("File to write.  [default: operators.parquet, operators.csv or operators.html]")
 @force_option()
 def export_command(database_url: str, form: str, output: str | None, force: bool) -> None:
-    """Write the database as Parquet, CSV or HTML.
+    """Export the database as Parquet, CSV or HTML.
 
-    Parquet holds everything in one file: `merge`, `diff` and `query` take it in place of a database. HTML is one page
-    for     people, without what they do not read.
+    A Parquet file has the complete database: `merge`, `diff` and `query` accept it in place of a database. HTML is one
+    page to read in a browser, with the most important columns.
     """
     from gpuledger.ops.database.contents import contents_of, write_csv, write_parquet
 
@@ -45,7 +44,7 @@ def export_command(database_url: str, form: str, output: str | None, force: bool
         from gpuledger.report.html.database_page import render_database
 
         write_text(path, render_database(contents.rows(), hide_credentials(database_url), held))
-    print_notes([f"gpuledger: {held} in {path}"])
+    print_notes([f"gpuledger: wrote {held} to {path}"])
 
 
 def _file(output: str | None, default: str, *, force: bool) -> Path:
@@ -55,8 +54,8 @@ def _file(output: str | None, default: str, *, force: bool) -> Path:
         UsageError: it exists and ``force`` is not given, or it cannot be written there.
     """
     if output == "-":
-        raise UsageError("-o -: a database is not written to stdout", hint="gpuledger ops query QUERY --csv does that")
+        raise UsageError("-o -: cannot write a database to stdout", hint="gpuledger ops query QUERY --csv")
     path = choose_file(output, default, force=force)
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: no folder {path.parent}", hint="make it, or give another -o")
+        raise UsageError(f"{path}: folder {path.parent} does not exist", hint="create it, or use another -o")
     return path

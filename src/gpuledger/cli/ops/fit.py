@@ -13,22 +13,21 @@ from gpuledger.cli.ops.common import database_option, say_note
 
 @click.command(
     "fit",
-    short_help="Learn from the database what operators cost.",
     epilog="""\b
 Examples:
   gpuledger ops fit
   gpuledger ops fit --gpu h200 -o h200.model""",
 )
 @database_option()
-@gpu_option("A GPU that the database holds.  [default: the one measured last]")
-@output_option("Keep the model here as well.")
+@gpu_option("GPU model in the database.  [default: the GPU measured last]")
+@output_option("Also write the model to this file.")
 @force_option()
 @json_option()
 def fit_command(database_url: str, gpu: str | None, output: str | None, force: bool, as_json: bool) -> None:
-    """Learn what operators cost, as shares of what the GPU can do at most.
+    """Fit the model that predicts unmeasured operators.
 
-    The model is kept until the database changes, as arrays of numbers: reading one runs no code. `ops predict` does
-    this     by itself where it has not been done.
+    The model predicts time and energy of an operator from the measured ones and from the limits of the GPU. It is
+    stored until the database changes. `gpuledger ops predict` runs this command if needed.
     """
     if output is not None:
         choose_file(output, "operators.model", force=force)

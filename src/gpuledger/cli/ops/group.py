@@ -6,22 +6,26 @@ import click
 
 from gpuledger.cli.main import Commands, Entry
 
+CAPTURE, MEASURE, ESTIMATE, DATABASE = "Capture", "Measure", "Estimate", "Operator database"
+
 COMMANDS: dict[str, Entry] = {
-    "capture": Entry("ops.capture:capture_command", "Capture", "Write down what a model is made of."),
-    "list": Entry("ops.list_:list_command", "Capture", "List the layers or operators of a workload."),
-    "measure": Entry("ops.measure:measure_command", "Measure", "Measure what the database lacks of workloads."),
-    "sum": Entry("ops.sum:sum_command", "Add up", "Add up a workload's time and energy from the database."),
-    "compare": Entry("ops.compare:compare_command", "Add up", "Hold sums beside whole models."),
-    "campaign": Entry("ops.campaign:campaign_command", "Measure", "Capture, measure and compare what one file lists."),
-    "fit": Entry("ops.fit:fit_command", "Predict", "Learn from the database what operators cost."),
-    "accuracy": Entry("ops.accuracy:accuracy_command", "Predict", "Tell how good predictions from the database are."),
-    "predict": Entry("ops.predict:predict_command", "Predict", "Predict a model on a GPU, measured or not."),
-    "sweep": Entry("ops.sweep:sweep_command", "Capture", "Write configurations that no model uses, to be measured."),
-    "query": Entry("ops.query:query_command", "The database", "Ask the database with SQL, read-only."),
-    "export": Entry("ops.export:export_command", "The database", "Write the database as Parquet, CSV or HTML."),
-    "merge": Entry("ops.merge:merge_command", "The database", "Add what other databases hold."),
-    "diff": Entry("ops.diff:diff_command", "The database", "Tell what two databases disagree about."),
-    "import": Entry("ops.import_:import_command", "The database", "Take in operator lists and rows that others wrote."),
+    "capture": Entry(
+        "ops.capture:capture_command", CAPTURE, "Write the operators of a model or program to a workload file."
+    ),
+    "list": Entry("ops.list_:list_command", CAPTURE, "List the layers or operators of a workload."),
+    "sweep": Entry("ops.sweep:sweep_command", CAPTURE, "Generate operator configurations to measure."),
+    "measure": Entry("ops.measure:measure_command", MEASURE, "Measure operators missing from the database."),
+    "campaign": Entry("ops.campaign:campaign_command", MEASURE, "Capture, measure and compare the models in a file."),
+    "sum": Entry("ops.sum:sum_command", ESTIMATE, "Sum the measured time and energy of a workload."),
+    "predict": Entry("ops.predict:predict_command", ESTIMATE, "Predict time and energy of a model on a given GPU."),
+    "compare": Entry("ops.compare:compare_command", ESTIMATE, "Compare sums of operators with whole models."),
+    "fit": Entry("ops.fit:fit_command", ESTIMATE, "Fit the model that predicts unmeasured operators."),
+    "accuracy": Entry("ops.accuracy:accuracy_command", ESTIMATE, "Show how accurate the predictions are."),
+    "query": Entry("ops.query:query_command", DATABASE, "Query the operator database with SQL."),
+    "export": Entry("ops.export:export_command", DATABASE, "Export the database as Parquet, CSV or HTML."),
+    "merge": Entry("ops.merge:merge_command", DATABASE, "Merge other databases into the operator database."),
+    "diff": Entry("ops.diff:diff_command", DATABASE, "Compare the measurements in two databases."),
+    "import": Entry("ops.import_:import_command", DATABASE, "Import operator lists and results of other tools."),
 }
 """Commands in the order of ``--help``."""
 
@@ -35,11 +39,16 @@ class OpsCommands(Commands):
 @click.command(
     "ops",
     cls=OpsCommands,
-    short_help="Measure operators once, add them up for any model.",
     epilog="""\b
 Examples:
   gpuledger ops capture --model torchvision:resnet50 --batch 32 --train
   gpuledger ops list resnet50-training-32x3x224x224.workload.json --by layer""",
 )
 def ops_group() -> None:
-    """What every distinct operator costs, measured once, in a database that any model is summed from."""
+    """Estimate time and energy of a model from measured operators.
+
+    Each distinct operator is measured once and stored in an operator database. Time and energy of any model with the
+    same operators can then be summed from the database. Operators that were not measured are predicted.
+
+    A WORKLOAD is a file that lists the operators of one step of a model; `gpuledger ops capture` writes it.
+    """

@@ -16,7 +16,6 @@ PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
 
 @click.command(
     "import",
-    short_help="Take in operator lists and result rows that others wrote.",
     epilog="""\b
 Examples:
   gpuledger ops import tritonbench hf_train/BertForMaskedLM_training.txt
@@ -24,21 +23,27 @@ Examples:
 )
 @click.argument("form", type=click.Choice(["tritonbench", "printed-rows"]), metavar="tritonbench|printed-rows")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@gpu_option("GPU that printed rows were measured on.")
-@output_option("Folder of the workloads.  [default: this one]", "DIR", ".")
+@gpu_option("GPU model of the measurements; required for printed-rows.")
+@output_option("Folder for the workload files.", "DIR", ".")
 @force_option()
 @database_option()
 def import_command(
     form: str, files: tuple[str, ...], gpu: str | None, output: str, force: bool, database_url: str
 ) -> None:
-    """Take in operator lists and result rows that others wrote.
+    """Import operator lists and results of other tools.
 
-    tritonbench's lists of operator inputs become workloads, one a file. Rows that ml-operator-profiling printed become
-    records of the database. Its data sets and models are pickles, which run code when they are read: they are refused.
+    tritonbench: each list of operator inputs becomes a workload file.
+
+    printed-rows: the rows that ml-operator-profiling printed become records of the database.
+
+    Pickle files are refused, because they can run code when they are read. Exits with status 3 if a row could not be
+    read.
     """
     for file in files:
         if file.lower().endswith(PICKLES):
-            raise InputError(f"{file}: a pickle runs code when it is read", hint="import the rows that were printed")
+            raise InputError(
+                f"{file}: a pickle file can run code when it is read", hint="import the printed rows instead"
+            )
     if form == "tritonbench":
         from gpuledger.services.workloads import import_lists
 
@@ -46,7 +51,9 @@ def import_command(
             print_lines([f"{place}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls"])
         return
     if gpu is None:
-        raise UsageError("import printed-rows: which GPU?", hint='no row says so: --gpu "NVIDIA A30"')
+        raise UsageError(
+            "import printed-rows: --gpu is missing", hint='give the GPU of the measurements, such as --gpu "NVIDIA A30"'
+        )
     _import_rows([Path(file) for file in files], gpu, database_url)
 
 

@@ -21,7 +21,6 @@ ROWS = 40
 
 @click.command(
     "list",
-    short_help="List the layers or operators of a workload.",
     epilog="""\b
 Examples:
   gpuledger ops list resnet50-inference-32x3x224x224 --by layer
@@ -33,15 +32,17 @@ Examples:
     type=click.Choice(["layer", "operator"]),
     default="operator",
     show_default=True,
-    help="Distinct layers with the operators inside them, or distinct operators.",
+    help="List distinct operators, or distinct layers with their operators.",
 )
 @rows_option(ROWS)
 @json_option()
 def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
-    """List the distinct layers or operators of a workload, most calls first.
+    """List the layers or operators of a workload.
 
-    A layer is a module that called no other: its class, arguments, shapes and parameters, and the operators inside one
-    call of it. An operator's reuse distance is how many bytes were touched since its inputs were.
+    Entries with the most calls come first. A layer is a module that calls no other module, with its class, arguments,
+    shapes, parameters and operators.
+
+    The column "reuse" is the memory that was accessed between producing the inputs of an operator and using them.
     """
     workload = open_workload(workload_path)
     if as_json:

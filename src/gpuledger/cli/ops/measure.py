@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.measure import Outcome, Progress, Tell
 
-TARGET = "1%"
+PRECISION = "1%"
 
 
 def workloads_argument() -> Decorator:
@@ -36,8 +36,8 @@ class MeasuringFlags:
 
     device: str | None
     time_only: bool
-    target_text: str
-    energy_share: str
+    precision_text: str
+    energy_coverage: str
     seed: int
     allow_busy: bool
 
@@ -45,16 +45,18 @@ class MeasuringFlags:
 def measuring_options() -> Decorator:
     """Return the options that say how and where operators are measured."""
     options = (
-        device_option("  [default: the first GPU, else cpu]", as_index=False),
-        click.option("--time-only", is_flag=True, help="Leave energy out."),
+        device_option("  [default: the first GPU, or cpu]", as_index=False),
+        click.option("--time-only", is_flag=True, help="Do not measure energy."),
         click.option(
-            "--target-ci", "target_text", default=TARGET, show_default=True, metavar="SHARE",
-            help="Stop an operator when its median is known to ± this share.",
+            "--precision", "precision_text", default=PRECISION, show_default=True, metavar="SHARE",
+            help="Repeat each operator until its median time is known within ± this share.",
         ),
-        click.option("--energy-share", default="90%", show_default=True, metavar="SHARE", help="Measure energy of the "
-                     "operators that hold this share of a workload's time."),
+        click.option(
+            "--energy-coverage", default="90%", show_default=True, metavar="SHARE",
+            help="Measure energy of the longest operators, which make up this share of a workload's time.",
+        ),
         seed_option(),
-        click.option("--allow-busy", is_flag=True, help="Measure although other processes use the GPU."),
+        click.option("--allow-busy", is_flag=True, help="Measure even if other processes use the GPU."),
     )  # fmt: skip
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,11 +79,10 @@ class MeasureFlags(MeasuringFlags):
 
 @click.command(
     "measure",
-    short_help="Measure what the database lacks of workloads.",
     epilog="""\b
 Examples:
   gpuledger ops measure resnet50-inference-32x3x224x224 --time-only
-  gpuledger ops measure *.workload.json --time-limit 10m --target-ci 2%""",
+  gpuledger ops measure *.workload.json --time-limit 10m --precision 2%""",
 )
 @workloads_argument()
 @database_option()
@@ -90,10 +91,11 @@ Examples:
 @json_option()
 @takes(MeasureFlags)
 def measure_command(flags: MeasureFlags) -> None:
-    """Measure the operators of workloads that the database has not for this GPU and software.
+    """Measure operators missing from the database.
 
-    In random order, each record committed at once: after a kill the same command goes on. An operator that fails is
-    recorded with its reason and not tried again. The GPU must be free of other processes.
+    Measures the operators of the workloads that the database does not have for this GPU and software. Each result is
+    stored at once: run the same command again to resume. An operator that fails is stored with the reason and not tried
+    again. No other process should use the GPU.
     """
     budget_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
     method = method_of(flags)
@@ -107,7 +109,13 @@ def measure_command(flags: MeasureFlags) -> None:
     database = open_database(flags.database_url)
     with progress_bar() as tell:
         filled = fill(
-            workloads, database, place, method, energy_share_frac=energy_share_of(flags), budget_ns=budget_ns, tell=tell
+            workloads,
+            database,
+            place,
+            method,
+            energy_share_frac=energy_coverage_of(flags),
+            budget_ns=budget_ns,
+            tell=tell,
         )
     name_kernels(database, place)
     if flags.as_json:
@@ -115,7 +123,7 @@ def measure_command(flags: MeasureFlags) -> None:
         return
     print_lines([f"{place.environment.card}: {line}" for line in filled_lines(filled)])
     if filled.left:
-        print_notes(["gpuledger: the same command goes on with the rest"])
+        print_notes(["gpuledger: run the same command again to resume"])
 
 
 def method_of(flags: MeasuringFlags) -> Method:
@@ -126,18 +134,18 @@ def method_of(flags: MeasuringFlags) -> Method:
     """
     from gpuledger.ops.database.method import Method
 
-    target_frac = parse_share("--target-ci", flags.target_text)
-    energy_share_of(flags)  # a wrong one is said before anything is done
+    target_frac = parse_share("--precision", flags.precision_text)
+    energy_coverage_of(flags)  # a wrong one is said before anything is done
     return Method(target_frac=target_frac, energy=not flags.time_only, seed=flags.seed)
 
 
-def energy_share_of(flags: MeasuringFlags) -> float:
+def energy_coverage_of(flags: MeasuringFlags) -> float:
     """Return the share of a workload's time whose energy is to be measured.
 
     Raises:
         UsageError: it is none.
     """
-    return parse_share("--energy-share", flags.energy_share)
+    return parse_share("--energy-coverage", flags.energy_coverage)
 
 
 def parse_share(option: str, text: str) -> float:
@@ -151,7 +159,7 @@ def parse_share(option: str, text: str) -> float:
     except UsageError as error:
         raise UsageError(f"{option} {text}: not a share", hint=error.hint) from error
     if not 0 < value_frac <= 1:
-        raise UsageError(f"{option} {text}: not above 0 and up to 100 %", hint="such as 90% or 0.9")
+        raise UsageError(f"{option} {text}: must be above 0 and at most 100 %", hint="use a share such as 90% or 0.9")
     return value_frac
 
 
@@ -164,7 +172,7 @@ def parse_time_limit_ns(text: str) -> int:
     try:
         return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
     except UsageError as error:
-        raise UsageError(f"--time-limit {text}: not a time", hint="such as 90s or 10m") from error
+        raise UsageError(f"--time-limit {text}: not a time", hint="use a time such as 90s or 10m") from error
 
 
 @contextmanager
@@ -203,13 +211,13 @@ def filled_lines(filled: Filled) -> list[str]:
 
 def _outcome_line(what: str, outcome: Outcome) -> str:
     if not outcome.measured + outcome.failed + outcome.left:
-        return f"{what}: nothing to measure, the database holds all"
+        return f"{what}: nothing to measure, all operators are in the database"
     words = [f"{what}: {counted(outcome.measured, 'operator')} measured"]
     words += [f"{outcome.failed} failed"] if outcome.failed else []
-    words += [f"{outcome.left} left"] if outcome.left else []
-    words += [f"{outcome.repeated} measured again"] if outcome.repeated else []
+    words += [f"{outcome.left} not yet measured"] if outcome.left else []
+    words += [f"{outcome.repeated} measured twice"] if outcome.repeated else []
     if outcome.drift.readings > 1:
-        words.append(f"reference {format_frac(outcome.drift.worst_frac)} apart at most")
+        words.append(f"GPU speed drifted by at most {format_frac(outcome.drift.worst_frac)}")
     return ", ".join(words)
 
 

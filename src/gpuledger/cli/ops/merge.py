@@ -11,7 +11,6 @@ from gpuledger.redact import hide_credentials
 
 @click.command(
     "merge",
-    short_help="Add what other databases hold.",
     epilog="""\b
 Examples:
   gpuledger ops merge node7.db node8.db
@@ -20,7 +19,11 @@ Examples:
 @click.argument("others", nargs=-1, required=True, metavar="OTHER…")
 @database_option()
 def merge_command(others: tuple[str, ...], database_url: str) -> None:
-    """Add what other databases, or Parquet files exported from them, hold. What is there already stays as it is."""
+    """Merge other databases into the operator database.
+
+    Each OTHER is a database or a Parquet file that `gpuledger ops export` wrote. Records that are already in the
+    database do not change.
+    """
     from gpuledger.ops.database.contents import contents_of, merge
     from gpuledger.ops.database.operator_database import open_database
 

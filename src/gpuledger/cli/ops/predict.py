@@ -23,7 +23,6 @@ MOST_BATCHES = 32
 
 @click.command(
     "predict",
-    short_help="Predict a model on a GPU, measured or not.",
     epilog="""\b
 Examples:
   gpuledger ops predict torchvision:resnet50 --gpu h200 --batch 1:64
@@ -31,17 +30,18 @@ Examples:
 )
 @click.argument("model", metavar="MODEL|WORKLOAD")
 @database_option()
-@gpu_option("A GPU of the database or the catalogue.  [default: the one measured last]")
-@click.option("--batch", "batches", metavar="N|A:B", help="Samples; A:B doubles from A to B.  [default: 32]")
+@gpu_option("GPU model, in the database or listed by `gpuledger gpus`.  [default: the GPU measured last]")
+@click.option("--batch", "batches", metavar="N|A:B", help="Batch size; A:B doubles it from A to B.  [default: 32]")
 @train_option()
 @json_option()
 def predict_command(
     model: str, database_url: str, gpu: str | None, batches: str | None, train: bool, as_json: bool
 ) -> None:
-    """Predict milliseconds and joules, with the interval that holds 90 % of operators.
+    """Predict time and energy of a model on a given GPU.
 
-    What the database has measured on that GPU is taken from it. A GPU it has not measured is predicted from another's
-    records and the datasheets of both, and is marked so.
+    Each value has its 90 % prediction interval. Operators that were measured on this GPU are taken from the database;
+    the others are predicted. For a GPU without measurements, all are predicted from another GPU and the data sheets of
+    both, and a note says so.
     """
     from gpuledger.ops.database.operator_database import open_existing
     from gpuledger.ops.predict.choose import cache_folder, predictor_for, roof_of_records
@@ -70,7 +70,10 @@ def _workloads(
     """Return the workload in a file, or a model's captured now at each batch, on a GPU that is not here."""
     if is_workload(model):
         if batches is not None:
-            raise UsageError(f"--batch {batches}: {model} is a workload of one batch", hint="give a model's name")
+            raise UsageError(
+                f"--batch {batches}: {model} is a workload file with a fixed batch size",
+                hint="give the name of a model",
+            )
         return [(None, open_workload(model))]
     return [(batch, capture_named(model, batch, (gpu, card), train=train)) for batch in parse_batches(batches or "32")]
 
@@ -85,7 +88,7 @@ def parse_batches(text: str) -> list[int]:
     for part in text.split(","):
         first, colon, last = part.partition(":")
         if not first.isdecimal() or int(first) < 1 or (colon and (not last.isdecimal() or int(last) < int(first))):
-            raise UsageError(f"--batch {text}: not a batch", hint="32, 1,8 or 1:64")
+            raise UsageError(f"--batch {text}: not a batch size", hint="use 32, or 1,8, or 1:64")
         size = int(first)
         while size <= int(last or first):
             sizes.append(size)

@@ -11,10 +11,9 @@ from gpuledger.cli.ops.common import database_option
 
 @click.command(
     "query",
-    short_help="Ask the database with SQL, read-only.",
     epilog="""\b
 Examples:
-  gpuledger ops query "select operator, count(*), min(time_median_ns) from measured group by 1"
+  gpuledger ops query "select operator, count(*) from measured group by 1"
   gpuledger ops query --database h200.parquet "describe records" --csv""",
 )
 @click.argument("query")
@@ -26,11 +25,11 @@ Examples:
 def query_command(
     query: str, database_url: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str
 ) -> None:
-    """Ask the database with SQL, read-only.
+    """Query the operator database with SQL.
 
-    Tables: `keys`, `environments`, `records`; `measured` is every record with its operator and its environment. Inputs,
-    flags, method, blocks and kernels are JSON text. One SELECT (or DESCRIBE, SHOW TABLES), in DuckDB's words; neither
-    the database nor any file can be written.
+    QUERY is one SELECT, DESCRIBE or SHOW TABLES statement of DuckDB; it cannot write. The tables are `keys`,
+    `environments` and `records`. The view `measured` joins every record with its operator and environment. Inputs,
+    flags, method, blocks and kernels are JSON text.
     """
     refuse_two_forms(as_json=as_json, as_csv=as_csv)
     limits = parse_limits(memory_limit, timeout)

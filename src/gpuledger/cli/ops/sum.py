@@ -18,7 +18,7 @@ from gpuledger.cli.ops.common import (
 )
 from gpuledger.cli.ops.measure import (
     MeasuringFlags,
-    energy_share_of,
+    energy_coverage_of,
     measuring_options,
     method_of,
     parse_share,
@@ -46,41 +46,51 @@ class SumFlags(MeasuringFlags):
     batch: int | None
     train: bool
     only: str | None
-    target: str | None
-    until_target: bool
+    min_coverage: str | None
+    measure_missing: bool
     rows: int
     as_json: bool
 
 
 @click.command(
     "sum",
-    short_help="Add up a workload's time and energy from the database.",
     epilog="""\b
 Examples:
   gpuledger ops sum torchvision:resnet50 --batch 32
-  gpuledger ops sum vit_b_16.workload.json --only conv2d,linear --target 90%""",
+  gpuledger ops sum vit_b_16.workload.json --only linear --min-coverage 90%""",
 )
 @click.argument("models", metavar="MODEL|WORKLOAD…", nargs=-1, required=True)
 @database_option()
-@gpu_option("A GPU that the database holds.  [default: the one measured last]")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a model by name.  [default: 32]")
+@gpu_option("GPU model in the database.  [default: the GPU measured last]")
+@click.option(
+    "--batch", type=click.IntRange(min=1), metavar="N", help="Batch size of a model given by name.  [default: 32]"
+)
 @train_option()
-@click.option("--only", metavar="TYPE,…", help="Only operators in layers of these types, or of these names.")
-@click.option("--target", metavar="SHARE", help="Exit with 5 where less of time or energy is attributed.")
-@click.option("--until-target", is_flag=True, help="Measure what is expected to add most until --target is met.")
+@click.option("--only", metavar="TYPE,…", help="Count only operators of these names, or in layers of these types.")
+@click.option(
+    "--min-coverage",
+    metavar="SHARE",
+    help="Exit with status 5 if measurements cover less of the time or energy, such as 90%.  [default: no limit]",
+)
+@click.option(
+    "--measure-missing",
+    is_flag=True,
+    help="Measure missing operators, largest expected share first, until --min-coverage is reached.",
+)
 @rows_option(ROWS)
 @measuring_options()
 @json_option()
 @takes(SumFlags)
 def sum_command(flags: SumFlags) -> None:
-    """Add up a workload's milliseconds and joules, in all and by type of operator, each with its 95 % interval.
+    """Sum the measured time and energy of a workload.
 
-    What the database lacks is counted and left out. The share that is attributed is told against all operators, with
-    those not measured predicted from the others. A model by name, such as torchvision:resnet50, is captured first.
+    Shows the totals and a row for each operator type, with 95 % confidence intervals. A model given by name, such as
+    torchvision:resnet50, is captured first. Operators missing from the database are counted but not summed. The covered
+    share of time and energy is estimated by predicting them.
     """
-    target_frac = None if flags.target is None else parse_share("--target", flags.target)
-    if flags.until_target and target_frac is None:
-        raise UsageError("sum: --until-target without --target", hint="--target 90% --until-target")
+    target_frac = None if flags.min_coverage is None else parse_share("--min-coverage", flags.min_coverage)
+    if flags.measure_missing and target_frac is None:
+        raise UsageError("sum: --measure-missing needs --min-coverage", hint="add --min-coverage 90%")
     from gpuledger.services.sums import asked_of
 
     asked = [asked_of(text, flags.batch, train=flags.train) for text in flags.models]
@@ -90,9 +100,9 @@ def sum_command(flags: SumFlags) -> None:
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
-    if flags.until_target and target_frac is not None:
+    if flags.measure_missing and target_frac is not None:
         place, method = find_place(flags.device, force=flags.allow_busy), method_of(flags)
-        measuring = Measuring(open_database(flags.database_url), place, method, energy_share_of(flags))
+        measuring = Measuring(open_database(flags.database_url), place, method, energy_coverage_of(flags))
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, say=say_note)
     else:
         records = open_environment_records(open_existing(flags.database_url), flags.gpu)
@@ -111,7 +121,7 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
     """Name the next operators by expected gain, and fail, where a workload is below the target."""
     below = [one for one in summed if not one.coverage.meets(target_frac)]
     for one in below:
-        lines = [f"gpuledger: {one.workload.name}: next, by expected gain:"]
+        lines = [f"gpuledger: {one.workload.name}: operators to measure next, by expected gain:"]
         for following in one.coverage.needed(target_frac)[:NEXT_SHOWN]:
             energy = "" if following.energy_frac is None else f", {format_frac(following.energy_frac)} of the energy"
             use = following.line.use
@@ -120,8 +130,8 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
     if below:
         names = ", ".join(one.workload.name for one in below)
         raise BudgetExceededError(
-            f"{names}: less than {format_frac(target_frac, 0)} attributed",
-            hint="gpuledger ops measure WORKLOAD, or --until-target",
+            f"{names}: less than {format_frac(target_frac, 0)} covered by measurements",
+            hint="use --measure-missing, or run gpuledger ops measure WORKLOAD",
         )
 
 
@@ -154,7 +164,7 @@ def _head_lines(one: Summed) -> list[str]:
 def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
     from gpuledger.report.base.terminal import Column
 
-    titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "unknown")
+    titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "not measured")
     columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
     cells = [
         (
@@ -177,11 +187,11 @@ def _around_lines(total: Sum) -> list[str]:
     if around is None:
         return []
     words = f"{around.module_calls:,} calls of modules, {around.autograd_nodes:,} autograd nodes"
-    return [f"modules and autograd (host): {format_ns(around.time_ns)}: {words}"]
+    return [f"modules and autograd on the CPU: {format_ns(around.time_ns)} for {words}"]
 
 
 def _share_line(one: Summed) -> str:
-    words = [f"attributed: {format_frac(one.total.calls_frac)} of the calls"]
+    words = [f"measured: {format_frac(one.total.calls_frac)} of the calls"]
     words.append(f"{format_frac(one.coverage.time_frac)} of the time")
     if one.coverage.energy_frac is not None:
         words.append(f"{format_frac(one.coverage.energy_frac)} of the energy")

@@ -27,7 +27,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in new
         try:
             return tuple(self.kind(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is not a list such as 1,2,4", param, ctx)
+            self.fail(f"{value!r} is not a list of values such as 1,2,4", param, ctx)
 
 
 WHOLE, SHARES, TEXTS = Numbers(int), Numbers(float), Numbers(str)
@@ -35,52 +35,96 @@ WHOLE, SHARES, TEXTS = Numbers(int), Numbers(float), Numbers(str)
 
 @click.command(
     "sweep",
-    short_help="Write configurations that no model uses, to be measured.",
     epilog="""\b
 Examples:
-  gpuledger ops sweep conv2d --sizes 14,28,56 --kernel 1,3,5,7 --sparsity 0,0.5,0.9 --sample 200
-  gpuledger ops sweep depthwise --channels 96,192,384 --kernel 3,7 --train --hot""",
+  gpuledger ops sweep conv2d --sizes 14,28,56 --kernel 1,3,5,7 --sample 200
+  gpuledger ops sweep depthwise --channels 96,192 --train --warm-cache""",
 )
 @click.argument("operator")
-@click.option("--batch", type=WHOLE, default="32", show_default=True, metavar="LIST", help="Samples.")
-@click.option("--sizes", type=WHOLE, default="56", show_default=True, metavar="LIST", help="Edge of images, or rows.")
-@click.option("--channels", type=WHOLE, default="64", show_default=True, metavar="LIST", help="In and out.")
-@click.option("--kernel", type=WHOLE, default="3", show_default=True, metavar="LIST", help="Of convolutions.")
-@click.option("--stride", type=WHOLE, default="1", show_default=True, metavar="LIST", help="Of convolutions.")
-@click.option("--groups", type=WHOLE, default="1", show_default=True, metavar="LIST", help="Of convolutions.")
-@click.option("--dtype", type=TEXTS, default="float32", show_default=True, metavar="LIST", help="float32,float16,…")
-@click.option("--sparsity", type=SHARES, default="0", show_default=True, metavar="LIST", help="Zeros in the input.")
+@click.option("--batch", type=WHOLE, default="32", show_default=True, metavar="LIST", help="Batch sizes.")
 @click.option(
-    "--weight-sparsity", type=SHARES, default="0", show_default=True, metavar="LIST", help="Zeros in the weights."
+    "--sizes",
+    type=WHOLE,
+    default="56",
+    show_default=True,
+    metavar="LIST",
+    help="Width and height of images in pixels, or rows of matrices.",
 )
-@click.option("--bias", type=WHOLE, default="0", show_default=True, metavar="LIST", help="Of convolutions: 0,1.")
-@click.option("--pieces", type=WHOLE, default="2", show_default=True, metavar="LIST", help="Tensors that cat joins.")
+@click.option(
+    "--channels",
+    type=WHOLE,
+    default="64",
+    show_default=True,
+    metavar="LIST",
+    help="Numbers of input and output channels.",
+)
+@click.option(
+    "--kernel", type=WHOLE, default="3", show_default=True, metavar="LIST", help="Kernel sizes of convolutions."
+)
+@click.option("--stride", type=WHOLE, default="1", show_default=True, metavar="LIST", help="Strides of convolutions.")
+@click.option("--groups", type=WHOLE, default="1", show_default=True, metavar="LIST", help="Groups of convolutions.")
+@click.option(
+    "--dtype",
+    type=TEXTS,
+    default="float32",
+    show_default=True,
+    metavar="LIST",
+    help="Data types, such as float32,float16.",
+)
+@click.option(
+    "--sparsity",
+    type=SHARES,
+    default="0",
+    show_default=True,
+    metavar="LIST",
+    help="Shares of zeros in the input, 0 to 1.",
+)
+@click.option(
+    "--weight-sparsity",
+    type=SHARES,
+    default="0",
+    show_default=True,
+    metavar="LIST",
+    help="Shares of zeros in the weights, 0 to 1.",
+)
+@click.option(
+    "--bias",
+    type=WHOLE,
+    default="0",
+    show_default=True,
+    metavar="LIST",
+    help="Convolutions without (0) or with (1) bias.",
+)
+@click.option(
+    "--pieces", type=WHOLE, default="2", show_default=True, metavar="LIST", help="Numbers of tensors that cat joins."
+)
 @train_option()
-@click.option("--hot", is_flag=True, help="With inputs that the cache holds, as in a small model.")
-@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Draw N of the combinations.")
+@click.option("--warm-cache", is_flag=True, help="Measure with inputs in the GPU's cache, as in a small model.")
+@click.option(
+    "--sample", type=click.IntRange(min=1), metavar="N", help="Choose N combinations at random.  [default: all]"
+)
 @seed_option()
-@output_option("Where to write.  [default: sweep-OPERATOR.workload.json]")
+@output_option("File to write.  [default: sweep-OPERATOR.workload.json]")
 @force_option()
 def sweep_command(
     operator: str,
     train: bool,
-    hot: bool,
+    warm_cache: bool,
     sample: int | None,
     seed: int,
     output: str | None,
     force: bool,
     **lists: tuple[Any, ...],
 ) -> None:
-    """Write configurations that no model uses, to be measured.
+    """Generate operator configurations to measure.
 
-    OPERATOR is conv2d, depthwise, linear, bmm, relu, add, cat, softmax or layer_norm. Every combination of the lists
-    that can be is one configuration; `ops measure` takes the file. Sparsity of inputs and weights is part of an
-    operator's key.
+    OPERATOR is conv2d, depthwise, linear, bmm, relu, add, cat, softmax or layer_norm. Each option takes a list of
+    values, and every valid combination becomes one configuration. Measure the file with `gpuledger ops measure`.
     """
     from gpuledger.ops.predict.sweep import Grid, sweep
     from gpuledger.services.workloads import refuse_taken
 
-    reuse_bytes = 0.0 if hot else None
+    reuse_bytes = 0.0 if warm_cache else None
     workload = sweep(operator, Grid(**lists), sample, seed, train=train, reuse_bytes=reuse_bytes)
     path = Path(output or workload.file_name)
     refuse_taken(path, replace=force)

@@ -33,14 +33,20 @@ _ACCOUNTS_SHOWN = 10
 @click.command(
     "estimate",
     cls=ProgramCommand,
-    short_help="Tell whether a program fits a GPU that is not here.",
     epilog="""\b
 Examples:
   gpuledger estimate --gpu a100-80gb train.py --batch-size 32
   gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
 )
-@gpu_option("A GPU of `gpuledger gpus`.", default="h200")
-@click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Steps to follow.")
+@gpu_option("GPU model, as listed by `gpuledger gpus`.", default="h200")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Number of training steps to simulate.",
+)
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 0.999),
@@ -49,28 +55,34 @@ Examples:
     metavar="P",
     help="Confidence level of the upper bound.",
 )
-@click.option("--alloc-conf", default="", metavar="CONF", help="Settings as in PYTORCH_CUDA_ALLOC_CONF.")
-@click.option("--require-fit", is_flag=True, help="End with 5 unless it fits.")
+@click.option(
+    "--alloc-conf", default="", metavar="CONF", help="Allocator settings, in the form of PYTORCH_CUDA_ALLOC_CONF."
+)
+@click.option("--require-fit", is_flag=True, help="Exit with status 5 if the program does not fit.")
 @click.option("--find-batch", metavar="NAME", help="Find the largest value of the program's argument --NAME that fits.")
-@click.option("--what-if", metavar="RUN", help="Replay a recorded run under other settings of the allocator instead.")
-@out_option(".  [default: the program's, numbered]")
+@click.option(
+    "--what-if", metavar="RUN", help="Compare reserved memory of a recorded run under other allocator settings."
+)
+@out_option(".  [default: name of the program and the GPU, numbered]")
 @force_option()
-@click.option("-q", "--quiet", is_flag=True, help="Drop the program's own output.")
+@click.option("-q", "--quiet", is_flag=True, help="Discard the program's output.")
 @json_option()
 @click.pass_context
 def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
-    """Tell what a program would hold on a GPU that is not here.
+    """Estimate GPU memory of a training script without running it.
 
-    The program is not changed. Its first steps are followed with tensors that have a shape and no bytes; nothing is
-    computed and no checkpoint is written. Allocator, workspaces, context and libraries are simulated. What it prints
-    goes to stderr. The result is a run like any other.
+    The first steps of your unchanged script are simulated with tensors that have a shape but no data. Nothing is
+    computed, and checkpoints are not written. The estimate covers tensors, the caching allocator, workspaces, the CUDA
+    context and libraries. It is written as a run that other commands can open. Output of the script goes to stderr.
+
+    Exits with status 5 if --require-fit is given and the program does not fit.
     """
     program = script_of(ctx)
     if flags["what_if"]:
         _what_if(flags["what_if"], program, as_json=flags["as_json"])
         return
     if not program or program == ("-m",):
-        raise UsageError("estimate: nothing to follow", hint="gpuledger estimate train.py")
+        raise UsageError("estimate: no program given", hint="gpuledger estimate train.py")
     from gpuledger.model.run_directory import choose_directory
     from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.simulate.catalogue import find_card
@@ -118,7 +130,7 @@ def _what_if(run: str, program: tuple[str, ...], *, as_json: bool) -> None:
     from gpuledger.simulate.estimate.what_if import rank_settings
 
     if program:
-        raise UsageError("--what-if: takes no program", hint=f"gpuledger estimate --what-if {run}")
+        raise UsageError("--what-if: cannot be combined with a program", hint=f"gpuledger estimate --what-if {run}")
     rank = choose_ranks(open_run(run), None)[0]
     outcomes = rank_settings(rank, find_peak(rank).device_idx)
     if as_json:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.breakdown import Account, break_down
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.estimate.fit import Fit, Search, category_spread
@@ -31,7 +33,7 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
         terminal.styled(terminal.text(verdict_line(found)), "bold"),
         terminal.text(
             f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
-            f"context and libraries {format_bytes(found.card.outside_bytes)}   steps followed {found.steps}"
+            f"context and libraries {format_bytes(found.card.outside_bytes)}   simulated steps {found.steps}"
         ),
         "",
     ]
@@ -44,12 +46,16 @@ def _accounts(found: Estimate, word: str, rows: int) -> Table:
     """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
     rank = found.run.rank(0)
     breakdown = break_down(rank, find_peak(rank), by=(word,))
-    entries = [(getattr(account, word) or "–", format_bytes(account.bytes)) for account in breakdown.accounts[:rows]]
+    entries = [(_label(account, word), format_bytes(account.bytes)) for account in breakdown.accounts[:rows]]
     rest = sum(account.bytes for account in breakdown.accounts[rows:])
     if rest:
         entries.append((f"{len(breakdown.accounts) - rows} more", format_bytes(rest)))
     entries.append(("allocated at the peak", format_bytes(breakdown.allocated_bytes)))
     return Table((Column(word, shrinks=True), Column("bytes", right=True)), tuple(entries))
+
+
+def _label(account: Account, word: str) -> str:
+    return account.category if account.category == ROUNDING else getattr(account, word) or OUTSIDE_PATH
 
 
 def _cards(fits: tuple[Fit, ...]) -> Table:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "gpus",
-    short_help="List the GPUs an estimate can be made for.",
     epilog="""\b
 Examples:
   gpuledger gpus
@@ -23,10 +22,10 @@ Examples:
 )
 @json_option()
 def gpus_command(as_json: bool) -> None:
-    """List the GPUs an estimate can be made for.
+    """List the GPU models that estimates can be made for.
 
-    Every figure says where it comes from: m is measured, d the datasheet; = is what was measured on the H200, for want
-    of the GPU's own.
+    The letter after each number is its source: m for measured, d for the data sheet. An equals sign means that the
+    number was measured on an H200, because there is none for this GPU.
     """
     from gpuledger.simulate.catalogue import catalogue
 

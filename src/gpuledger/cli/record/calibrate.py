@@ -1,4 +1,4 @@
-"""``gpuledger calibrate``: what context and libraries take on the GPU of this machine."""
+"""``gpuledger calibrate``: the memory of the CUDA context and libraries on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 
 @click.command(
     "calibrate",
-    short_help="Measure what context and libraries take on this GPU.",
     epilog="""\b
 Examples:
   gpuledger calibrate
@@ -17,9 +16,10 @@ Examples:
 )
 @json_option()
 def calibrate_command(as_json: bool) -> None:
-    """Measure what context and libraries take on the GPU of this machine, and keep it.
+    """Measure the memory that CUDA uses on this GPU.
 
-    A child process runs the pieces of a training step one after the other and reads what the GPU says it holds.
+    Measures the CUDA context, the libraries and their kernels, one after the other, in a separate process. The result
+    is stored in your cache directory, and `gpuledger balance` uses it.
     """
     from gpuledger.collect.sampling.calibrate import cache_path, measure, store_profile
     from gpuledger.report.base.terminal import Column, Table, Terminal
@@ -34,5 +34,5 @@ def calibrate_command(as_json: bool) -> None:
 
     rows = tuple((name, format_bytes(size)) for name, size in profile.increments())
     print_lines([str(profile.key), ""])
-    print_lines(Table((Column("piece"), Column("adds", right=True)), rows).lines(Terminal.of(sys.stdout)))
-    print_notes([f"kept in {cache_path()}"])
+    print_lines(Table((Column("component"), Column("memory", right=True)), rows).lines(Terminal.of(sys.stdout)))
+    print_notes([f"gpuledger: stored in {cache_path()}"])

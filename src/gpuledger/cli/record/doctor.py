@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
 
 OK, NONE, FAIL = "ok", "none", "fail"
-"""``none``: this machine lacks it and works without it. ``fail``: something is in the way."""
+"""``none``: not on this machine, and not needed. ``fail``: a problem that prevents recording."""
 LIBRARIES = ("numpy", "pyarrow", "duckdb", "click", "rich", "nvidia-ml-py", "psutil")
 SELFTEST_TIMEOUT_S = 300
 OLDEST_CUDA_TORCH = (2, 11)
@@ -46,7 +46,6 @@ class Check:
 
 @click.command(
     "doctor",
-    short_help="Tell what works here, and what to do.",
     epilog="""\b
 Examples:
   gpuledger doctor
@@ -54,10 +53,12 @@ Examples:
 )
 @json_option()
 def doctor_command(as_json: bool) -> int:
-    """Tell what works here, and what to do.
+    """Check what can be recorded on this machine.
 
-    It ends with a self-test in a process of its own: small tensors computed on each device, recorded, and every byte
-    found again. Exit status 1 when something is in the way of recording.
+    Each line is one check; if something is wrong, the next line says what to do. The last checks record a small
+    computation on each device and verify every byte.
+
+    Exits with status 1 if a problem prevents recording.
     """
     from gpuledger.report.base.terminal import Terminal
 
@@ -82,7 +83,7 @@ def verdict(checks: list[Check]) -> str:
     works = [check.name.removeprefix("test ") for check in checks if check.name.startswith("test ")]
     failed = [check.name for check in checks if check.status == FAIL]
     if failed:
-        return f"in the way: {', '.join(dict.fromkeys(failed))}"
+        return f"fix before recording: {', '.join(dict.fromkeys(failed))}"
     return f"ready to record on {', '.join(works)}; next: gpuledger run train.py"
 
 
@@ -133,12 +134,12 @@ def driver_checks(vendor: Vendor, there: OpenCards, devices: Path) -> Iterator[C
         count = len(source.numbers)
         yield Check("driver", OK, f"{vendor.name} {source.driver_version}, {count} GPU{'' if count == 1 else 's'}")
     elif files:
-        yield Check("driver", FAIL, f"{reason}, although {files[0]} is there", vendor.broken_hint)
+        yield Check("driver", FAIL, f"{reason}, although {files[0]} exists", vendor.broken_hint)
     else:
         instead = "" if there.numbers else "; CPU tensors are recorded instead"
         yield Check("driver", NONE, f"{reason}: no {vendor.name} GPU here{instead}")
     if closed:
-        yield Check("permission", FAIL, f"{', '.join(closed)}: not open to this user", vendor.closed_hint)
+        yield Check("permission", FAIL, f"{', '.join(closed)}: permission denied for this user", vendor.closed_hint)
 
 
 def plugin_checks(vendors: Sequence[Vendor], there: OpenCards) -> Iterator[Check]:
@@ -153,14 +154,14 @@ def card_checks(there: OpenCards) -> Iterator[Check]:
         try:
             yield card_check(*there.choose([number]))
         except NoDeviceError as error:
-            yield Check(f"card {number}", FAIL, error.message, "see the driver's own messages")
+            yield Check(f"GPU {number}", FAIL, error.message, "read the driver's messages in the system log")
 
 
 def card_check(card: Card) -> Check:
     """Return one GPU with what it holds, and what of it may not be read."""
     from gpuledger.cards.card import Quantity
 
-    name, memory, power_w = f"card {card.index}", card.read_memory(), card.read_sensors().power_average_w
+    name, memory, power_w = f"GPU {card.index}", card.read_memory(), card.read_sensors().power_average_w
     answers = {
         Quantity.MEMORY: memory,
         Quantity.PROCESSES: card.read_processes(),
@@ -169,16 +170,20 @@ def card_check(card: Card) -> Check:
     }
     missing = [f"{what}: {card.why_missing(what)}" for what, answer in answers.items() if answer is None]
     if memory is None:
-        return Check(name, FAIL, f"{card.name}: {'; '.join(missing)}", "the balance cannot be closed without it")
+        return Check(
+            name, FAIL, f"{card.name}: {'; '.join(missing)}", "update the driver: `gpuledger balance` needs this value"
+        )
     held = f"{card.name}, {format_bytes(memory.total_bytes)}, {format_bytes(memory.used_bytes)} in use"
-    reserve = f" + {format_bytes(memory.driver_bytes)} kept by the driver" if memory.driver_bytes else ""
+    reserve = f" + {format_bytes(memory.driver_bytes)} reserved by the driver" if memory.driver_bytes else ""
     return Check(name, OK, held + reserve + (f"; not readable: {'; '.join(missing)}" if missing else ""))
 
 
 def tool_check(tool: str) -> Check:
     """Return whether a vendor's command-line tool is here."""
     place = shutil.which(tool)
-    return Check(tool, OK if place else NONE, place or "not found; not needed, the driver is asked directly")
+    return Check(
+        tool, OK if place else NONE, place or "not found; not needed, because gpuledger queries the driver directly"
+    )
 
 
 def ask_torch() -> dict[str, Any]:
@@ -189,14 +194,16 @@ def ask_torch() -> dict[str, Any]:
         return run_child_job(module, {}, name="self-test", environment=environment, limit_s=SELFTEST_TIMEOUT_S)
     except ChildJobError as error:
         if error.status is None:
-            return {"error": f"no answer within {SELFTEST_TIMEOUT_S} s"}
-        return {"error": f"ended with status {error.status}: {error.last_line or 'no output'}"}
+            return {"error": f"the self-test did not finish within {SELFTEST_TIMEOUT_S} s"}
+        return {"error": f"the self-test exited with status {error.status}: {error.last_line or 'no output'}"}
 
 
 def torch_checks(answer: dict[str, Any], cards: int) -> Iterator[Check]:
     """Return torch's version, whether it sees the GPUs, and what its private functions allow."""
     if "error" in answer:
-        yield Check("torch", FAIL, str(answer["error"]), "`python -m gpuledger.cli.record.selftest` shows all of it")
+        yield Check(
+            "torch", FAIL, str(answer["error"]), "run `python -m gpuledger.cli.record.selftest` to see its output"
+        )
         return
     torch_version = answer.get("torch_version")
     if torch_version is None:
@@ -215,7 +222,7 @@ def _torch_build(torch_version: str, build: str | None, seen: int, cards: int) -
         return Check("torch", FAIL if cards else OK, found, INSTALL_TORCH if cards else "")
     found = f"{torch_version} for CUDA {build}, sees {seen} GPU{'' if seen == 1 else 's'}"
     if cards and not seen:
-        todo = "look at CUDA_VISIBLE_DEVICES, and whether the driver is new enough for this build"
+        todo = "check CUDA_VISIBLE_DEVICES, and whether the driver is new enough for this build"
         return Check("torch", FAIL, found, todo)
     numbers = tuple(int(part) for part in torch_version.split(".")[:2] if part.isdecimal())
     if seen and numbers < OLDEST_CUDA_TORCH:
@@ -232,9 +239,9 @@ def selftest_check(found: dict[str, Any]) -> Check:
         return Check(name, FAIL, str(found["error"]), todo)
     count, made = found["tensors"], format_bytes(found["made_bytes"])
     if found["missing"]:
-        left = f"{format_bytes(found['found_bytes'])} of {made} found, not: {', '.join(found['missing'])}"
+        left = f"recorded {format_bytes(found['found_bytes'])} of {made}; missing: {', '.join(found['missing'])}"
         return Check(name, FAIL, left, todo)
-    return Check(name, OK, f"{count} tensors, {made}: every byte found again ({found['recorder']})")
+    return Check(name, OK, f"{count} tensors, {made}: all bytes recorded correctly ({found['recorder']})")
 
 
 def check_lines(check: Check, terminal: Terminal) -> list[str]:

@@ -13,22 +13,29 @@ from gpuledger.errors import InputError, NoDeviceError
 
 @click.command(
     "live",
-    short_help="Look at the GPUs, and at a run while it is written.",
     epilog="""\b
 Examples:
   gpuledger live train.ledger
   gpuledger live --pid 4321 --once""",
 )
 @click.argument("run_path", metavar="[RUN]", required=False)
-@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Tell this process's bytes apart.")
-@click.option("--once", is_flag=True, help="Print one frame and end.")
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Process to show memory of separately, by its process ID.",
+)
+@click.option("--once", is_flag=True, help="Print the current state once and exit.")
 def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
-    """Look at the GPUs, and at a run while it is written.
+    """Monitor GPUs and a running job.
 
-    Twice a second, in a process of its own; the run and its program are not touched. Below the GPUs stand the accounts
-    at the peak of the run's last recorded step. `b` changes between categories and modules, `s` the order, `q` ends.
-    `d` asks a program that was started with `gpuledger run --live` for a memory pass now, a run of its own. Without a
-    terminal it prints a line every ten seconds until the run has ended.
+    Shows the GPUs twice a second. With RUN, it also shows the memory at the peak of the last recorded step. The monitor
+    runs in its own process and does not change the job.
+
+    Keys: `b` switches between categories and modules, `s` changes the sort order, `q` quits. `d` requests a memory
+    recording now, if the job was started with `gpuledger run --live`.
+
+    If the output is not a terminal, one line is printed every 10 s until the job ends.
     """
     from gpuledger.live.gauges import open_gauges
     from gpuledger.live.view import LiveView, draw, is_terminal, write_lines
@@ -37,7 +44,7 @@ def live_command(run_path: str | None, pid: int | None, once: bool) -> None:
 
     gauges = open_gauges(pid)
     if gauges is None and run_path is None:
-        raise NoDeviceError("no GPU can be read here, and no run was named", hint="gpuledger live RUN")
+        raise NoDeviceError("live: no readable GPU on this machine, and no run to monitor", hint="gpuledger live RUN")
     run = None if run_path is None else WatchedRun(_directory(run_path))
     view = LiveView(gauges, run)
     try:
@@ -57,4 +64,4 @@ def _directory(text: str) -> Path:
     for path in (Path(text), Path(f"{text}.ledger")):
         if (path / "manifest.json").is_file():
             return path
-    raise InputError(f"{text}: not a run", hint="a run is a directory NAME.ledger made by `gpuledger run`")
+    raise InputError(f"{text}: not a run", hint="give a directory NAME.ledger that `gpuledger run` wrote")

@@ -25,8 +25,8 @@ class RunCommand(ProgramCommand):
     program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]… | -- COMMAND [ARGS]…"
 
 
-_PASSES_HELP = """What to record, of memory,energy,time; energy:50,time:4 says how many steps.
-  [default: all, where they fit]"""
+_PASSES_HELP = """Measurements to make: memory, energy and time, separated by commas. NAME:N sets the number of
+  steps, such as time:4.  [default: all three, if the program has enough steps]"""
 
 
 @click.command(
@@ -35,25 +35,33 @@ _PASSES_HELP = """What to record, of memory,energy,time; energy:50,time:4 says h
     epilog="""\b
 Examples:
   gpuledger run train.py --epochs 1
-  gpuledger run --steps 10:12 --out late -- torchrun --nproc-per-node 2 train.py""",
+  gpuledger run --steps 10:12 -- torchrun --nproc-per-node 2 train.py""",
 )
-@click.option("--steps", metavar="FIRST:LAST", help="Steps to record, both included.  [default: 1:3]")
+@click.option("--steps", metavar="FIRST:LAST", help="First and last step of the memory recording.  [default: 1:3]")
 @click.option("--passes", metavar="LIST", help=_PASSES_HELP)
-@click.option("--until-end", is_flag=True, default=None, help="Read the GPUs' watts to the end.")
-@out_option(".  [default: the program's, numbered]")
+@click.option("--until-end", is_flag=True, default=None, help="Sample GPU power until the program ends.")
+@out_option(".  [default: name of the program, numbered]")
 @force_option()
-@click.option("--stacks/--no-stacks", default=None, help="Keep Python stacks in the last recorded step.  [default: on]")
-@click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="What to record.  [default: auto]")
-@click.option("--live", is_flag=True, help="Say every ten seconds how it goes; `gpuledger live RUN` can ask for more.")
-@click.option("-q", "--quiet", is_flag=True, default=None, help="Say nothing.")
+@click.option(
+    "--stacks/--no-stacks", default=None, help="Record Python stack traces in the last recorded step.  [default: on]"
+)
+@click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="Devices to record.  [default: auto]")
+@click.option(
+    "--live", is_flag=True, help="Print progress every 10 s, and let `gpuledger live RUN` request recordings."
+)
+@click.option("-q", "--quiet", is_flag=True, default=None, help="Print no messages of gpuledger.")
 @click.pass_context
 def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool, **flags: Any) -> None:
-    """Run a program and record where its bytes, milliseconds and joules go.
+    """Record the memory, time and energy of a program, layer by layer.
 
-    The program is not changed and notices nothing: its output, signals and exit status are its own. Without --steps
-    memory is recorded from the process's begin to the end of its third step; unprofiled steps follow, for the step
-    time and the joules of a GPU, and two steps for the times of layers. A step is one step of the first optimizer, or
-    one call of the outermost module when nothing is trained.
+    The program runs unchanged: its output, signals and exit status stay the same. By default, memory is recorded from
+    the start of the process to the end of step 3. Unprofiled steps follow, for step time and GPU energy. Two profiled
+    steps follow, for layer times.
+
+    A step is one step of the first optimizer. In a program without an optimizer, it is one call of the outermost
+    module.
+
+    Exits with the status of the program, or with status 125 if gpuledger itself fails.
     """
     from gpuledger.collect.launch.settings import parse_passes, parse_steps
     from gpuledger.config import resolve
@@ -69,7 +77,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     except GpuLedgerError:
         raise
     except Exception as error:
-        _say(f"gpuledger: error: the launcher broke: {type(error).__name__}: {error}")
+        _say(f"gpuledger: error: could not record the program: {type(error).__name__}: {error}")
         sys.exit(_LAUNCHER_BROKE)
     from gpuledger.collect.launch.launch import end_like
 

@@ -43,31 +43,56 @@ class WatchFlags:
 
 @click.command(
     "watch",
-    short_help="Watch the GPUs while any command runs.",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog="""\b
 Examples:
   gpuledger watch -- ./mem_prof vgg19.pb CUDNN
-  gpuledger watch --variants fft=FFT,cudnn=CUDNN -- ./mem_prof vgg19.pb {variant}""",
+  gpuledger watch --variants FFT,CUDNN -- ./mem_prof vgg19.pb {variant}""",
 )
-@click.option("--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two readings.")
-@click.option("--gpu", "gpu_text", metavar="LIST", help="Numbers of the GPUs, such as 0,1.  [default: all]")
-@out_option(", or of the folder of several.  [default: the command's, numbered]")
-@force_option()
-@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Watch a process that runs already.")
 @click.option(
-    "--variants", "variants_text", metavar="NAME=VALUE,…", help="Run once for each; {variant} in the command."
+    "--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two samples, such as 5ms or 1s."
 )
-@click.option("--vary", "vary_texts", multiple=True, metavar="NAME=A,B,…", help="Vary {NAME} in the command as well.")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run all variants N times.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--gpu", "gpu_text", metavar="LIST", help="Indices of the GPUs to watch, such as 0,1.  [default: all]")
+@out_option(", or of the folder for several.  [default: name of the command, numbered]")
+@force_option()
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Watch a process that is already running, by its process ID.",
+)
+@click.option(
+    "--variants",
+    "variants_text",
+    metavar="NAME=VALUE,…",
+    help="Run COMMAND once for each value, with {variant} replaced by it.",
+)
+@click.option(
+    "--vary",
+    "vary_texts",
+    multiple=True,
+    metavar="NAME=A,B,…",
+    help="Also run COMMAND for each of these values of {NAME}; repeatable.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of times to run each variant.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no messages of gpuledger.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARGS]…]")
 @takes(WatchFlags)
 def watch_command(flags: WatchFlags) -> int | None:
-    """Watch the GPUs while COMMAND runs: bytes, watts and joules over time, kept as a run.
+    """Record GPU memory and power while any command runs.
 
-    The command is not changed; its output, signals and exit status are its own. Without a command and without --pid
-    the GPUs are watched until Ctrl-C.
+    The result is a run with samples of memory, power, energy, utilization and clocks over time. COMMAND runs unchanged:
+    its output, signals and exit status stay the same. Without COMMAND and --pid, the GPUs are watched until you press
+    Ctrl-C.
+
+    Exits with the status of COMMAND.
     """
     from gpuledger.services.watching import WatchSettings, parse_gpus, parse_interval_ns
 
@@ -76,7 +101,9 @@ def watch_command(flags: WatchFlags) -> int | None:
     out, force, pid, command = flags.out, flags.force, flags.pid, flags.command
     if flags.variants_text is not None or flags.vary_texts or flags.repeat > 1:
         if pid is not None or not command:
-            raise UsageError("watch: variants are those of a command", hint="gpuledger watch --variants … -- COMMAND")
+            raise UsageError(
+                "watch: --variants, --vary and --repeat need a command", hint="gpuledger watch --variants … -- COMMAND"
+            )
         from gpuledger.services.variants import make_variants, parse_variants, parse_vary
 
         # What cannot be run is refused before a GPU is asked for.
@@ -84,7 +111,7 @@ def watch_command(flags: WatchFlags) -> int | None:
         variants = make_variants(command, values, varied, flags.repeat)
         return _watch_variants(variants, out, force, settings, say)
     if pid is not None and command:
-        raise UsageError("watch: --pid and a command", hint="one or the other")
+        raise UsageError("watch: --pid and a command cannot be combined", hint="leave one of them out")
     if pid is None and command:
         _watch_command(command, out, force, settings, say)
     _watch_until(out, force, settings, pid, say)
@@ -113,7 +140,7 @@ def _watched(
     """Return the command's status after telling where the run is and what it shows."""
     from gpuledger.services.watching import watch_command as watch
 
-    say(f"gpuledger: watching into {directory}, every {settings.interval_ns / 1e6:g} ms")
+    say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}")
     status = watch(command, directory, settings, say, replace=replace)
     _tell(directory, say)
     return status
@@ -133,7 +160,7 @@ def _watch_until(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda told, _: interrupted.append(told))
     directory = choose_directory(out, force=force, stem="watch" if pid is None else f"pid-{pid}")
-    say(f"gpuledger: watching into {directory}, every {settings.interval_ns / 1e6:g} ms, until Ctrl-C")
+    say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}; stop with Ctrl-C")
     ended = lambda: bool(interrupted) or (pid is not None and not is_alive(pid))  # noqa: E731
     watch_until(directory, settings, ended, pid, replace=force)
     _tell(directory, say)
@@ -178,7 +205,7 @@ def tell_variants(result: VariantsResult, say: Callable[[str], None]) -> None:
     from gpuledger.services.variants import compare_variants
 
     for name, status in result.failed.items():
-        say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}, kept")
+        say(f"gpuledger: {name}: {'exit status' if status > 0 else 'ended by signal'} {abs(status)}; its run is kept")
     found = compare_variants(result)
     if found.comparison is not None:
         for line in comparison_lines(found.comparison, Terminal.of(sys.stderr)):

@@ -177,7 +177,7 @@ def test_a_share_is_of_the_base(runs: Path, amount: str, limit: float) -> None:
 def test_against_another_run(runs: Path) -> None:
     result = ask("check", runs / "more", "--against", runs / "one")
     assert result.exit_code == 5
-    assert "1 of 1 line over budget" in result.stderr
+    assert "1 of 1 limit not met" in result.stderr
     assert f"gpuledger diff {runs / 'one'} {runs / 'more'} --by module" in result.stderr
     grown = peak(read(runs, "more")) / peak(read(runs)) - 1
     allow = f"peak_allocated_bytes=+{grown * 100 + 0.01:.2f}%"

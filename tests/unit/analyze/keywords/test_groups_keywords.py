@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.analyze.keywords.keyword_file import MAX_FILE_BYTES, Keyword, parse_keyword, parse_keyword_file
-from gpuledger.cli.inspect.keywords import parse_expected
+from gpuledger.cli.inspect.keywords import parse_reported
 from gpuledger.errors import InputError, UsageError
 from gpuledger.formats.setme import read_setme
 from gpuledger.services.grouping import SHIPPED, read_keywords
@@ -203,13 +203,13 @@ def test_tbd_has_the_47_keywords_of_its_list_in_order() -> None:
     [("11.2GiB", 12_025_908_429), ("11.2", 12_025_908_429), ("2", 2 << 30), (".5", 1 << 29), ("512MiB", 512 << 20)],
 )
 def test_a_bare_expected_size_is_gib(text: str, expected_bytes: int) -> None:
-    assert parse_expected(text) == expected_bytes
+    assert parse_reported(text) == expected_bytes
 
 
 @pytest.mark.parametrize("text", ["-1", "many", "", "1e400", "nan", "GiB", "99999999999999"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--expected"):
-        parse_expected(text)
+    with pytest.raises(UsageError, match="--reported-memory"):
+        parse_reported(text)
 
 
 SETME = """

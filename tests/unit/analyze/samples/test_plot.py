@@ -287,7 +287,7 @@ def test_plot_draws_a_time_log_by_itself(tmp_path: Path) -> None:
         assert ask("plot", log, *words, "-o", tmp_path / f"{name}.pdf").exit_code == 0
     assert (tmp_path / "layers.pdf").read_bytes() != (tmp_path / "batches.pdf").read_bytes()
     refused = ask("plot", log, log, "-o", tmp_path / "two.png")
-    assert (refused.exit_code, "one time log a picture" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "takes one time log" in refused.stderr) == (2, True)
 
 
 def test_plot_without_matplotlib_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,8 +117,8 @@ def test_a_failed_export_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--to", "csv", "-o", "-"], "-o -: csv needs a path"),
-        (["--to", "parquet", "--table", "blocks", "-o", "-"], "-o -: parquet needs a path"),
+        (["--to", "csv", "-o", "-"], "-o -: cannot write csv to stdout"),
+        (["--to", "parquet", "--table", "blocks", "-o", "-"], "-o -: cannot write parquet to stdout"),
         (["--to", "json", "-o", "."], ".: is a directory"),
         (["--to", "yaml"], "invalid value for '--to'"),
         (["--to", "csv", "--table", "bricks"], "invalid value for '--table'"),

@@ -107,19 +107,19 @@ def test_several_ranks_are_all_there(runs: Path) -> None:
 
 
 def test_expected_is_gib_where_it_is_bare(runs: Path) -> None:
-    found = document("group", runs / "one", "--expected", "20")
+    found = document("group", runs / "one", "--reported-memory", "20")
     assert found["untrackable_bytes"] == (20 << 30) - found["allocated_bytes"]
-    assert found["untrackable"] == {"source": "--expected", "lines": []}
+    assert found["untrackable"] == {"source": "--reported-memory", "lines": []}
 
 
 def test_expected_below_the_sum_is_said_and_nothing_is_negative(runs: Path) -> None:
-    result = ask("group", runs / "one", "--expected", "1MiB", "-n", 0)
+    result = ask("group", runs / "one", "--reported-memory", "1MiB", "-n", 0)
     assert result.exit_code == 0
-    assert "--expected 1.0 MiB is" in result.stderr
+    assert "--reported-memory 1.0 MiB is" in result.stderr
     assert "less than the entries' sum" in result.stderr
     assert "Untrackable" not in result.stdout
     assert "-" not in "".join(AMOUNT.findall(result.stdout))
-    assert document("group", runs / "one", "--expected", "1MiB")["untrackable_bytes"] is None
+    assert document("group", runs / "one", "--reported-memory", "1MiB")["untrackable_bytes"] is None
 
 
 def test_cpu_tensors_have_nothing_untrackable(runs: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_old_setme_gives_dictionaries_and_the_expected_sum(runs: Path, tmp_pa
     (tmp_path / "SETME.py").write_text(setme)
     found = document("group", runs / "one", "--keywords", tmp_path / "SETME.py")
     assert found["untrackable_bytes"] == (30 << 30) - found["allocated_bytes"]
-    given = document("group", runs / "one", "--keywords", tmp_path / "SETME.py", "--expected", "40")
+    given = document("group", runs / "one", "--keywords", tmp_path / "SETME.py", "--reported-memory", "40")
     assert given["untrackable_bytes"] == found["untrackable_bytes"] + (10 << 30)
     (tmp_path / "SETME.py").write_text(setme.replace('{"Head": ["head"]}', '{"untouched"}'))
     noted = ask("group", runs / "one", "--keywords", tmp_path / "SETME.py", "-n", 0)

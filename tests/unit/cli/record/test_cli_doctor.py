@@ -108,7 +108,7 @@ def test_a_device_that_breaks_is_a_finding() -> None:
             "fail",
             "no module torch",
         ),
-        ({"error": "ended with status -11: no output"}, WITH_CARD, "fail", "status -11"),
+        ({"error": "the self-test exited with status -11: no output"}, WITH_CARD, "fail", "status -11"),
     ],
 )
 def test_torch_is_judged_with_the_driver(said: dict[str, Any], there: OpenCards, status: str, words: str) -> None:
@@ -134,7 +134,9 @@ def test_a_card_without_a_driver_is_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
-    assert doctor.card_check(H200()).found == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB kept by the driver"
+    assert (
+        doctor.card_check(H200()).found == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB reserved by the driver"
+    )
     denied = H200(memory=None)
     denied.reasons[Quantity.MEMORY] = "Insufficient Permissions"
     check = doctor.card_check(denied)
@@ -154,4 +156,4 @@ def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp
 def test_the_verdict_names_what_is_in_the_way() -> None:
     good, bad = Check("test cpu", "ok", "x"), Check("driver", "fail", "x")
     assert doctor.verdict([good]) == "ready to record on cpu; next: gpuledger run train.py"
-    assert doctor.verdict([good, bad]) == "in the way: driver"
+    assert doctor.verdict([good, bad]) == "fix before recording: driver"

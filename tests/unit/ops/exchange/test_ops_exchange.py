@@ -97,7 +97,7 @@ def test_an_export_replaces_nothing(database: str, tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("mine")
     result = ops("export", "--database", database, "--to", "csv", "-o", str(tmp_path / "b.csv"))
     assert (result.exit_code, (tmp_path / "b.csv").read_text()) == (2, "mine")
-    for place, words in ((tmp_path, "is a directory"), (tmp_path / "no" / "b.csv", "no folder"), ("-", "stdout")):
+    for place, words in ((tmp_path, "is a directory"), (tmp_path / "no" / "b.csv", "does not exist"), ("-", "stdout")):
         result = ops("export", "--database", database, "--to", "csv", "-o", str(place))
         assert result.exit_code == 2
         assert words in result.stderr
@@ -284,7 +284,7 @@ def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
 def test_pickles_are_refused_by_name(name: str) -> None:
     result = ops("import", "printed-rows", name, "--gpu", "A30")
     assert result.exit_code == 3
-    assert f"{name}: a pickle runs code when it is read" in result.stderr
+    assert f"{name}: a pickle file can run code when it is read" in result.stderr
 
 
 def test_rows_without_a_card_are_refused() -> None:

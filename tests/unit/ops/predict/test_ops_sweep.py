@@ -118,7 +118,7 @@ def test_a_sweep_is_written_once(tmp_path: Path) -> None:
 
 def test_a_sweep_of_a_training_has_the_gradients_and_a_hot_one_says_so(tmp_path: Path) -> None:
     place = tmp_path / "s.workload.json"
-    assert ops("sweep", "depthwise", "--channels", "8,16", "--train", "--hot", "-o", str(place)).exit_code == 0
+    assert ops("sweep", "depthwise", "--channels", "8,16", "--train", "--warm-cache", "-o", str(place)).exit_code == 0
     workload = read_workload(place)
     assert (workload.name, workload.mode) == ("sweep-depthwise-training-hot", "training")
     assert [use.key.name for use in workload.uses] == ["convolution", "convolution_backward"] * 2

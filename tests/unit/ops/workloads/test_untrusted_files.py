@@ -81,7 +81,7 @@ def test_a_campaign_file_does_not_say_where_the_database_is(here: Path) -> None:
     (here / "campaign.yml").write_text("database: elsewhere.db\nmodels: [torchvision:resnet18]")
     done = CliRunner().invoke(main, ["ops", "campaign", "--config", "campaign.yml", "--device", "cpu"])
     assert done.exit_code == 3, done.output
-    assert "database: a file may not say where results are written" in done.stderr
+    assert "database: the file may not choose the database" in done.stderr
     assert names_in(here) == ["campaign.yml", "trap.py"]
 
 

@@ -174,7 +174,7 @@ def test_a_folder_is_for_bars(two_runs: Path) -> None:
 def test_a_chart_takes_the_options_of_group(two_runs: Path, kind: str) -> None:
     file = two_runs / "k.toml"
     file.write_text('["mine & yours"]\nHeads = ["head"]\n')
-    words = ["--keywords", file, "--expected", 500, "--title", "A & B", "--min-share", "1%"]
+    words = ["--keywords", file, "--reported-memory", 500, "--title", "A & B", "--min-share", "1%"]
     result = ask("plot", two_runs / "small", "--kind", kind, *words, "-o", two_runs / "x.svg")
     assert result.exit_code == 0, result.output
     text = (two_runs / "x.svg").read_text(encoding="utf-8")
