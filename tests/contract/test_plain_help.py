@@ -38,14 +38,15 @@ def commands(group: Commands = main, words: tuple[str, ...] = ()) -> Iterator[tu
 
 
 ALL = dict(commands())
-OPTIONS = [
-    pytest.param(one, id=f"{name} {max(one.opts, key=len)}".strip())
+OPTIONS = {
+    f"{name} {max(one.opts, key=len)}".strip(): one
     for name, command in ALL.items()
     for one in command.params
     if isinstance(one, click.Option)
-]
-NUMERIC = [one for one in OPTIONS if one.values[0].type.name in ("integer", "integer range", "float", "float range")]
-WITH_UNIT = [one for one in OPTIONS if one.values[0].metavar in UNITS]
+}
+NUMBERS = ("integer", "integer range", "float", "float range")
+NUMERIC = [place for place, one in OPTIONS.items() if one.type.name in NUMBERS and one.opts[0] not in WITHOUT_DEFAULT]
+WITH_UNIT = [place for place, one in OPTIONS.items() if one.metavar in UNITS]
 
 
 def body_of(command: click.Command) -> str:
@@ -88,25 +89,26 @@ def test_a_help_has_plain_words_and_short_sentences(name: str) -> None:
     assert long_sentences(text) == []
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_has_plain_words_and_short_sentences(option: click.Option) -> None:
-    text = option.help or ""
-    assert [str(one) for one in unplain_words(f"{text} {option.metavar or ''}")] == []
+@pytest.mark.parametrize("place", OPTIONS)
+def test_an_option_has_plain_words_and_short_sentences(place: str) -> None:
+    text = OPTIONS[place].help or ""
+    assert [str(one) for one in unplain_words(f"{text} {OPTIONS[place].metavar or ''}")] == []
     assert long_sentences(text) == []
     assert re.match(r"[A-Z]|[a-z-]+(?:, [a-z-]+)*: ", text), text
     assert re.search(r"\.(?: \[default: [^\]]+\])?$", " ".join(text.split())), text
 
 
-@pytest.mark.parametrize("option", NUMERIC)
-def test_a_number_has_a_default(option: click.Option) -> None:
-    if option.opts[0] not in WITHOUT_DEFAULT:
-        assert "[default: " in text_of(option), text_of(option)
+@pytest.mark.parametrize("place", NUMERIC)
+def test_a_number_has_a_default(place: str) -> None:
+    assert "[default: " in text_of(OPTIONS[place])
 
 
-@pytest.mark.parametrize("option", WITH_UNIT)
-def test_a_quantity_has_a_unit_and_a_default(option: click.Option) -> None:
-    assert re.search(UNITS[option.metavar or ""], text_of(option)), text_of(option)
-    assert "[default: " in text_of(option) or option.multiple
+@pytest.mark.parametrize("place", WITH_UNIT)
+def test_a_quantity_has_a_unit_and_a_default(place: str) -> None:
+    option = OPTIONS[place]
+    text = text_of(option)
+    assert re.search(UNITS[option.metavar or ""], text), text
+    assert "[default: " in text or option.multiple
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -79,7 +79,7 @@ def test_watch_reads_it_from_a_process_of_its_own(tmp_path: Path) -> None:
 def test_doctor_names_its_driver_and_its_card(tmp_path: Path) -> None:
     checks = json.loads(gpuledger(tmp_path, "doctor", "--json").stdout)["checks"]
     found = {check["found"]: check["status"] for check in checks}
-    assert found["Toy 1.0, 1 card"] == "ok"
+    assert found["Toy 1.0, 1 GPU"] == "ok"
     assert found["Toy, 140.0 GiB, 2.0 GiB in use + 600.0 MiB reserved by the driver"] == "ok"
 
 

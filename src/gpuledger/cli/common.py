@@ -98,22 +98,20 @@ def gpu_option(text: str, *, default: str | None = None, required: bool = False)
 
 def step_option() -> Decorator:
     """Return the option --step."""
-    return click.option(
+    return _count_option(
         "--step",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Step that --at refers to: its peak, its end, or a time since its start.  [default: all recorded steps]",
+        "Step that --at refers to: its peak, its end, or a time since its start.  [default: all recorded steps]",
     )
 
 
 def depth_option() -> Decorator:
     """Return the option --depth."""
-    return click.option(
-        "--depth",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Shorten module paths and scopes to their first N parts.  [default: full paths]",
-    )
+    return _count_option("--depth", "Shorten module paths and scopes to their first N parts.  [default: full paths]")
+
+
+def _count_option(flag: str, text: str) -> Decorator:
+    """Return an option that takes a whole number above 0."""
+    return click.option(flag, type=click.IntRange(min=1), metavar="N", help=text)
 
 
 def at_option() -> Decorator:

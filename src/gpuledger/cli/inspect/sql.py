@@ -40,18 +40,10 @@ LEAST_BYTES = 16 << 20
 def limit_options() -> Decorator:
     """Return the options --memory-limit and --timeout."""
     memory = click.option(
-        "--memory-limit",
-        default=MEMORY_LIMIT,
-        show_default=True,
-        metavar="SIZE",
-        help="Memory limit of the query, such as 512MiB.",
+        "--memory-limit", default=MEMORY_LIMIT, show_default=True, metavar="SIZE", help="Memory limit, such as 512MiB."
     )
     timeout = click.option(
-        "--timeout",
-        default=TIMEOUT,
-        show_default=True,
-        metavar="TIME",
-        help="Time limit of the query, such as 30s or 10min.",
+        "--timeout", default=TIMEOUT, show_default=True, metavar="TIME", help="Time limit, such as 30s or 10min."
     )
     return lambda command: memory(timeout(command))
 

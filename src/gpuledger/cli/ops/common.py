@@ -55,11 +55,8 @@ def config_option(*, required: bool = False) -> Decorator:
 
 def time_limit_option() -> Decorator:
     """Return the option --time-limit."""
-    return click.option(
-        "--time-limit",
-        metavar="TIME",
-        help="Stop after this time, such as 90s or 10m. Cannot be combined with --ray.  [default: no limit]",
-    )
+    text = "Stop after this time, such as 90s or 10m. Cannot be combined with --ray.  [default: no limit]"
+    return click.option("--time-limit", metavar="TIME", help=text)
 
 
 def trust_files_option() -> Decorator:
