@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,6 +15,10 @@ from plain_words import long_sentences, unplain_words
 
 from gpuledger.cli.main import COMMANDS, Commands, main
 from gpuledger.cli.ops.group import COMMANDS as OPS_COMMANDS
+from gpuledger.integrations import pytest_marks, pytest_plugin
+
+PACKAGE = Path(pytest_plugin.__file__).parents[1]
+SOURCES = sorted([*PACKAGE.glob("cli/**/*.py"), *PACKAGE.glob("integrations/pytest_*.py")])
 
 COLUMNS = 80
 IMPERATIVES = (
@@ -115,6 +122,49 @@ def test_a_quantity_has_a_unit_and_a_default(place: str) -> None:
 def test_a_help_fits_a_terminal(name: str) -> None:
     result = CliRunner().invoke(main, [*name.split(), "--help"], terminal_width=COLUMNS)
     assert [line for line in result.stdout.splitlines() if len(line) > COLUMNS] == []
+
+
+class Options:
+    """Takes the place of pytest's parser and of a group of options, and keeps their texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def getgroup(self, _name: str, description: str) -> Options:
+        """Return where the group's options go."""
+        self.texts.append(f"{description}.")
+        return self
+
+    def addoption(self, _name: str, **settings: Any) -> None:
+        """Keep the text of an option."""
+        self.texts.append(f"{settings['help']} {settings.get('metavar', '')}")
+
+    def addini(self, _name: str, text: str, **_: Any) -> None:
+        """Keep the text of a setting."""
+        self.texts.append(text)
+
+
+def test_the_options_and_marks_of_the_pytest_plugin_have_plain_words() -> None:
+    options: Any = Options()
+    pytest_plugin.pytest_addoption(options)
+    assert len(options.texts) == 6
+    for text in (*options.texts, *pytest_marks.DESCRIPTIONS):
+        assert ([str(one) for one in unplain_words(text)], long_sentences(text)) == ([], [])
+
+
+def texts_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts in a source, docstrings left out."""
+    parents = (one for one in ast.walk(tree) if isinstance(one, ast.Module | ast.ClassDef | ast.FunctionDef))
+    docstrings = {id(one.body[0].value) for one in parents if one.body and isinstance(one.body[0], ast.Expr)}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in docstrings:
+            yield one.value
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=[str(one.relative_to(PACKAGE)) for one in SOURCES])
+def test_what_a_command_prints_has_plain_words(source: Path) -> None:
+    texts = texts_in(ast.parse(source.read_text("utf-8")))
+    assert [str(one) for text in texts if " " in text for one in unplain_words(text)] == []
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_largest_batch_from_python() -> None:
 
 def test_what_python_callers_get_wrong() -> None:
     _, step = make_step(8)
-    with pytest.raises(UsageError, match="no such card"):
+    with pytest.raises(UsageError, match="no such GPU"):
         gpuledger.estimate(step, torch.randn(1, 8), gpu="h2000")
     with pytest.raises(UsageError, match="at least one step"):
         gpuledger.estimate(step, torch.randn(1, 8), steps=0)
@@ -275,9 +275,9 @@ def test_wrong_calls_end_with_2(words: tuple[str, ...], tmp_path: Path, monkeypa
 
 
 def test_the_catalogue_is_listed() -> None:
-    told = ask("cards")
+    told = ask("gpus")
     assert told.exit_code == 0
     assert "h200" in told.output
-    cards = {card["gpu"]: card for card in json.loads(ask("cards", "--json").stdout)}
+    cards = {card["gpu"]: card for card in json.loads(ask("gpus", "--json").stdout)}
     assert cards["h200"]["context_bytes"]["source"] == "measured"
     assert cards["l4"]["memory_mib"]["source"] == "datasheet"
