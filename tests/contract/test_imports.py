@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from folders import DATA
+from folders import DATA, ROOT
 
+SOURCE = ROOT / "src" / "gpuledger"
 ON_DEMAND = ("torch", "numpy", "pyarrow", "duckdb", "rich", "click", "pynvml", "psutil")
 READING = ("pyarrow", "duckdb", "rich", "click", "gpuledger.analyze", "gpuledger.report", "gpuledger.cli")
 IMPORT_LIMIT_S = 0.1
@@ -73,3 +75,26 @@ def build():
     (tmp_path / "own.py").write_text(factory)
     words = ["ops", "capture", "--model", "own:build", "--input", "2x4", "--gpu", "cpu"]
     subprocess.run([sys.executable, "-m", "gpuledger", *words], cwd=tmp_path, check=True, capture_output=True)
+
+
+RECORDED = ("collect", "model", "files", "cards", "processes")
+BESIDE = {
+    "collect/launch/bootstrap/__main__.py",
+    "collect/launch/bootstrap/sitecustomize.py",
+    "collect/sampling/watch_process.py",
+    "processes/child_job.py",
+}
+"""Modules that run before the recorded program or in a process of their own."""
+
+
+def test_what_runs_in_a_recorded_program_does_not_call_the_programs_builtins() -> None:
+    """A program may replace ``open`` or ``print``, and would see our calls."""
+    found = []
+    for folder in RECORDED:
+        for path in (SOURCE / folder).rglob("*.py"):
+            if path.relative_to(SOURCE).as_posix() in BESIDE:
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("open", "print"):
+                    found.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert found == []

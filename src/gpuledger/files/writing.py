@@ -22,6 +22,9 @@ _MOST_LINKS = 40
 """As many as Linux follows in one path."""
 _STREAMS = (stat.S_ISCHR, stat.S_ISFIFO, stat.S_ISSOCK)
 
+own_open = open
+"""Python's ``open`` as this module found it: a recorded program may replace the builtin, and must not see our calls."""
+
 
 @contextmanager
 def replaced(path: Path, *, inside: Path | None = None) -> Iterator[IO[bytes]]:
@@ -58,7 +61,7 @@ def replaced(path: Path, *, inside: Path | None = None) -> Iterator[IO[bytes]]:
 def _new_file(path: Path, beside: str, directory: int) -> IO[bytes]:
     """Return a stream to a new file, which is no link: it must not be there yet."""
     with _naming(path):
-        return open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o666, dir_fd=directory))
+        return own_open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o666, dir_fd=directory))
 
 
 def write_whole(path: Path, content: bytes, *, inside: Path | None = None) -> None:
