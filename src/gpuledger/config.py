@@ -79,7 +79,7 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
     known = [*(PREFIX + name.upper() for name in OPTIONS), *NOT_SETTINGS]
     unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
     if unknown:
-        raise UsageError(f"{unknown[0]}: unknown variable", hint=f"known: {', '.join(known)}")
+        raise UsageError(f"{unknown[0]}: unknown environment variable", hint=f"Use one of {', '.join(known)}")
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -94,10 +94,12 @@ def _table(path: Path) -> dict[str, Any]:
     tool = content.get("tool")
     table = tool.get("gpuledger", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
-        raise UsageError(f"{path.name}: [tool.gpuledger] is not a table")
+        raise UsageError(f"{path.name}: expected [tool.gpuledger] to be a table")
     unknown = sorted(set(table) - set(OPTIONS))
     if unknown:
-        raise UsageError(f"{path.name}: [tool.gpuledger] {unknown[0]}: unknown", hint=f"known: {', '.join(OPTIONS)}")
+        raise UsageError(
+            f"{path.name}: [tool.gpuledger] {unknown[0]}: unknown option", hint=f"Use one of {', '.join(OPTIONS)}"
+        )
     return table
 
 

@@ -1,20 +1,24 @@
-"""Every error gpuledger raises on purpose.
+"""The errors that gpuledger raises for the user.
 
 GpuLedgerError            1   failure
-├── UsageError            2   the call itself is wrong
+├── UsageError            2   wrong options or arguments
 ├── InputError            3   a file or run cannot be read
-│   └── EmptyRunError     3   the run holds nothing to answer from
+│   └── EmptyRunError     3   the run has no data for the question
 ├── NoDeviceError         4   no GPU, no driver or no permission
-└── BudgetExceededError   5   a gate is not met
+└── BudgetExceededError   5   a limit is exceeded
 
-The number is the exit code of the command line. ``run`` and ``watch`` return the program's own status instead.
+The number is the exit status of the command. ``run`` and ``watch`` return the program's own status instead.
+
+A message says what it is about and what happened (``t.ledger: no such run``), without a period. A hint is the next
+step: a command, or a sentence in the imperative (``Choose another name with --out``). ``tools/list_messages.py`` lists
+them all.
 """
 
 from __future__ import annotations
 
 
 class GpuLedgerError(Exception):
-    """A failure with a message that starts with the object and, where there is one, the next step."""
+    """A failure: a message in one line, and a hint with the next step if there is one."""
 
     exit_code = 1
 
@@ -25,35 +29,35 @@ class GpuLedgerError(Exception):
 
 
 def words_of(error: Exception) -> str:
-    """Return an error in one line."""
+    """Return the message of an error, in one line."""
     if isinstance(error, GpuLedgerError):
         return error.message
     return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
 
 
 class UsageError(GpuLedgerError):
-    """The arguments do not fit together or name something that does not exist."""
+    """Options or arguments are wrong, contradict each other, or name something that does not exist."""
 
     exit_code = 2
 
 
 class InputError(GpuLedgerError):
-    """A file or a run is missing, damaged, or of a version this gpuledger does not read."""
+    """A file or a run is missing or damaged, or has a version that this gpuledger cannot read."""
 
     exit_code = 3
 
 
 class EmptyRunError(InputError):
-    """The run has no rows for the question asked."""
+    """The run has no data for the question."""
 
 
 class NoDeviceError(GpuLedgerError):
-    """There is no GPU, no driver, or no permission to read it."""
+    """There is no GPU, no driver, or no permission to use it."""
 
     exit_code = 4
 
 
 class BudgetExceededError(GpuLedgerError):
-    """A gate such as ``--require-fit`` or a budget is not met."""
+    """A limit is exceeded, for example that of ``--require-fit`` or of a limits file."""
 
     exit_code = 5

@@ -128,7 +128,7 @@ class OperatorKey:
             InputError: the value is none.
         """
         if not isinstance(value, dict) or not isinstance(value.get("operator"), str):
-            raise InputError("operator key: not an object with operator, inputs and flags")
+            raise InputError("operator key: expected an object with operator, inputs and flags")
         inputs, flags = value.get("inputs"), value.get("flags")
         if not isinstance(inputs, list) or not isinstance(flags, dict):
             raise InputError(f"operator key of {value['operator']:.80}: inputs or flags are missing")
@@ -152,7 +152,7 @@ def _check_tensor(tensor: Mapping[str, Any]) -> None:
         raise ValueError(f"tensor.dtype: unknown {tensor['dtype']!r:.40}")
     stride = tensor.get("stride")
     if min(tensor["shape"], default=0) < 0 or (stride is not None and len(stride) != len(tensor["shape"])):
-        raise ValueError("tensor: a size below zero, or strides that do not go with its sizes")
+        raise ValueError("tensor: a size is negative, or the strides do not match the sizes")
 
 
 def value_text(value: Any) -> str:

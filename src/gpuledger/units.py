@@ -83,10 +83,10 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: ``text`` is not a size.
     """
-    number, unit = _split(text, "a size", "such as 512, 20MiB or 80GB")
+    number, unit = _split(text, "a size", "For example 512, 20MiB or 80GB")
     factor = _PARSED_BYTES.get(unit.upper())
     if factor is None:
-        raise UsageError(f"{text}: unknown unit {unit}", hint="use B, KiB, MiB, GiB, TiB, or KB, MB, GB, TB")
+        raise UsageError(f"{text}: unknown unit {unit}", hint="Use B, KiB, MiB, GiB, TiB, or KB, MB, GB, TB")
     return _whole(text, number * factor)
 
 
@@ -96,11 +96,11 @@ def parse_duration_ns(text: str) -> int:
     Raises:
         UsageError: ``text`` is not a duration.
     """
-    number, unit = _split(text, "a time", "such as 1.5s or 350ms")
+    number, unit = _split(text, "a time", "For example 1.5s or 350ms")
     factor = _TIME_UNITS_NS.get(unit.replace("μ", "µ").lower())
     if factor is None:
         named = f"unknown unit {unit}" if unit else "a unit is missing"
-        raise UsageError(f"{text}: {named}", hint="use ns, us, ms, s, min or h, such as 1.5s")
+        raise UsageError(f"{text}: {named}", hint="Use ns, us, ms, s, min or h, for example 1.5s")
     return _whole(text, number * factor)
 
 
@@ -110,11 +110,11 @@ def parse_joules(text: str) -> float:
     Raises:
         UsageError: ``text`` is not an energy.
     """
-    number, unit = _split(text, "an energy", "such as 251J or 3.2kJ")
+    number, unit = _split(text, "an energy", "For example 251J or 3.2kJ")
     factor = _JOULE_UNITS_J.get(unit)
     if factor is None:
         named = f"unknown unit {unit}" if unit else "a unit is missing"
-        raise UsageError(f"{text}: {named}", hint="use µJ, mJ, J, kJ, MJ, Wh or kWh, such as 251J")
+        raise UsageError(f"{text}: {named}", hint="Use µJ, mJ, J, kJ, MJ, Wh or kWh, for example 251J")
     return number * factor
 
 
@@ -126,17 +126,17 @@ def parse_frac(text: str) -> float:
     """
     number, _, rest = text.partition("%")
     if rest.strip():
-        raise UsageError(f"{text!r}: not a share", hint="such as 5% or 0.05")
-    value, unit = _split(number, "a share", "such as 5% or 0.05")
+        raise UsageError(f"{text!r}: expected a percentage or a fraction", hint="For example 5% or 0.05")
+    value, unit = _split(number, "a percentage or a fraction", "For example 5% or 0.05")
     if unit:
-        raise UsageError(f"{text}: unknown unit {unit}", hint="such as 5% or 0.05")
+        raise UsageError(f"{text}: unknown unit {unit}", hint="For example 5% or 0.05")
     return value / 100 if "%" in text else value
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
     found = _QUANTITY.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r}: not {what}", hint=example)
+        raise UsageError(f"{text!r}: expected {what}", hint=example)
     return float(found[1]), found[2]
 
 

@@ -115,7 +115,7 @@ def test_a_python_without_gpuledger_is_left_alone_and_named(tmp_path: Path) -> N
     write_script(tmp_path, "import torch\nprint(torch.VALUE)")
     ended = recorded(["--", python, "train.py"], tmp_path, options=())
     assert (ended.status, ended.stdout) == (0, b"7\n")
-    note = f"{python} was left alone: ModuleNotFoundError: No module named 'gpuledger'"
+    note = f"{python} was not recorded: ModuleNotFoundError: No module named 'gpuledger'"
     assert manifest(tmp_path / "python.ledger")["notes"] == [note]
     assert note.encode() in ended.stderr
 
@@ -125,7 +125,7 @@ def test_a_python_that_ignores_the_path_is_not_seen_and_the_run_says_so(flag: st
     write_script(tmp_path, "print('ran')")
     ended = recorded(["--", sys.executable, flag, "train.py"], tmp_path, options=("--out", "run"))
     assert (ended.status, ended.stdout) == (0, b"ran\n")
-    assert b"nothing was recorded: No Python process of the program used torch" in ended.stderr
+    assert b"nothing was recorded: No PyTorch process wrote a recording" in ended.stderr
     assert "-I, -E or -S" in manifest(tmp_path / "run.ledger")["notes"][0]
 
 

@@ -24,7 +24,7 @@ def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
     ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
     assert (ended.status, ended.stdout) == (0, b"True\n" * 5)
     lines = ended.stderr.decode().splitlines()
-    start = "gpuledger: recording to train.ledger, CPU tensors by the dispatch-mode recorder (as asked)"
+    start = "gpuledger: recording to train.ledger, CPU tensors (--devices cpu)"
     assert lines[0] == start
     assert lines[1].startswith("peak ")
     assert lines[-1].startswith("next ")
@@ -75,7 +75,7 @@ def test_a_program_without_torch(tmp_path: Path) -> None:
     assert (ended.status, ended.stdout) == (0, b"ran\n")
     lines = ended.stderr.decode().splitlines()
     assert len(lines) == 2
-    assert lines[1].startswith("gpuledger: nothing was recorded: No Python process of the program used torch")
+    assert lines[1].startswith("gpuledger: nothing was recorded: No PyTorch process wrote a recording")
 
 
 def test_starting_costs_little(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_files_of_the_users_directory_are_not_taken_for_ours(tmp_path: Path) -> 
 
 def test_a_run_that_cannot_be_written_is_no_fault_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(UsageError, match="cannot be created"):
         watch_command(["touch", "started"], tmp_path / "file" / "w.ledger", SETTINGS, print)
     assert not (tmp_path / "started").exists()
 
@@ -88,7 +88,7 @@ def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
     assert raised.value.__notes__ == ["gpuledger: full.ledger could not be written: No space left on device"]
     said: list[str] = []
     assert watch_command(["sh", "-c", "exit 3"], tmp_path / "posting.ledger", SETTINGS, said.append) == 3
-    assert said == [f"gpuledger: error: {tmp_path / 'posting.ledger'}: the samples end early: No space left on device"]
+    assert said == [f"gpuledger: error: {tmp_path / 'posting.ledger'}: sampling stopped early: No space left on device"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -112,7 +112,7 @@ def test_windows_of_one_name_are_summed_and_an_inner_one_is_not_the_whole() -> N
                 time.sleep(0.4)
         with pytest.raises(UsageError, match="needs a name"), watch.window(""):
             pass
-        with pytest.raises(UsageError, match="begun already"):
+        with pytest.raises(UsageError, match="already active"):
             watch.__enter__()
     duration_s = watch.figures.duration_s
     assert duration_s is not None

@@ -133,7 +133,10 @@ def test_a_newer_schema_is_bad_input(where: str, run: Path) -> None:
     place.write_text(json.dumps(json.loads(place.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
     ended = show(run)
     assert (ended.status, ended.stdout) == (3, b"")
-    assert f"schema version {SCHEMA_VERSION + 1}, this gpuledger reads up to {SCHEMA_VERSION}" in ended.stderr.decode()
+    assert (
+        f"schema version {SCHEMA_VERSION + 1}, but this gpuledger reads up to version {SCHEMA_VERSION}"
+        in ended.stderr.decode()
+    )
 
 
 def test_a_run_whose_directory_cannot_be_written_is_still_read(run: Path) -> None:

@@ -27,7 +27,7 @@ def refused(directory: Path, *options: str, **env: str) -> str:
 def test_an_existing_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.ledger").mkdir()
     message = refused(tmp_path, "--out", "one")
-    assert message.startswith("gpuledger: error: one.ledger: exists, will not overwrite\n  hint: ")
+    assert message.startswith("gpuledger: error: one.ledger: already exists\n  hint: ")
 
 
 @pytest.mark.parametrize("steps", ["x", "3:1", "0:2", "1:2:3", "-1:2", ":"])
@@ -47,12 +47,12 @@ def test_wrong_options_are_refused(options: list[str], word: str, tmp_path: Path
 
 
 def test_a_wrong_variable_is_refused(tmp_path: Path) -> None:
-    assert "GPULEDGER_STPES: unknown variable" in refused(tmp_path, GPULEDGER_STPES="1:2")
+    assert "GPULEDGER_STPES: unknown environment variable" in refused(tmp_path, GPULEDGER_STPES="1:2")
 
 
 def test_a_wrong_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.gpuledger]\nstep = '1:2'\n")
-    assert "[tool.gpuledger] step: unknown" in refused(tmp_path)
+    assert "[tool.gpuledger] step: unknown option" in refused(tmp_path)
 
 
 def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_where_nothing_can_be_written_the_program_runs_unrecorded(out: str, tmp_
     ended = recorded(["train.py"], tmp_path, options=("--out", out))
     assert (ended.status, ended.stdout) == (4, b"None None\n")
     assert ended.stderr.startswith(b"gpuledger: error: ")
-    assert ended.stderr.endswith(b"the program runs unrecorded\n")
+    assert ended.stderr.endswith(b"the program runs without being recorded\n")
 
 
 @pytest.mark.torch
@@ -175,4 +175,4 @@ def test_nothing_to_run(tmp_path: Path) -> None:
     for words in ([], ["--"], ["-m"]):
         ended = recorded(words, tmp_path)
         assert ended.status == 2
-        assert b"nothing to run" in ended.stderr
+        assert b"no program given" in ended.stderr

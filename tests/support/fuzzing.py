@@ -25,7 +25,7 @@ readers = _imported()
 
 
 def refuse_or_read(name: str, count: int) -> None:
-    """Check that each of some damaged inputs of a target is read, or refused as an error of gpuledger's own."""
+    """Check that each of some damaged inputs of a target is read, or refused as an internal error of gpuledger."""
     outcome = readers.fuzz(readers.TARGETS[name], SEED, count=count, good=False)
     assert [one["said"] for one in outcome.failures] == []
     assert outcome.inputs == count

@@ -49,11 +49,11 @@ def test_words_for_yes_and_no(text: str, value: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ("[tool.gpuledger]\nstep = '1:2'", "pyproject.toml: [tool.gpuledger] step: unknown"),
+        ("[tool.gpuledger]\nstep = '1:2'", "pyproject.toml: [tool.gpuledger] step: unknown option"),
         ("[tool.gpuledger]\nsteps = 3", "[tool.gpuledger] steps = 3: expected a text"),
         ("[tool.gpuledger]\nstacks = 1", "[tool.gpuledger] stacks = 1: expected true or false"),
         ("[tool.gpuledger]\ndevices = 'tpu'", "[tool.gpuledger] devices = 'tpu': expected one of auto, cuda, cpu"),
-        ("[tool]\ngpuledger = 'x'", "pyproject.toml: [tool.gpuledger] is not a table"),
+        ("[tool]\ngpuledger = 'x'", "pyproject.toml: expected [tool.gpuledger] to be a table"),
         ("[tool.gpuledger", "pyproject.toml: not TOML: "),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_pyproject_must_not_hold(toml: str, message: str, tmp_path: Path) -
     [
         ({"GPULEDGER_STACKS": "maybe"}, "GPULEDGER_STACKS='maybe': expected 1 or 0"),
         ({"GPULEDGER_DEVICES": "tpu"}, "GPULEDGER_DEVICES = 'tpu': expected one of"),
-        ({"GPULEDGER_STPES": "1:2"}, "GPULEDGER_STPES: unknown variable"),
+        ({"GPULEDGER_STPES": "1:2"}, "GPULEDGER_STPES: unknown environment variable"),
     ],
 )
 def test_what_the_environment_must_not_hold(environment: dict[str, str], message: str, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ class Commands(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self.entries, 1)
-            meant = f"{ctx.command_path} {near[0]} …" if near else f"one of {', '.join(self.entries)}"
-            raise UsageError(f"no command {args[0]!r}", hint=f"try {meant}")
+            hint = f"Did you mean {ctx.command_path} {near[0]}?" if near else f"Use one of {', '.join(self.entries)}"
+            raise UsageError(f"unknown command {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -154,7 +154,7 @@ def _describe(error: Exception) -> tuple[str, str | None, int]:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror}", None, FAILURE
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    return words, "this is a bug in gpuledger: please report it with the output of gpuledger -v …", FAILURE
+    return words, "Please report this bug of gpuledger, with the output of: gpuledger -v …", FAILURE
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:

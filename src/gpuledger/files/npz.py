@@ -37,7 +37,9 @@ class Unpacked:
         self._file_bytes += file_bytes
         self._unpacked_bytes += unpacked_bytes
         if self._unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * self._file_bytes):
-            raise ValueError(f"it would unpack to {self._unpacked_bytes >> 20:,} MiB, too much for a file of its size")
+            raise ValueError(
+                f"it unpacks to {self._unpacked_bytes >> 20:,} MiB, which is too much for its size on disk"
+            )
 
 
 def read_arrays(path: Path, unpacked: Unpacked | None = None) -> dict[str, NDArray[Any]]:
@@ -56,7 +58,7 @@ def read_arrays(path: Path, unpacked: Unpacked | None = None) -> dict[str, NDArr
     with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         if len(members) > MAX_MEMBERS:
-            raise ValueError(f"it holds {len(members):,} arrays, more than {MAX_MEMBERS:,}")
+            raise ValueError(f"it has {len(members):,} arrays, the limit is {MAX_MEMBERS:,}")
         (unpacked or Unpacked()).add(os.fstat(stream.fileno()).st_size, sum(member.file_size for member in members))
         return {member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members}
 
@@ -67,10 +69,10 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read_header(file)
         if is_fortran or dtype.kind not in "biufU":
-            raise ValueError(f"{member.filename}: not an array of numbers or texts")
+            raise ValueError(f"{member.filename}: expected an array of numbers or strings")
         count = math.prod(shape)
         wanted_bytes = count * dtype.itemsize
         content = file.read(wanted_bytes) if wanted_bytes <= member.file_size else b""
         if len(content) != wanted_bytes:
-            raise ValueError(f"{member.filename}: cut off, {count:,} values are due")
+            raise ValueError(f"{member.filename}: cut off, expected {count:,} values")
         return np.frombuffer(content, dtype).reshape(shape)

@@ -70,7 +70,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, MemoryError):
-        return "it needs more memory than there is"
+        return "not enough memory to read it"
     if isinstance(error, KeyError):
         return f"{_cut(str(error))} is missing"
     words = _cut(" ".join(str(error).split()))
@@ -113,7 +113,7 @@ def read_limited(path: Path, limit_bytes: int = TEXT_BYTES) -> bytes:
     with path.open("rb") as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
-        raise InputError(f"{path}: larger than {_size_text(limit_bytes)}")
+        raise InputError(f"{path}: larger than the limit of {_size_text(limit_bytes)}")
     return content
 
 
@@ -140,7 +140,7 @@ def read_json_file(path: Path) -> Any:
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > JSON_MEMORY_BYTES:
-            raise InputError(f"{path}: larger than {_size_text(JSON_MEMORY_BYTES)}")
+            raise InputError(f"{path}: larger than the limit of {_size_text(JSON_MEMORY_BYTES)}")
         return parse_json(file.read(), path)
 
 
@@ -157,7 +157,7 @@ def parse_json(content: bytes, place: object, *, escape_surrogates: bool = True)
     """
     needed_bytes = 4 * len(content) + sum(cost * content.count(mark) for mark, cost in _COST_BYTES)
     if needed_bytes > max(JSON_MEMORY_BYTES, 8 * len(content)):
-        raise InputError(f"{place}: its values would take more than {_size_text(JSON_MEMORY_BYTES)} of memory")
+        raise InputError(f"{place}: reading it needs more than {_size_text(JSON_MEMORY_BYTES)} of memory")
     with reading(place, "not JSON"):
         text = content.decode("utf-8", "surrogatepass")
         value = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=lambda _: None)
@@ -202,7 +202,7 @@ def _check_depth(value: Any) -> None:
         level = [entry for entry in inner if isinstance(entry, dict | list)] if level else []
         if not level:
             return
-    raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
 
 
 class NotTomlError(ValueError):

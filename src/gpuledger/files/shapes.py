@@ -95,7 +95,7 @@ def check_shape(value: Any, shape: Shape, place: str) -> None:
     elif isinstance(shape, Whole):
         check_shape(value, int, place)
         if not shape.least <= value <= shape.most:
-            raise ValueError(f"{place}: {value} is out of bounds")
+            raise ValueError(f"{place}: {value} is out of range")
     elif not _is_plain(value, shape):
         raise _other(value, _name_of(shape), place)
 
@@ -117,7 +117,7 @@ def _check_list(value: Any, shape: ListOf, place: str) -> None:
     if not isinstance(value, list):
         raise _other(value, "a list", place)
     if len(value) < shape.least or (shape.most is not None and len(value) > shape.most):
-        raise ValueError(f"{place}: a list of {len(value):,}")
+        raise ValueError(f"{place}: unexpected length {len(value):,} of a list")
     if shape.entry is object:
         return
     for number, one in enumerate(value):
@@ -161,7 +161,7 @@ def _name_of(shape: Shape) -> str:
     names: dict[Any, str] = {
         int: "a whole number",
         float: "a number",
-        str: "a text",
+        str: "a string",
         bool: "true or false",
         None: "null",
     }

@@ -137,7 +137,9 @@ def refuse_links(directory: Path) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
                 elif entry.is_symlink() or _is_odd(entry):
-                    raise _refusal(Path(entry.path), directory, "a link" if entry.is_symlink() else "no regular file")
+                    raise _refusal(
+                        Path(entry.path), directory, "a link" if entry.is_symlink() else "not a regular file"
+                    )
 
 
 def _is_odd(entry: os.DirEntry[str]) -> bool:
@@ -153,8 +155,8 @@ def _is_odd(entry: os.DirEntry[str]) -> bool:
 
 def _refusal(path: Path, directory: Path, what: str) -> InputError:
     return InputError(
-        f"{directory}: {path.relative_to(directory)} is {what}, which may lead out of the run",
-        hint=f"cp -rL {directory} COPY follows the links, if you trust whoever made them",
+        f"{directory}: {path.relative_to(directory)} is {what}, which gpuledger does not follow inside a run",
+        hint=f"If you trust the run, copy it with its links resolved: cp -rL {directory} COPY",
     )
 
 
@@ -171,7 +173,7 @@ def _opened_directory(path: Path, inside: Path | None) -> Iterator[int]:
 
 def _open_below(directory: int, name: str, path: Path, inside: Path | None) -> int:
     if name == os.pardir:
-        raise InputError(f"{path}: leads out of {inside}")
+        raise InputError(f"{path}: is outside {inside}")
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=directory)
     try:
@@ -180,7 +182,7 @@ def _open_below(directory: int, name: str, path: Path, inside: Path | None) -> i
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         assert inside is not None
-        raise _refusal(path.parent, inside, "a link, or no directory,") from error
+        raise _refusal(path.parent, inside, "a link, or not a directory") from error
 
 
 @contextmanager

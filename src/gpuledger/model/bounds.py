@@ -47,7 +47,7 @@ def check_bounds(values: NDArray[Any], place: str) -> None:
     """Check the values of ``place``, which is ``table.column``; nulls are left out.
 
     Raises:
-        ValueError: one is out of bounds, or sizes sum up to more than a 64-bit integer can hold.
+        ValueError: one is out of range, or sizes sum up to more than a 64-bit integer can hold.
     """
     import numpy as np
 
@@ -56,13 +56,13 @@ def check_bounds(values: NDArray[Any], place: str) -> None:
     if values.dtype.kind == "f":
         known = values[~np.isnan(values)]
         if known.size and float(np.abs(known).max()) > LARGEST_REAL:
-            raise ValueError(f"{place}: {np.abs(known).max():g} is out of bounds")
+            raise ValueError(f"{place}: {np.abs(known).max():g} is out of range")
         return
     bounds = bounds_of(place.rpartition(".")[2])
     if bounds is None or values.dtype.kind not in "iu":
         return
     least, greatest = int(values.min()), int(values.max())
     if least < bounds[0] or greatest > bounds[1]:
-        raise ValueError(f"{place}: {least if least < bounds[0] else greatest} is out of bounds")
+        raise ValueError(f"{place}: {least if least < bounds[0] else greatest} is out of range")
     if bounds is SIZE_BYTES and float(values.sum(dtype=np.float64)) > LARGEST_SUM_BYTES:
-        raise ValueError(f"{place}: its sizes sum up to more than 64 bits hold")
+        raise ValueError(f"{place}: the sum of its sizes does not fit into 64 bits")

@@ -54,17 +54,17 @@ def rows_to_table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Return ``rows`` as table ``name``; a nullable column that a row lacks is null.
 
     Raises:
-        ValueError: a row lacks a column that must have a value, or has an unknown one.
+        ValueError: a row lacks a column that a value is missing, or has an unknown one.
     """
     import pyarrow as pa
 
     table = TABLES[name]
     unknown = {key for row in rows for key in row} - set(table.column_names)
     if unknown:
-        raise ValueError(f"{name}: no such columns: {sorted(unknown)}")
+        raise ValueError(f"{name}: unknown columns: {sorted(unknown)}")
     for column in table.columns:
         if not column.nullable and any(row.get(column.name) is None for row in rows):
-            raise ValueError(f"{name}: {column.name} must have a value")
+            raise ValueError(f"{name}: {column.name}: a value is missing")
     return pa.Table.from_pylist(rows, table.arrow_schema())
 
 

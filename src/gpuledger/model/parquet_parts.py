@@ -48,7 +48,7 @@ def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> No
                 file_bytes += part.stat().st_size
                 unpacked_bytes += _unpacked_bytes(file.metadata)
             if unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
-                raise ValueError(f"it would unpack to {unpacked_bytes >> 20:,} MiB, too much for a file of its size")
+                raise ValueError(f"it unpacks to {unpacked_bytes >> 20:,} MiB, which is too much for its size on disk")
 
 
 def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
@@ -121,7 +121,9 @@ def _check_text_bytes(column: pa.ChunkedArray, place: str, file_bytes: int) -> N
         if len(lengths) and len(chunk):
             total_bytes += pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
     if total_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
-        raise ValueError(f"{place}: its texts would take {total_bytes >> 20:,} MiB, too much for a file of its size")
+        raise ValueError(
+            f"{place}: its strings unpack to {total_bytes >> 20:,} MiB, which is too much for the file's size on disk"
+        )
 
 
 def _check_values(column: pa.ChunkedArray, place: str) -> None:
@@ -137,7 +139,7 @@ def _check_values(column: pa.ChunkedArray, place: str) -> None:
 def _check_words(dictionaries: list[Any], place: str) -> None:
     words = {word for one in dictionaries for word in one.to_pylist()}
     if None in words:
-        raise ValueError(f"{place}: a word is null")
+        raise ValueError(f"{place}: a category is null")
     unknown = words - set(_WORDS.get(place, words))
     if unknown:
-        raise ValueError(f"{place}: unknown word {min(unknown)!r:.60}")
+        raise ValueError(f"{place}: unknown category {min(unknown)!r:.60}")

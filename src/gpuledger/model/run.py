@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTS = "part-*.parquet"
+MOST_NAMES_SHOWN = 5
 _UNPACKED = ("", "unpacked")
 """Where a rank keeps that what its tables unpack to was checked."""
 
@@ -154,7 +155,7 @@ class Run(Shown):
             if rank.number == number:
                 return rank
         have = ", ".join(str(rank.number) for rank in self.ranks) or "none"
-        raise UsageError(f"{self.path.name}: no rank {number}", hint=f"it has: {have}")
+        raise UsageError(f"{self.path.name}: the run has no rank {number}", hint=f"Choose one of: {have}")
 
     def table(self, name: str, rank: int = 0) -> pa.Table:
         """Return table ``name`` of one rank."""
@@ -170,12 +171,18 @@ def _facts(manifest: RankManifest) -> list[str]:
 
 
 def _hint_for(path: Path) -> str:
-    """Return what to do about a run that is not there: the one whose name is nearly that, or what a run is."""
+    """Return a next step for a missing run: the run with a similar name, the runs that exist, or how to record one."""
     from difflib import get_close_matches
 
     names = sorted(place.name.removesuffix(SUFFIX) for place in path.parent.glob(f"*{SUFFIX}"))
     near = get_close_matches(path.name.removesuffix(SUFFIX), names, 1)
-    return f"there is {near[0]}{SUFFIX}" if near else "a run is a directory NAME.ledger made by `gpuledger run`"
+    if near:
+        return f"Did you mean {near[0]}{SUFFIX}?"
+    if not names:
+        return "Record a run with: gpuledger run train.py"
+    shown = ", ".join(f"{name}{SUFFIX}" for name in names[:MOST_NAMES_SHOWN])
+    more = f" and {len(names) - MOST_NAMES_SHOWN:,} more" if len(names) > MOST_NAMES_SHOWN else ""
+    return f"Open one of the runs in {path.parent.absolute().name or path.parent}: {shown}{more}"
 
 
 def read_run(path: Path) -> Run:
@@ -186,8 +193,8 @@ def read_run(path: Path) -> Run:
     """
     refuse_links(path)
     if not (path / MANIFEST).is_file():
-        known = " (a file)" if path.is_file() else "" if path.exists() else ": no such directory"
-        raise InputError(f"{path}: not a run{known}", hint=_hint_for(path))
+        what = f"not a run: {MANIFEST} is missing" if path.is_dir() else "a file, not a run"
+        raise InputError(f"{path}: {what if path.exists() else 'no such run'}", hint=_hint_for(path))
     manifest = read_run_manifest(path)
     ranks = tuple(
         Rank(number, directory, read_rank_manifest(directory))

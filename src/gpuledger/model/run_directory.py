@@ -43,17 +43,22 @@ def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
                 return path
             number += 1
     if _NOT_UNICODE.search(out):
-        raise UsageError(f"{out!r}: the name of a run has to be valid UTF-8", hint="give another --out")
+        raise UsageError(f"{out!r}: a run's name must be valid UTF-8", hint="Choose another name with --out")
     path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)
     if path.is_symlink():
         path = Path(os.path.realpath(path))
         if path.is_symlink():
-            raise UsageError(f"{out}: a symbolic link that leads to itself", hint="give another --out")
+            raise UsageError(f"{out}: a symbolic link that points to itself", hint="Choose another name with --out")
     if path.exists():
         if not force:
-            raise UsageError(f"{path}: exists, will not overwrite", hint="give another --out, or --force")
+            raise UsageError(
+                f"{path}: already exists", hint="Choose another name with --out, or overwrite it with --force"
+            )
         if not (path / MANIFEST).is_file():
-            raise UsageError(f"{path}: exists and is not a run, will not remove it")
+            raise UsageError(
+                f"{path}: already exists and is not a run, so it is not overwritten",
+                hint="Choose another name with --out",
+            )
     return path
 
 
@@ -79,19 +84,19 @@ def read_versioned(path: Path) -> dict[str, Any]:
     Raises:
         InputError: missing, not JSON, not an object, or of a newer schema.
     """
-    with reading(path, "not a manifest"):
+    with reading(path, "not a run's manifest"):
         try:
             value = read_json_file(path)
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such file") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path}: not a manifest: expected an object")
+        raise InputError(f"{path}: not a run's manifest: expected a JSON object")
     version = value.get("schema_version")
     if not isinstance(version, int):
-        raise InputError(f"{path}: not a manifest: no schema_version")
+        raise InputError(f"{path}: not a run's manifest: schema_version is missing")
     if version > SCHEMA_VERSION:
         raise InputError(
-            f"{path.parent.name}: schema version {version}, this gpuledger reads up to {SCHEMA_VERSION}",
+            f"{path.parent.name}: schema version {version}, but this gpuledger reads up to version {SCHEMA_VERSION}",
             hint="pip install --upgrade gpuledger",
         )
     return value

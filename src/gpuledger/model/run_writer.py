@@ -33,9 +33,7 @@ from gpuledger.model.run_manifest import RunManifest, read_run_manifest, write_r
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.redact import redact
 
-NOTHING_SEEN = (
-    "No Python process of the program used torch and lived to write of it (one started with -I, -E or -S is not seen)."
-)
+NOTHING_SEEN = "No PyTorch process wrote a recording. (Python processes started with -I, -E or -S cannot be recorded.)"
 
 _RAW_BYTE = re.compile("[\udc80-\udcff]")
 """Python's stand-in for a byte that is not UTF-8 (PEP 383)."""
@@ -292,7 +290,10 @@ def check_run(path: Path, run_id: str | None) -> None:
     """
     found = find_run_id(path)
     if found != run_id:
-        raise RunReplacedError(f"{path}: " + ("replaced by another recording" if found else "the run is gone"))
+        raise RunReplacedError(
+            f"{path}: "
+            + ("another recording replaced this run" if found else "the run was deleted while it was written")
+        )
 
 
 def find_run_id(path: Path) -> str | None:

@@ -87,12 +87,14 @@ def run_child_job(
                 preexec_fn=dying_with(os.getpid()),
             )
         except subprocess.TimeoutExpired as error:
-            raise ChildJobError(f"{name}: took longer than {limit_s:.0f} s", None, _last_line(kept)) from error
+            raise ChildJobError(
+                f"{name}: stopped after the time limit of {limit_s:.0f} s", None, _last_line(kept)
+            ) from error
         try:
             answer = json.loads(Path(place, _OUTCOME).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-            message = f"{name}: its process ended with {how}"
+            message = f"{name}: its process ended early, with {how}"
             raise ChildJobError(message, done.returncode, _last_line(kept)) from error
     if "error" in answer:
         raise _error_of(answer["error"])

@@ -165,17 +165,17 @@ def read_limits(budget: str | Path | None, base: Run | None, allow: str | None) 
     """
     if budget is None and base is None:
         raise UsageError(
-            "There is nothing to check the run against",
-            hint="give a file of limits (--budget FILE), or another run (--against RUN)",
+            "no limits to check the run against",
+            hint="Name a limits file with --budget FILE, or a run to compare with, with --against RUN",
         )
     if allow is not None and base is None:
         raise UsageError(
-            "allow says how much more than another run is accepted, and there is no other run",
-            hint="give the other run as well (--against RUN)",
+            "allow applies to a comparison, but there is no run to compare with",
+            hint="Name the run to compare with: --against RUN",
         )
     limits: tuple[Limit, ...] = ()
     if budget is not None:
-        text = read_text(Path(budget), hint="gpuledger budget RUN writes a first one")
+        text = read_text(Path(budget), hint="Write a first limits file with: gpuledger budget RUN")
         limits += parse_budget(text, str(budget))
     if base is not None:
         limits += limits_against(base, DEFAULT_ALLOWED if allow is None else parse_allowed(allow))

@@ -108,7 +108,7 @@ class Recording:
         if self.recorded_by is not None:
             return  # its steps are told as without this recording, which may begin late and end early
         if self._session is None:
-            raise UsageError("recording.step(): nothing is being recorded", hint="use it inside the with-block")
+            raise UsageError("recording.step(): the recording is not active", hint="Call step() inside the with block")
         self._session.mark_step()
 
     def __exit__(
@@ -139,7 +139,7 @@ class Recording:
         if self.recorded_by is not None:
             return load(self.recorded_by)
         if self.path is None or self._session is not None:
-            raise UsageError("recording.run(): the recording has not ended", hint="use it after the with-block")
+            raise UsageError("recording.run(): the recording is still active", hint="Call run() after the with block")
         return load(self.path)
 
     def _repr_html_(self) -> str | None:

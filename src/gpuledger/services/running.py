@@ -50,7 +50,7 @@ def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
         return (sys.executable, *program), program[1].rpartition(".")[2] or "run"
     if program and program[0] not in ("--", "-m"):
         return (sys.executable, *program), _stem(program[0])
-    raise UsageError("run: nothing to run", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
+    raise UsageError("run: no program given", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
 
 
 def _stem(program: str) -> str:
@@ -118,7 +118,7 @@ def _begin(
     try:
         run = RunWriter.choose(out, force=force, stem=stem, command=command, settings=kept)
     except OSError as error:
-        say(f"gpuledger: error: {error.filename}: {error.strerror or error}; the program runs unrecorded")
+        say(f"gpuledger: error: {error.filename}: {error.strerror or error}; the program runs without being recorded")
         return None
     return Order(command, environment), run
 
@@ -170,7 +170,9 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
         _close(run, status, [*notes, *_failures(sampler, meter)], listeners)
     else:
         run.discard()
-        listeners.say(f"gpuledger: error: {run.path}: could not be replaced, the program ran unrecorded: {notes[0]}")
+        listeners.say(
+            f"gpuledger: error: {run.path}: could not be replaced, so the program was not recorded: {notes[0]}"
+        )
     return status
 
 
@@ -184,7 +186,7 @@ def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> lis
         try:
             begin()
         except Exception as error:
-            notes.append(f"Not all could be recorded: {type(error).__name__}: {error}")
+            notes.append(f"A part of the recording could not start: {type(error).__name__}: {error}")
     return notes
 
 
@@ -247,7 +249,7 @@ def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners) 
     try:
         run.close(notes, status=status, post=partial(_settle, listeners=listeners))
     except KeyboardInterrupt:
-        listeners.say(f"gpuledger: interrupted: {run.path} is finished by the next command that reads it")
+        listeners.say(f"gpuledger: interrupted: the next command that reads {run.path} will finish it")
     except Exception as error:
         listeners.say(f"gpuledger: error: {run.path}: {words_of(error)}")
 
@@ -259,9 +261,9 @@ def _what(devices: str, count: int) -> str:
         count = min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
     if devices == "cuda" or count:
         cards = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
-        return f"CUDA allocator history on {cards}"
-    why = "as asked" if devices == "cpu" else "no GPU found"
-    return f"CPU tensors by the dispatch-mode recorder ({why})"
+        return f"CUDA memory of {cards}"
+    why = "--devices cpu" if devices == "cpu" else "no GPU found"
+    return f"CPU tensors ({why})"
 
 
 def _settle(run_directory: Path, *, listeners: Listeners) -> None:

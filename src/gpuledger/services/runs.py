@@ -63,7 +63,10 @@ def load_foreign(path: Path) -> Run:
         return read_run(path)
     paths = single_paths(path, format_name)
     if len(paths) > 1:
-        raise InputError(f"{path}: {len(paths)} {format_name} files, each a run of its own", hint=f"such as {paths[0]}")
+        raise InputError(
+            f"{path}: {len(paths)} {format_name} files, and each is a separate run",
+            hint=f"Name one of them, for example {paths[0]}",
+        )
     stem = paths[0].stem
     imported = read_files(format_name, paths, stem, {})
     return write_imported(imported, _scratch_directory() / f"{stem}{SUFFIX}")

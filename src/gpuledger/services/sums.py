@@ -52,13 +52,15 @@ def asked_of(text: str, batch: int | None = None, *, train: bool = False) -> Wor
         InputError: the file is damaged, or there is none.
         UsageError: a batch or a mode for a workload, which has its own.
     """
-    is_model = ":" in text or text.partition("?")[0].isidentifier()
-    if not is_workload(text) and is_model:
+    if not is_workload(text):
         return lambda card: capture_named(text, batch or BATCH, (card,), train=train)
     workload = open_workload(text)
     if batch is not None or train:
         option = "--train" if batch is None else f"--batch {batch}"
-        raise UsageError(f"{option}: {text} is a workload of its own batch and mode", hint="give a model's name")
+        raise UsageError(
+            f"{option}: does not apply to {text}, which has a fixed batch size and mode",
+            hint="Give a model's name instead of a workload file",
+        )
     return lambda _: workload
 
 
@@ -70,14 +72,19 @@ def open_workload(text: str) -> Workload:
     """
     from gpuledger.ops.workloads.workload import SUFFIX, read_workload
 
-    return read_workload(Path(text + SUFFIX) if not Path(text).exists() and is_workload(text) else Path(text))
+    named = Path(text)
+    return read_workload(Path(text + SUFFIX) if not named.exists() and Path(text + SUFFIX).exists() else named)
 
 
 def is_workload(text: str) -> bool:
-    """Return whether ``text`` names a file; the suffix of a workload may be left out."""
+    """Return whether ``text`` names a file, not a model; the suffix of a workload may be left out.
+
+    A name that no model can have, such as ``typo.workload.json``, is that of a file even if the file is missing.
+    """
     from gpuledger.ops.workloads.workload import SUFFIX
 
-    return Path(text).exists() or Path(text + SUFFIX).exists()
+    may_be_model = ":" in text or text.partition("?")[0].isidentifier()
+    return not may_be_model or Path(text).exists() or Path(text + SUFFIX).exists()
 
 
 def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train: bool) -> Workload:

@@ -85,7 +85,9 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[str]]:
         name, _, values = text.partition("=")
         listed = [value.strip() for value in values.split(",")]
         if not name.isidentifier() or name in (*found, VARIANT) or not all(listed):
-            raise UsageError(f"--vary {text}: not a name and its values", hint="--vary batch=1,2,4,8, one name each")
+            raise UsageError(
+                f"--vary {text}: expected NAME=VALUE,VALUE and each name once", hint="For example --vary batch=1,2,4,8"
+            )
         _refuse_names(listed, f"--vary {text}", "batch=1,2,4,8")
         found[name] = listed
     return found
@@ -95,10 +97,11 @@ def _refuse_names(names: Sequence[str], place: str, example: str) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{place}: {name!r} cannot name a run", hint=f"letters, digits and ._+=-, such as {example}"
+                f"{place}: {name!r} cannot be used in a run's name",
+                hint=f"Use letters, digits and ._+=- only, for example {example}",
             )
         if names.count(name) > 1:
-            raise UsageError(f"{place}: {name} comes twice")
+            raise UsageError(f"{place}: {name} is given twice")
 
 
 def make_variants(
@@ -114,7 +117,9 @@ def make_variants(
     names = [*([VARIANT] if variants else []), *vary]
     for name in names:
         if not any(f"{{{name}}}" in word for word in command):
-            raise UsageError(f"{{{name}}} is not in the command", hint=f"put {{{name}}} where its value belongs")
+            raise UsageError(
+                f"{{{name}}} is not in the command", hint=f"Write {{{name}}} in the command where its value goes"
+            )
     axes = [[(name, value, name) for name, value in variants]] if variants else []
     axes += [[(f"{axis}{value}", value, axis) for value in values] for axis, values in vary.items()]
     found = []
@@ -146,9 +151,12 @@ def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) 
         number += 1
         folder = Path(f"variants-{number}")
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder", hint="give another --out")
+        raise UsageError(f"{folder}: not a directory", hint="Choose another directory with --out")
     if (folder / PLOTS).exists() and not force:
-        raise UsageError(f"{folder / PLOTS}: exists, will not overwrite", hint="give another --out, or --force")
+        raise UsageError(
+            f"{folder / PLOTS}: already exists",
+            hint="Choose another directory with --out, or overwrite it with --force",
+        )
     for variant in variants:
         choose_directory(str(folder / f"{variant.name}{SUFFIX}"), force=force, stem=variant.name)
     return folder
@@ -237,7 +245,9 @@ class Idle:
         while True:
             problem = self._problem(tools.read_cards())
             if not problem or tools.clock_s() - begun >= self.LONGEST_S:
-                return f"begun from a GPU that was not idle after {self.LONGEST_S:.0f} s: {problem}" if problem else ""
+                return (
+                    f"started although the GPU was not idle after {self.LONGEST_S:.0f} s: {problem}" if problem else ""
+                )
             tools.sleep_s(self.EVERY_S)
 
     def _problem(self, cards: Sequence[Reading]) -> str:
@@ -246,15 +256,15 @@ class Idle:
         for low, now in zip(self.cards, cards, strict=True):
             if low.used_bytes is not None:
                 if now.used_bytes is None:
-                    return f"GPU {now.index} does not tell its bytes in use any more"
+                    return f"GPU {now.index} no longer reports its memory in use"
                 more_bytes = now.used_bytes - low.used_bytes
                 if more_bytes > self.MORE_BYTES:
-                    return f"GPU {now.index} has {format_bytes(more_bytes)} more in use than before the first variant"
+                    return f"GPU {now.index} uses {format_bytes(more_bytes)} more memory than before the first variant"
             if low.power_w is None or now.power_w is None:
                 continue
             if now.power_w > low.power_w * (1 + self.MORE_POWER_FRAC) + self.MORE_POWER_W:
-                took = f"took {low.power_w:.0f} W before the first variant"
-                return f"GPU {now.index} takes {now.power_w:.0f} W, and {took}"
+                earlier = f"compared with {low.power_w:.0f} W before the first variant"
+                return f"GPU {now.index} draws {now.power_w:.0f} W, {earlier}"
         return ""
 
 
@@ -314,7 +324,7 @@ def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:
         try:
             runs.append(load(result.folder / f"{name}{SUFFIX}"))
         except GpuLedgerError as error:
-            problems.append(f"{name}: left no run: {error.message}")
+            problems.append(f"{name}: no run was written: {error.message}")
     return runs, problems
 
 

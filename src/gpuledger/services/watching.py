@@ -42,7 +42,7 @@ def parse_interval_ns(text: str) -> int:
     """
     interval_ns = parse_duration_ns(text)
     if interval_ns < SHORTEST_NS:
-        raise UsageError(f"--interval {text}: shorter than a reading takes", hint="200us and more, such as 5ms")
+        raise UsageError(f"--interval {text}: too short", hint="Use 200us or more, for example 5ms")
     return interval_ns
 
 
@@ -56,7 +56,7 @@ def parse_gpus(text: str | None) -> tuple[int, ...] | None:
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        raise UsageError(f"--gpu {text}: not numbers of GPUs", hint="such as 0 or 0,1")
+        raise UsageError(f"--gpu {text}: expected GPU indices, each once", hint="For example 0 or 0,1")
     return tuple(int(word) for word in words)
 
 
@@ -95,7 +95,7 @@ def watch_command(
         try:
             run.take_place()
         except Exception as error:  # the command would end with this process
-            say(f"gpuledger: error: {directory}: could not be replaced: {words_of(error)}")
+            say(f"gpuledger: error: {directory}: could not be overwritten: {words_of(error)}")
 
     try:
         status = run_child(command, os.environ, started)
@@ -107,7 +107,7 @@ def watch_command(
         try:
             _close(run, watcher, window, started_ns, status)
         except Exception as error:
-            say(f"gpuledger: error: {directory}: the samples end early: {words_of(error)}")
+            say(f"gpuledger: error: {directory}: sampling stopped early: {words_of(error)}")
     return status
 
 
@@ -165,12 +165,16 @@ def _begin(
     try:
         run = RunWriter.open(directory, new_manifest(directory.name, command, kept), replace=replace)
     except OSError as error:
-        raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another --out") from error
+        raise UsageError(
+            f"{directory}: cannot be created: {error.strerror}", hint="Choose another directory with --out"
+        ) from error
     try:
         return run, Watcher(run.directory, settings.gpus, settings.interval_ns, pid)
     except OSError as error:
         run.discard()
-        raise UsageError(f"{directory}: cannot be written: {error.strerror}", hint="give another --out") from error
+        raise UsageError(
+            f"{directory}: cannot be written: {error.strerror}", hint="Choose another directory with --out"
+        ) from error
     except BaseException:
         run.discard()
         raise
@@ -214,7 +218,9 @@ class Watch:
             UsageError: the output exists or cannot be written, or the block has begun already.
         """
         if self._watcher is not None:
-            raise UsageError("watch: the block has begun already", hint="gpuledger.watch() anew for one inside it")
+            raise UsageError(
+                "watch: this watch is already active", hint="Call gpuledger.watch() again for a second one"
+            )
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
         self._run, self._watcher = _begin(self.path, sys.argv, self._settings, os.getpid(), replace=self._force)
         self._run.take_place()
@@ -241,9 +247,9 @@ class Watch:
             UsageError: the block has not begun, or has ended, or ``name`` is empty.
         """
         if self._watcher is None:
-            raise UsageError("watch: a window belongs inside the with block")
+            raise UsageError("watch: window() was called outside the with block")
         if not name:
-            raise UsageError("watch: a window needs a name", hint='watch.window("forward")')
+            raise UsageError("watch: window() needs a name", hint='For example watch.window("forward")')
         watcher = self._watcher
         number = watcher.begin(name)
         try:
@@ -258,7 +264,7 @@ class Watch:
             UsageError: the block has not ended.
         """
         if self.path is None or self._watcher is not None:
-            raise UsageError("watch: the block has not ended")
+            raise UsageError("watch: the watch is still active", hint="Read the run after the with block")
         return read_run(self.path)
 
     def _repr_html_(self) -> str | None:
@@ -270,7 +276,7 @@ class Watch:
         """Return all figures of the first GPU."""
         found = watched(self.run())
         if not found:
-            raise UsageError("watch: nothing was sampled")
+            raise UsageError("watch: no samples were taken", hint="Watch a longer part of the program")
         return found[0]
 
     @property

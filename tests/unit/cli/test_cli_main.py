@@ -118,4 +118,4 @@ def test_a_run_of_nearly_that_name_is_the_hint(tmp_path: Path) -> None:
     (tmp_path / "train.ledger").mkdir()
     result = CliRunner().invoke(main, ["show", str(tmp_path / "trian")])
     assert result.exit_code == 3
-    assert result.stderr.splitlines()[-1] == "  hint: there is train.ledger"
+    assert result.stderr.splitlines()[-1] == "  hint: Did you mean train.ledger?"

@@ -170,7 +170,7 @@ def test_tables_and_manifests_are_not_written_through_links(run: Path, tmp_path:
 
 def test_a_pipe_in_a_run_is_refused(run: Path) -> None:
     os.mkfifo(run / "rank-0" / "notes.txt")
-    with pytest.raises(InputError, match=r"rank-0/notes\.txt is no regular file"):
+    with pytest.raises(InputError, match=r"rank-0/notes\.txt is not a regular file"):
         runs.load(run)
 
 

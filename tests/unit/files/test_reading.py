@@ -31,7 +31,7 @@ from gpuledger.files.reading import (
         (KeyError("steps"), "'steps' is missing"),
         (OverflowError("too large"), "OverflowError: too large"),
         (RecursionError("x"), "nested too deeply"),
-        (MemoryError(), "it needs more memory than there is"),
+        (MemoryError(), "not enough memory to read it"),
         (AttributeError("'int' object"), "AttributeError: 'int' object"),
         (PermissionError(13, "Permission denied"), "Permission denied"),
     ],
@@ -58,8 +58,8 @@ def test_our_own_errors_and_interrupts_go_through() -> None:
         (b'{"a": -99999999999999999999999}', "is too large"),
         (b"1e999", "is too large"),
         (b"[" * 100_000, "nested too deeply"),
-        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), f"nested more than {MAX_DEPTH} deep"),
-        (b"{}," * 4_000_000, "would take more than 512 MiB of memory"),
+        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), f"nested more than {MAX_DEPTH} levels deep"),
+        (b"{}," * 4_000_000, "needs more than 512 MiB of memory"),
         (b"\xff\xfe", "codec can't decode"),
         (b"", "Expecting value"),
     ],
@@ -124,7 +124,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(kind: str, tmp_pa
 
 
 def test_a_device_without_end_is_read_to_the_limit() -> None:
-    with pytest.raises(InputError, match="/dev/zero: larger than 4 MiB"):
+    with pytest.raises(InputError, match="/dev/zero: larger than the limit of 4 MiB"):
         read_limited(Path("/dev/zero"))
 
 

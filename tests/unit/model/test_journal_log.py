@@ -100,7 +100,7 @@ def test_a_last_entry_that_was_cut_off_costs_itself_alone(tmp_path: Path, kept: 
     for size in {ends[kept] + 1, ends[kept] + 14, ends[kept + 1] - 1}:
         (tmp_path / "00000.log").write_bytes(whole[:size])
         journal = read_journal(tmp_path)
-        assert journal.damaged == ["00000.log: damaged journal part: the last entry is cut off"]
+        assert journal.damaged == ["00000.log: damaged recording: the last entry is cut off"]
         assert (len(journal.names), journal.rows("ticks")) == (kept, kept)
 
 
@@ -125,7 +125,7 @@ def test_damage_is_named_and_what_lies_before_it_kept(harm: Callable[[bytes], by
     JournalWriter(tmp_path / "later").write(Part())
     journal = read_journal(tmp_path)
     assert len(journal.damaged) == 1
-    assert journal.damaged[0].startswith("00000.log: damaged journal part: ")
+    assert journal.damaged[0].startswith("00000.log: damaged recording: ")
     assert journal.names == [f"é{step}\udcff" for step in range(journal.rows("ticks"))]
 
 
@@ -137,7 +137,7 @@ def test_an_entry_is_never_written_into_another_process_file(tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError):
         writer.append(Part())
     (tmp_path / "00000.log").write_bytes(before)
-    with pytest.raises(OSError, match="another process has written here"):
+    with pytest.raises(OSError, match="another process has written to this file"):
         writer.append(Part())
     assert (tmp_path / "00000.log").read_bytes() == before
 

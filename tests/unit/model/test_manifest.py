@@ -113,10 +113,10 @@ def test_a_new_part_has_every_key() -> None:
     [
         ({"rank": "0"}, "rank: expected a whole number or null, found '0'"),
         ({"devices": [{}]}, r"devices\[0\]: device_idx is missing"),
-        ({"time_steps": [1]}, "time_steps: a list of 1"),
+        ({"time_steps": [1]}, "time_steps: unexpected length 1 of a list"),
         ({"window": {"first_step": "1"}}, "window.first_step: expected a whole number or null"),
-        ({"recorder": 3}, "recorder: expected a text or null"),
-        ({"calls": [[1, 2, 3]]}, r"calls\[0\]: a list of 3"),
+        ({"recorder": 3}, "recorder: expected a string or null"),
+        ({"calls": [[1, 2, 3]]}, r"calls\[0\]: unexpected length 3 of a list"),
         ({"sampler": {"readings": "many"}}, "sampler.readings: expected a whole number or null"),
     ],
 )

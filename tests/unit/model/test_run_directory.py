@@ -36,7 +36,7 @@ def test_names_are_numbered_where_none_is_given(tmp_path: Path, monkeypatch: pyt
 
 def test_what_exists_is_not_overwritten_without_a_word(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a.ledger", 0)
-    with pytest.raises(UsageError, match="exists, will not overwrite"):
+    with pytest.raises(UsageError, match="already exists"):
         choose_directory(str(tmp_path / "a"), force=False, stem="x")
     assert choose_directory(str(path), force=True, stem="x") == path
     assert read_run(path).ranks
@@ -45,7 +45,7 @@ def test_what_exists_is_not_overwritten_without_a_word(tmp_path: Path) -> None:
 def test_what_is_no_run_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "a.ledger").mkdir()
     (tmp_path / "a.ledger" / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="is not a run, will not remove it"):
+    with pytest.raises(UsageError, match="is not a run, so it is not overwritten"):
         choose_directory(str(tmp_path / "a"), force=True, stem="x")
     assert (tmp_path / "a.ledger" / "thesis.tex").exists()
 
@@ -54,10 +54,10 @@ def test_what_is_no_run_is_never_removed(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "not JSON"),
-        ("[]", "expected an object"),
-        ("{}", "no schema_version"),
-        ('{"schema_version": "1"}', "no schema_version"),
-        ('{"schema_version": 999}', "schema version 999, this gpuledger reads up to"),
+        ("[]", "expected a JSON object"),
+        ("{}", "schema_version is missing"),
+        ('{"schema_version": "1"}', "schema_version is missing"),
+        ('{"schema_version": 999}', "schema version 999, but this gpuledger reads up to version"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_bad_input(tmp_path: Path, content: str, message: str) -> None:
@@ -88,11 +88,26 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert not list(path.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("place", ["missing", "file"])
-def test_what_is_no_run_says_so(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("missing", "no such run"), ("file", "a file, not a run"), ("folder", "not a run: manifest.json is missing")],
+)
+def test_what_is_no_run_says_so(tmp_path: Path, place: str, words: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="not a run"):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match=f"{place}: {words}") as found:
         read_run(tmp_path / place)
+    assert found.value.hint == "Record a run with: gpuledger run train.py"
+
+
+def test_the_hint_for_a_missing_run_names_the_runs_that_are_there(tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"epoch{number}.ledger").mkdir()
+    with pytest.raises(InputError) as found:
+        read_run(tmp_path / "zzz")
+    hint = str(found.value.hint)
+    assert hint.startswith(f"Open one of the runs in {tmp_path.name}: epoch0.ledger, epoch1.ledger, ")
+    assert hint.endswith("epoch4.ledger and 2 more")
 
 
 def test_tables_absent_damaged_or_of_other_columns(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_name_that_is_taken_in_between_is_chosen_anew(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(run_writer, "choose_directory", slowly)
     assert RunWriter.choose(None, force=False, stem="train").path == Path("train-2.ledger")
-    with pytest.raises(UsageError, match="will not overwrite"):
+    with pytest.raises(UsageError, match="already exists"):
         RunWriter.choose("train", force=False, stem="train")
 
 

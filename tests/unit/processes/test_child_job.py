@@ -78,9 +78,9 @@ def test_an_error_of_the_job_is_raised_here(
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ("raise ValueError('broken')", 1, "job: its process ended with status 1: ValueError: broken"),
-        ("os._exit(0)", 0, "job: its process ended with status 0: to stderr"),
-        ("sys.stderr.flush(); os.kill(os.getpid(), 9)", -9, "job: its process ended with signal 9: to stderr"),
+        ("raise ValueError('broken')", 1, "job: its process ended early, with status 1: ValueError: broken"),
+        ("os._exit(0)", 0, "job: its process ended early, with status 0: to stderr"),
+        ("sys.stderr.flush(); os.kill(os.getpid(), 9)", -9, "job: its process ended early, with signal 9: to stderr"),
         ("return {'n': {1, 2}}", 1, "not JSON serializable"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_child_that_ends_without_an_outcome_says_how(
 
 def test_a_child_that_takes_too_long_is_ended(tmp_path: Path, environment: dict[str, str]) -> None:
     write_job(tmp_path, "time.sleep(600)")
-    with pytest.raises(ChildJobError, match=r"^job: took longer than 0 s$") as found:
+    with pytest.raises(ChildJobError, match=r"^job: stopped after the time limit of 0 s$") as found:
         run(environment, limit_s=0.01)
     assert found.value.status is None
 
@@ -123,7 +123,7 @@ def test_a_program_that_ends_its_process_is_named(
     write_job(tmp_path, "os._exit(7)")
     monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
     for program, name in ((["train.py", "-x"], "train.py"), (["-m", "train"], "train")):
-        with pytest.raises(ChildJobError, match=rf"^{name}: its process ended with status 7: to stderr$"):
+        with pytest.raises(ChildJobError, match=rf"^{name}: its process ended early, with status 7: to stderr$"):
             run_program_job("some_job", {}, program, None)
 
 

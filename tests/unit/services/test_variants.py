@@ -132,7 +132,7 @@ def test_options_become_runs(tmp_path: Path) -> None:
     assert run_and_tell(variants, choose_folder(str(out), variants, force=False), world.tools()) == 0
     assert {path.name for path in out.glob("*.ledger")} == {f"{name}-n{n}.ledger" for name in "ab" for n in (1, 2)}
     assert world.ran[0][1] == ("prog", "1", "A")
-    with pytest.raises(UsageError, match="will not overwrite"):
+    with pytest.raises(UsageError, match="already exists"):
         choose_folder(str(out), variants, force=False)
     assert len(world.ran) == 4
 
@@ -157,7 +157,7 @@ def test_a_variant_that_fails_is_kept_and_marked_and_the_others_go_on(tmp_path: 
     text = (tmp_path / "plots" / "compared.md").read_text()
     assert "fft (exit status 3)" in text
     assert "cudnn" in text
-    assert any("gone: left no run" in line for line in world.said)
+    assert any("gone: no run was written" in line for line in world.said)
     assert any("fft: exit status 3" in line for line in world.said)
 
 
@@ -194,7 +194,7 @@ def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: P
     assert run_and_tell(plain("a", "b"), tmp_path, world.tools()) == 0
     assert world.ran[1][0] - world.ran[0][0] == pytest.approx(Idle.LONGEST_S, abs=0.3)
     (told,) = [line for line in world.said if "not idle" in line]
-    assert "b: begun from a GPU that was not idle after 60 s: GPU 0 has 700.0 MiB more in use" in told
+    assert "b: started although the GPU was not idle after 60 s: GPU 0 uses 700.0 MiB more memory" in told
     assert "not idle" in read_run(tmp_path / "b.ledger").manifest.notes[0]
     assert read_run(tmp_path / "a.ledger").manifest.notes == ()
 
@@ -225,7 +225,7 @@ def test_existing_runs_are_refused_before_anything_runs_and_force_keeps_them_unt
     variants = plain("a", "b")
     run_and_tell(variants, tmp_path / "out", World().tools())
     for taken in ([variants[0]], [Variant("c", ("prog",))]):
-        with pytest.raises(UsageError, match="will not overwrite"):
+        with pytest.raises(UsageError, match="already exists"):
             choose_folder(str(tmp_path / "out"), taken, force=False)
     assert choose_folder(str(tmp_path / "out"), variants, force=True) == tmp_path / "out"
     assert (tmp_path / "out" / "a.ledger").exists()

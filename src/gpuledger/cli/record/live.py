@@ -64,4 +64,4 @@ def _directory(text: str) -> Path:
     for path in (Path(text), Path(f"{text}.ledger")):
         if (path / "manifest.json").is_file():
             return path
-    raise InputError(f"{text}: not a run", hint="give a directory NAME.ledger that `gpuledger run` wrote")
+    raise InputError(f"{text}: not a run", hint="Record a run with: gpuledger run --live train.py")

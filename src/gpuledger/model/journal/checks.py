@@ -75,7 +75,7 @@ def _check_part(content: PartContent) -> None:
             check_bounds(values, f"{table}.{name}")
             count = _CODES.get(f"{table}.{name}")
             if count is not None and not 0 <= int(values.min()) <= int(values.max()) < count:
-                raise ValueError(f"{table}.{name}: not a number from 0 to {count - 1}")
+                raise ValueError(f"{table}.{name}: expected numbers from 0 to {count - 1}")
 
 
 def _with_known_numbers(journal: Journal) -> Journal:
@@ -90,14 +90,14 @@ def _with_known_numbers(journal: Journal) -> Journal:
         for name, count in known.items():
             values = columns.get(name)
             if values is not None and values.size and (int(values.max()) >= count or int(values.min()) < -1):
-                found.append(f"{table}.{name}: numbers that stand for nothing were left out")
+                found.append(f"{table}.{name}: invalid indices were ignored")
                 tables[table][name] = np.where((values >= 0) & (values < count), values, -1).astype(values.dtype)
     if tables["activities"]["name_id"].size and int(tables["activities"]["name_id"].min()) < 0:
-        found.append("activities: some have no name, so the time pass was left out")
+        found.append("activities: some have no name, so the timing measurement was ignored")
         tables["activities"] = {name: values[:0] for name, values in tables["activities"].items()}
     modules = [_known_module(number, one, journal.modules) for number, one in enumerate(journal.modules)]
     if modules != journal.modules:
-        found.append("modules: numbers that stand for no module were left out")
+        found.append("modules: invalid indices were ignored")
     return replace(journal, tables=tables, modules=modules, damaged=[*journal.damaged, *found])
 
 

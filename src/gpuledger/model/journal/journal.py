@@ -116,7 +116,7 @@ _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
 REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy")
 """Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
 
-OWN_ERROR = "an error of gpuledger's own"
+OWN_ERROR = "an internal error of gpuledger"
 """The fact ``closed`` of a recording that could not go on."""
 
 STEP_KINDS = ("optimizer", "call", "marked")

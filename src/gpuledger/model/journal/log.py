@@ -80,7 +80,7 @@ class JournalLog:
     def _write_next(self, place: int, entry: bytes) -> None:
         found = os.fstat(place)
         if (found.st_ino, found.st_size) != (self._inode, self.size_bytes):
-            raise OSError(errno.ESTALE, "another process has written here", str(self._path))
+            raise OSError(errno.ESTALE, "another process has written to this file", str(self._path))
         try:
             self._write(place, entry)
         except BaseException:  # half an entry would end the journal here
@@ -112,7 +112,7 @@ def read_log(path: Path, columns: Columns, texts: Iterable[str]) -> tuple[Conten
         with memoryview(path.read_bytes()) as content:
             _read_entries(content, columns, gathered, told)
     except Exception as error:  # whatever damaged bytes make json and numpy raise
-        problem = f"{path.name}: damaged journal part: {error.message if isinstance(error, InputError) else error}"
+        problem = f"{path.name}: damaged recording: {error.message if isinstance(error, InputError) else error}"
     arrays = {}
     for name, values in gathered.items():
         table, _, column = name.partition(".")
@@ -122,7 +122,7 @@ def read_log(path: Path, columns: Columns, texts: Iterable[str]) -> tuple[Conten
 
 def _read_entries(content: memoryview, columns: Columns, gathered: dict[str, bytearray], told: dict[str, Any]) -> None:
     if content[: len(MAGIC)] != MAGIC:
-        raise InputError("not a journal's log")
+        raise InputError("not a recording file of gpuledger")
     place = len(MAGIC)
     while place < len(content):
         if len(content) - place < _HEAD.size:
@@ -133,7 +133,7 @@ def _read_entries(content: memoryview, columns: Columns, gathered: dict[str, byt
         if len(payload) < length:
             raise InputError("the last entry is cut off")
         if zlib.crc32(payload) != checksum:
-            raise InputError(f"the entry at byte {place} is not what was written")
+            raise InputError(f"the checksum of the entry at byte {place} does not match")
         _read_entry(payload, columns, gathered, told)
         place += length
 
@@ -149,9 +149,9 @@ def _read_entry(payload: memoryview, columns: Columns, gathered: dict[str, bytea
         for column, kind in columns[table].items()
     ]
     if any(size < 0 for _, size in sizes) or sum(size for _, size in sizes) != len(payload) - begin:
-        raise InputError("the columns of an entry do not have the length that it says")
+        raise InputError("an entry's columns do not have the stated length")
     if not all(isinstance(text[name], type(kept)) for name, kept in told.items()):
-        raise InputError("an entry's texts are not what they should be")
+        raise InputError("an entry's strings have the wrong type")
     for name, size in sizes:
         gathered.setdefault(name, bytearray()).extend(payload[begin : begin + size])
         begin += size

@@ -79,11 +79,11 @@ def read_parts(directory: Path, check: Callable[[PartContent], None]) -> tuple[l
         try:
             if path.suffix == log.SUFFIX:
                 content, problem = read_log(path, COLUMNS, TEXTS)
-                with reading(path.name, "damaged journal part"):
+                with reading(path.name, "damaged recording"):
                     _check_content(*content)
             else:
                 content = _read_part(path, unpacked)
-            with reading(path.name, "damaged journal part"):
+            with reading(path.name, "damaged recording"):
                 check(content)
         except InputError as error:
             return parts, [error.message]
@@ -94,7 +94,7 @@ def read_parts(directory: Path, check: Callable[[PartContent], None]) -> tuple[l
 
 
 def _read_part(path: Path, unpacked: Unpacked | None = None) -> PartContent:
-    with reading(path.name, "damaged journal part"):
+    with reading(path.name, "damaged recording"):
         return _content_of(path, unpacked)
 
 
@@ -105,7 +105,9 @@ def _content_of(path: Path, unpacked: Unpacked | None) -> PartContent:
     text = parse_json(arrays.pop("text").tobytes(), path.name, escape_surrogates=False)
     version = text.get("journal_version") if isinstance(text, dict) else None
     if version != JOURNAL_VERSION:
-        raise InputError(f"{path.name}: journal version {version}, this gpuledger reads {JOURNAL_VERSION}")
+        raise InputError(
+            f"{path.name}: recording version {version}, but this gpuledger reads version {JOURNAL_VERSION}"
+        )
     texts = {key: text[key] for key in TEXTS}
     _check_content(arrays, texts)
     return arrays, texts
@@ -136,7 +138,7 @@ def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
     if lacking and any(values.size for values in given.values()):  # older parts lack columns that are newer
         raise ValueError(f"{table}: column {lacking[0]} is missing")
     if {values.ndim for values in given.values()} != {1} or len({values.size for values in given.values()}) > 1:
-        raise ValueError(f"{table}: its columns differ in length")
+        raise ValueError(f"{table}: its columns have different lengths")
     for name, values in given.items():
         dtype = np.dtype(COLUMNS[table][name])
         kept = values.astype(dtype)

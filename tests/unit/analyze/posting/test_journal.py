@@ -108,7 +108,7 @@ def test_a_truncated_part_ends_the_reading_and_is_named(tmp_path: Path, kept: fl
     assert journal.names == ["name 0"]
     assert journal.tables["events"]["address"].tolist() == [0] * 5
     assert len(journal.damaged) == 1
-    assert journal.damaged[0].startswith("00001.npz: damaged journal part")
+    assert journal.damaged[0].startswith("00001.npz: damaged recording")
 
 
 def test_any_flipped_byte_is_read_or_named_and_never_raises(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_another_version_is_refused(tmp_path: Path, text: object) -> None:
     replace_text(three_parts(tmp_path)[1], text)
     journal = read_journal(tmp_path)
     assert journal.names == ["name 0"]
-    assert "journal version" in journal.damaged[0]
+    assert "recording version" in journal.damaged[0]
 
 
 def test_a_part_that_lacks_its_lists_is_damaged(tmp_path: Path) -> None:
@@ -198,5 +198,5 @@ def test_a_part_s_error_is_one_of_ours(tmp_path: Path) -> None:
     from gpuledger.model.journal.reading import _read_part
 
     (tmp_path / "00000.npz").write_bytes(b"\x80\x04K\x01.")
-    with pytest.raises(InputError, match="damaged journal part"):
+    with pytest.raises(InputError, match="damaged recording"):
         _read_part(tmp_path / "00000.npz")
