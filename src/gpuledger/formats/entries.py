@@ -122,13 +122,13 @@ class Entries:
             ValueError: the bytes are negative or more than any GPU has, or there are too many entries.
         """
         if self.count >= self._room:
-            raise ValueError("more entries than a file of its size should have")
+            raise ValueError("the file has too many entries for its size")
         requested = entry.requested_bytes
         allocated = requested if entry.allocated_bytes is None else entry.allocated_bytes
         if not 0 <= requested <= allocated <= MAX_BYTES:
-            raise ValueError(f"{requested:,} bytes asked for, {allocated:,} given")
+            raise ValueError(f"impossible sizes: {requested:,} bytes requested, {allocated:,} bytes allocated")
         if self.total_bytes + allocated > MAX_TOTAL_BYTES:
-            raise ValueError("more bytes in all than any GPU has")
+            raise ValueError("the total is larger than the memory of any GPU")
         row = self.count
         self.count += 1
         self.total_bytes += allocated

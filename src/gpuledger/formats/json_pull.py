@@ -44,7 +44,7 @@ def tokens(path: Path) -> Iterator[Token]:
                 if more:
                     rest, position = rest[position:] + more, 0
                     if len(rest) > MAX_TOKEN + PIECE:
-                        raise InputError(f"{path}: not JSON: a text of more than {MAX_TOKEN:,} characters")
+                        raise InputError(f"{path}: not JSON: a string is longer than {MAX_TOKEN:,} characters")
                     continue
                 if found is None:
                     left = rest[position : position + 20].strip()

@@ -78,7 +78,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
 
     ranks, read = read_each(files_of(paths, _is_ours), read_one, unread)
     if not ranks:
-        raise InputError(next(iter(unread.texts()), f"{paths[0]}: no CSV of pytorch_mem_profiler in it"))
+        raise InputError(next(iter(unread.texts()), f"{paths[0]}: no CSV file of pytorch_mem_profiler found"))
     return ImportedRun(name, "memory-csv", read, ranks, unread=unread.texts(), facts={"started_ns": None})
 
 
@@ -102,10 +102,10 @@ class _Columns:
         """
         plain = [name.strip() for name in names]
         if tuple(plain[: len(FIRST)]) != FIRST or GRADIENTS not in plain or LAST not in plain:
-            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its first line names other columns")
+            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its header has other columns")
         middle, last = plain.index(GRADIENTS), plain.index(LAST)
         if last < middle:
-            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its columns are in another order")
+            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its columns have another order")
         return cls(
             count=len(plain),
             weights=tuple((plain[at], at) for at in range(len(FIRST), middle)),
@@ -144,11 +144,11 @@ class _MemoryLog:
             except (ValueError, csv.Error) as error:
                 self._unread.add(f"{self._path.name}: line {number:,}: {error}: {shown(text)}")
         if not self._row:
-            raise InputError(f"{self._path}: no iteration in it")
+            raise InputError(f"{self._path}: the file has no iterations")
 
     def _read_row(self, columns: _Columns, cells: list[str]) -> None:
         if len(cells) < min(columns.count, columns.intermediate + 1):
-            raise ValueError(f"{len(cells)} columns where {columns.count} are due")
+            raise ValueError(f"{len(cells)} columns, expected {columns.count}")
         peak, current = (_bytes_of(cells[at], MB) for at in (2, 3))
         wanted = {quantity: size for quantity, size in self._quantities(columns, cells) if size}
         self._row += 1
@@ -206,17 +206,21 @@ class _MemoryLog:
             tables["segments"] = _segments(ends, current)
         tables["counters"] = _counters(ends, current, peak, held)
         notes = [
-            "A row is an iteration, kept as the step that allocated; it has no time, phase or order of events.",
-            "Each size is a whole number of MB of 10^6 bytes.",
+            "Each row is an iteration, imported as a step. The file has no times, phases or order of events.",
+            "Sizes are whole MB of 10^6 bytes.",
         ]
         if current.any():
             notes.append(
-                "Reserved is the cache as the file states it; what no column explains of it stands as fragmented."
+                "Reserved memory is the cache size in the file. The part that no column explains counts as fragmented."
                 if reserved
-                else "The cache is stated smaller than the columns' sum, so reserved is taken as that sum."
+                else (
+                    "The cache size in the file is smaller than the sum of its columns, so reserved memory is that sum."
+                )
             )
         if self._over_mb:
-            notes.append(f"Rounded up, a total's lines sum to up to {self._over_mb} MB more than it.")
+            notes.append(
+                f"Sizes in the file are rounded up, so rows sum to up to {self._over_mb} MB more than their total."
+            )
         facts = {"devices": [{"device_idx": DEVICE, "name": "", "total_bytes": None}]}
         return ImportedRank(number, tables, facts, tuple(notes))
 
@@ -269,8 +273,8 @@ def _bytes_of(cell: str, unit: int) -> int:
     """
     text = cell.strip()
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal() or len(text) > 20:
-        raise ValueError("a column that is no whole number")
+        raise ValueError("a column is not a whole number")
     size = int(text) * unit
     if not 0 <= size <= MAX_MB * MB:
-        raise ValueError(f"a size of {size:,} bytes")
+        raise ValueError(f"{size:,} bytes is out of range")
     return size

@@ -97,7 +97,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
         ranks.append(reader.rank(len(ranks)))
         read.append(str(path))
     if not ranks:
-        first = next(iter(unread.texts()), f"{paths[0]}: no file of MXNet's memory profiler in it")
+        first = next(iter(unread.texts()), f"{paths[0]}: no file of MXNet's memory profiler found")
         raise InputError(f"{first}" if ":" in first else f"{paths[0]}: {first}")
     return ImportedRun(name, "mxnet", tuple(read), tuple(ranks), unread=unread.texts(), facts={"started_ns": None})
 
@@ -133,7 +133,7 @@ class _FileReader:
         except InputError as error:
             self._unread.add(error.message)
         if not self.entries.count and not self._amend_bytes:
-            self._unread.add(f"{self._path}: no entry of MXNet's memory profiler in it")
+            self._unread.add(f"{self._path}: the file has no entries of MXNet's memory profiler")
             return False
         return True
 
@@ -155,7 +155,7 @@ class _FileReader:
             tag, comma, size = text.rpartition(",")
             value, tag = _real(size), unquoted(tag)
             if not comma or not tag or value is None:
-                self._bad(number, text, "not a tag and its size")
+                self._bad(number, text, "expected a tag and its size")
                 continue
             try:
                 size_bytes = round(value if self._was_bytes else value * MIB)
@@ -179,7 +179,7 @@ class _FileReader:
         requested, actual, reuse = (_integer(number) for number in _exactly(numbers, 3))
         parts = middle.strip().removeprefix('"').removesuffix('"').split('","' if '","' in middle else ",")
         if len(parts) < 3:
-            raise ValueError("not seven columns")
+            raise ValueError("expected seven columns")
         scope, name, struct = parts[0], '","'.join(parts[1:-1]), parts[-1].strip()
         if reuse:
             self._reused[0] += 1
@@ -202,13 +202,13 @@ class _FileReader:
         tag, *numbers = text.rsplit(",", 4)
         requested, device_idx, actual, _reuse = (_integer(number) for number in _exactly(numbers, 4))
         if not 0 <= device_idx < MAX_DEVICE:
-            raise ValueError(f"device {device_idx:,}")
+            raise ValueError(f"invalid device number {device_idx:,}")
         tag = unquoted(tag)
         if tag == AMEND:
             self._amend_bytes[device_idx] = requested
             return
         if not tag:
-            raise ValueError("no name")
+            raise ValueError("the name is missing")
         entry = Entry(
             tag,
             requested,
@@ -223,7 +223,7 @@ class _FileReader:
         for device_idx, tag, value in leaves(self._path):
             try:
                 if not value.is_integer():
-                    raise ValueError(f"{value:g} bytes")
+                    raise ValueError(f"{value:g} bytes is out of range")
                 if tag == AMEND:
                     self._amend_bytes[device_idx] = int(value)
                     continue
@@ -250,27 +250,33 @@ class _FileReader:
         return ImportedRank(number, tables, facts, self._notes(known))
 
     def _notes(self, known: dict[int, int]) -> tuple[str, ...]:
-        notes = [_ABOUT[self._form], "MXNet's file has no time, step or phase."]
+        notes = [_ABOUT[self._form], "The file has no times, steps or phases."]
         if self._form is Form.SEVEN_COLUMNS:
             notes = [_ABOUT[self._form]]
         if self._was_bytes:
-            notes.append("Its sizes cannot be MiB, so they were read as bytes, as the earliest version wrote them.")
+            notes.append(
+                "Sizes were read as bytes, as MXNet's earliest version writes them: they are too large to be MiB."
+            )
         if self._reused[0]:
             count, size = self._reused
             rows = "1 row" if count == 1 else f"{count:,} rows"
-            notes.append(f"{rows} ({size:,} bytes) used again what the pool had: not counted twice.")
+            notes.append(f"{rows} ({size:,} bytes) reused memory of the pool: not counted again.")
         if known:
-            notes.append("The GPU's use is what the driver said of this process; nvml_amend is the remainder.")
+            notes.append(
+                "The GPU's memory is what the driver reported for this process. nvml_amend is the unaccounted memory."
+            )
         if len(known) < len(self._amend_bytes):
-            notes.append("nvml_amend is below zero: the driver said less than the entries hold. It is left out.")
+            notes.append(
+                "nvml_amend is negative and ignored: the driver reported less memory than the sum of the entries."
+            )
         return tuple(notes)
 
 
 _ABOUT = {
-    Form.HEADERLESS: "The file lists allocations and never a free: the sum is of all that was ever taken.",
-    Form.SEVEN_COLUMNS: "The file lists allocations and never a free: the sum is of all that was ever taken.",
-    Form.FIVE_COLUMNS: "The file shows what was alive when it was written, which need not be the peak.",
-    Form.TREE: "The file shows what was alive when it was written, which need not be the peak.",
+    Form.HEADERLESS: "The file lists allocations but no frees, so the sum includes everything ever allocated.",
+    Form.SEVEN_COLUMNS: "The file lists allocations but no frees, so the sum includes everything ever allocated.",
+    Form.FIVE_COLUMNS: "The file shows the memory in use when it was written, which may not be the peak.",
+    Form.TREE: "The file shows the memory in use when it was written, which may not be the peak.",
 }
 
 
@@ -295,14 +301,14 @@ def _extremes(sizes: Iterator[float | None]) -> tuple[float, ...]:
 
 def _exactly(fields: list[str], count: int) -> list[str]:
     if len(fields) != count:
-        raise ValueError(f"fewer than {count + 1} columns")
+        raise ValueError(f"expected at least {count + 1} columns")
     return fields
 
 
 def _integer(text: str) -> int:
     plain = text.strip().strip('"').strip()
     if not _INTEGER.match(plain):
-        raise ValueError("a column that is no number")
+        raise ValueError("a column is not a number")
     return int(plain)
 
 

@@ -34,14 +34,14 @@ def leaves(path: Path) -> Iterator[tuple[int, str, float]]:
         if token.kind in "{[":
             depth += 1
             if depth > 2 * MAX_DEPTH:
-                raise InputError(f"{path}: nested more than {MAX_DEPTH} deep")
+                raise InputError(f"{path}: nested more than {MAX_DEPTH} levels deep")
             if token.kind == "{":
                 nodes.append(_Node())
         elif token.kind in "}]":
             depth -= 1
             if token.kind == "}":
                 if not nodes:
-                    raise InputError(f"{path}: not JSON: a closing brace too many")
+                    raise InputError(f"{path}: not JSON: one closing brace too many")
                 yield from _leaf(nodes)
                 nodes.pop()
         elif token.kind == ":":
@@ -53,7 +53,7 @@ def leaves(path: Path) -> Iterator[tuple[int, str, float]]:
         after_colon = False
         last = token
     if nodes or depth:
-        raise InputError(f"{path}: cut off: {len(nodes)} nodes are open at its end")
+        raise InputError(f"{path}: cut off: {len(nodes)} nodes are still open at its end")
 
 
 def _set(node: _Node, key: str, token: Token) -> None:

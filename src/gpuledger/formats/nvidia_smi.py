@@ -62,7 +62,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> I
     """
     interval_ns = parse_duration_ns(options.get("interval", DEFAULT_INTERVAL))
     if not interval_ns:
-        raise UsageError(f"--interval {options['interval']}: must be longer than nothing")
+        raise UsageError(f"--interval {options['interval']}: must be longer than 0", hint="For example --interval 10ms")
     asked = _asked_fields(options.get("columns"))
     ranks: list[ImportedRank] = []
     unread: list[str] = []
@@ -83,7 +83,10 @@ def _asked_fields(columns: str | None) -> tuple[Field, ...] | None:
         return None
     names = [name.strip() for name in columns.split(",")]
     if not any(name in FIELDS for name in names):
-        raise UsageError(f"--columns {columns}: no column that is kept", hint="such as timestamp,memory.used")
+        raise UsageError(
+            f"--columns {columns}: gpuledger imports none of these columns",
+            hint="For example --columns timestamp,memory.used",
+        )
     return tuple(Field.named(name) for name in names)
 
 
@@ -119,7 +122,10 @@ class _Log:
         if not self._cards:
             raise InputError(f"{self._path}: {self._why_nothing()}")
         if not any(card.has_figures for card in self._cards.values()):
-            raise InputError(f"{self._path}: no column in it has a place in a run", hint="ask for memory.used")
+            raise InputError(
+                f"{self._path}: gpuledger imports none of its columns",
+                hint="Write the log with nvidia-smi --query-gpu=timestamp,memory.used --format=csv",
+            )
         cards = _numbered(self._cards)
         tables = [card.table(device_idx, interval_ns) for device_idx, card in cards]
         return ImportedRank(
@@ -137,12 +143,12 @@ class _Log:
     def _why_nothing(self) -> str:
         if self._last is None:
             return "empty"
-        return f"no reading in it ({'no line is one' if self._unread_count else 'header only'})"
+        return f"no valid nvidia-smi rows found{'' if self._unread_count else ' (the file has only a header)'}"
 
     def _take(self, line: TextLine) -> str:
         """Take one line; return why it could not be read, "" where it could."""
         if line.had_nul:
-            self._notes["NUL bytes in the file were passed over."] = None
+            self._notes["NUL bytes in the file were skipped."] = None
         if not line.text.strip():
             return ""
         if is_header(line.text):
@@ -153,7 +159,7 @@ class _Log:
             cells = cells_of(line.text, separator_of(line.text))
             fields = guess_fields(cells)
             if not any(field.kind in _SAMPLE_COLUMNS for field in fields):
-                return f"{shown(line.text)}: neither a header nor a reading"
+                return f"{shown(line.text)}: neither a header nor a row of values"
             self._notes[_guessed_note(fields)] = None
             self._begin(fields, line.text)
         self._separator = self._separator or separator_of(line.text)
@@ -163,15 +169,18 @@ class _Log:
         self._fields, self._separator = fields, separator_of(text)
         lost = [field.name for field in fields if field.kind == UNKNOWN and field.name]
         if lost:
-            self._notes[f"Columns that a run has no place for were left out: {', '.join(lost)}."] = None
+            self._notes[f"These columns were not imported: {', '.join(lost)}."] = None
         if any(field.name == "power.draw" for field in fields):
-            self._notes["power.draw is the mean of one second from Ampere on, and a moment's power before."] = None
+            self._notes[
+                "power.draw is the mean of one second on Ampere and later GPUs, and the "
+                "power of an instant on older ones."
+            ] = None
 
     def _take_cells(self, line: TextLine) -> str:
         cells = cells_of(line.text, self._separator) if len(self._fields) > 1 else [line.text.strip()]
         cut = "cut off: " if not line.ended else ""
         if len(cells) != len(self._fields):
-            return f"{cut}{shown(line.text)}: {len(cells)} of {len(self._fields)} columns"
+            return f"{cut}{shown(line.text)}: {len(cells)} columns, expected {len(self._fields)}"
         values: dict[str, Any] = {}
         for field, cell in zip(self._fields, cells, strict=True):
             try:
@@ -179,27 +188,30 @@ class _Log:
             except ValueError:
                 return f"{cut}{shown(cell)}: not a value of {field.name or 'its column'}"
         if not line.ended and _may_be_cut(cells[-1], self._fields[-1]):
-            return f"cut off: {shown(line.text)}: its last value may be longer"
+            return f"cut off: {shown(line.text)}: its last value may be incomplete"
         return self._add(values)
 
     def _add(self, values: dict[str, Any]) -> str:
         """Add one reading to its GPU; a reading without any figure is left out."""
         if values.get("used_bytes") is None and values.get("free_bytes") is not None and values.get("total_bytes"):
             values["used_bytes"] = values["total_bytes"] - values["free_bytes"] - (values.get("driver_bytes") or 0)
-            self._notes["memory.used was not asked for: it is memory.total less memory.free."] = None
+            self._notes["The file has no memory.used, so it was computed as memory.total - memory.free."] = None
         key = str(next((values[kind] for kind in _CARD_KEYS if values.get(kind) is not None), ""))
         if key not in self._cards and len(self._cards) >= MAX_CARDS:
-            return f"of GPU {shown(key)}: more than {MAX_CARDS:,} GPUs in one file"
+            return f"GPU {shown(key)}: more than {MAX_CARDS:,} GPUs in one file"
         self._cards.setdefault(key, _Card()).add(values)
         return ""
 
     def _time_notes(self, interval_ns: int) -> Iterator[str]:
         if any(card.untimed for card in self._cards.values()):
-            yield f"The file has no times: {interval_ns / 1e6:g} ms were taken from reading to reading (--interval)."
+            yield (
+                f"The file has no times, so samples are {interval_ns / 1e6:g} ms apart. "
+                "Set another interval with --interval."
+            )
         else:
-            yield "The file's times have no zone: they are kept as if they were UTC."
+            yield "The file's times have no time zone and are imported as UTC."
         if any(card.turned_back for card in self._cards.values()):
-            yield "Times in the file step back: readings are in the order of their times."
+            yield "Times in the file go backwards, so the samples were sorted by time."
 
 
 class _Card:
@@ -272,8 +284,8 @@ def _numbered(cards: dict[str, _Card]) -> list[tuple[int, _Card]]:
 
 
 def _guessed_note(fields: tuple[Field, ...]) -> str:
-    taken = ", ".join(field.name or "left out" for field in fields)
-    return f"The file has no header: its columns were taken as {taken} (--columns says otherwise)."
+    taken = ", ".join(field.name or "(skipped)" for field in fields)
+    return f"The file has no header: its columns were read as {taken}. Name them with --columns."
 
 
 def _may_be_cut(cell: str, field: Field) -> bool:

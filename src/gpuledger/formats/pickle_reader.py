@@ -141,7 +141,7 @@ def read_pickle(data: bytes, title: str) -> tuple[Any, Memo]:
         raise InputError(f"{title}: refused: {error.message}", hint=error.hint) from error
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, ValueError) as error:
         place = min(reader.position, len(stripped))
-        raise InputError(f"{title}: not a whole pickle: damaged or cut off near byte {place:,}") from error
+        raise InputError(f"{title}: not a complete pickle: damaged or cut off near byte {place:,}") from error
     return value, memo
 
 
@@ -205,8 +205,8 @@ class _Reader:
         place = self.position - 1
         if code in _CODE:
             raise PickleRefusedError(
-                f"it asks for a class or a call ({_CODE[code]} at byte {place:,}); nothing was run",
-                hint="only plain values are read; torch.cuda.memory._dump_snapshot() writes such a file",
+                f"the pickle would run Python code ({_CODE[code]} at byte {place:,}), so it was not loaded",
+                hint="Write the snapshot with torch.cuda.memory._dump_snapshot(): such a file has plain values only",
             )
         raise ValueError(f"opcode {code:#x}")
 
@@ -214,14 +214,14 @@ class _Reader:
         self._left_bytes -= count_bytes
         if self._left_bytes < 0:
             raise PickleRefusedError(
-                f"its values need more than {COST_PER_BYTE} times its size in memory (byte {self.position:,})",
-                hint="it is damaged, or made to exhaust memory",
+                f"loading it needs more than {COST_PER_BYTE} times its size in memory (byte {self.position:,})",
+                hint="Write the file again: it is damaged, or made to exhaust memory",
             )
 
     def _push(self, value: Any, cost_bytes: int) -> None:
         self._spend(cost_bytes)
         if len(self._stack) >= MAX_STACK:
-            raise PickleRefusedError(f"more than {MAX_STACK:,} values are open at once")
+            raise PickleRefusedError(f"more than {MAX_STACK:,} values are nested or unfinished")
         self._stack.append(value)
 
     def _take(self, count: int) -> bytes:
@@ -250,7 +250,7 @@ class _Reader:
 
     def integer(self, size: int, *, signed: bool = False) -> None:
         if size > MAX_LONG_BYTES:
-            raise PickleRefusedError(f"a number of {size} bytes at byte {self.position:,}")
+            raise PickleRefusedError(f"a number is too large ({size} bytes, at byte {self.position:,})")
         self._push(int.from_bytes(self._take(size), "little", signed=signed), _NUMBER_BYTES if size > 1 else 0)
 
     def long_integer(self) -> None:
@@ -271,7 +271,7 @@ class _Reader:
 
     def mark(self) -> None:
         if len(self._marks) >= MAX_DEPTH:
-            raise PickleRefusedError(f"nested more than {MAX_DEPTH:,} deep")
+            raise PickleRefusedError(f"nested more than {MAX_DEPTH:,} levels deep")
         self._marks.append(len(self._stack))
 
     def _above_mark(self) -> list[Any]:
@@ -332,7 +332,7 @@ class _Reader:
 
     def _set(self, target: dict[Any, Any], key: Any, value: Any) -> None:
         if type(key) is not str and not (type(key) is int and abs(key) < 1 << 53):
-            raise TypeError("a key that is no text")
+            raise TypeError("a key is not a string")
         target[key] = value
         self._spend(_ENTRY_BYTES)
 

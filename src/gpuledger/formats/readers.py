@@ -78,11 +78,11 @@ def read_files(format_name: str, paths: Sequence[Path], name: str, options: Mapp
     taken = {option.name for option in format_of(format_name).options}
     refused = sorted(set(options) - taken)
     if refused:
-        raise UsageError(f"import {format_name}: takes no {Option(refused[0], '', '').flag}")
+        raise UsageError(f"import {format_name}: {Option(refused[0], '', '').flag} does not apply to this format")
     problems = {path: problem for path in paths if (problem := _why_closed(path))}
     unread = tuple(f"{path}: {problem}" for path, problem in problems.items())
     if len(problems) == len(paths):
-        raise InputError(unread[0] if unread else "no file to read")
+        raise InputError(unread[0] if unread else "import: no files given")
     readable = tuple(path for path in paths if path not in problems)
     with reading(readable[0] if len(readable) == 1 else f"{readable[0]}, …"):
         imported: ImportedRun = _module(format_name).read_files(readable, name, dict(options))
@@ -96,7 +96,7 @@ def format_of(format_name: str) -> Format:
         UsageError: there is none.
     """
     if format_name not in FORMATS:
-        raise UsageError(f"no format {format_name!r}", hint=f"one of {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {format_name!r}", hint=f"Use one of {', '.join(FORMATS)}")
     return FORMATS[format_name]
 
 

@@ -40,12 +40,13 @@ def read_setme(path: Path) -> KeywordFile:
     for variable, name in DICTIONARIES.items():
         line, value = values.get(variable, (0, None))
         if isinstance(value, set):
-            notes.append(f"{path.name}: {variable} was never filled in (it is a set): dictionary {name!r} is left out.")
+            notes.append(f"{path.name}: {variable} is an empty template (a set), so dictionary {name!r} was skipped.")
         elif value is not None:
             found.append(_dictionary(name, value, f"{path}: line {line}: {variable}"))
     if not found:
         raise InputError(
-            f"{path}: no {' or '.join(DICTIONARIES)} in it", hint='data_struct_kw_dict = {"Workspace": ["workspace"]}'
+            f"{path}: the file does not define {' or '.join(DICTIONARIES)}",
+            hint='For example data_struct_kw_dict = {"Workspace": ["workspace"]}',
         )
     return KeywordFile(tuple(found), _expected_bytes(path, *values.get(EXPECTED, (0, None))), tuple(notes))
 
@@ -79,25 +80,27 @@ def _literal(node: ast.expr, place: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise InputError(f"{place}: not a literal", hint="only literals are read; nothing is executed") from error
+        raise InputError(
+            f"{place}: expected a literal value", hint="Write the value as a literal: the file is read, never executed"
+        ) from error
 
 
 def _dictionary(name: str, value: Any, place: str) -> Dictionary:
     if not isinstance(value, dict):
-        raise InputError(f"{place}: expected a dictionary", hint='{"RNN": ["rnn"], "Embed": ["embed"]}')
+        raise InputError(f"{place}: expected a dictionary", hint='For example {"RNN": ["rnn"], "Embed": ["embed"]}')
     if not value:
-        raise InputError(f"{place}: an empty dictionary")
+        raise InputError(f"{place}: the dictionary is empty")
     return Dictionary(name, tuple(_group(group, keywords, place) for group, keywords in value.items()))
 
 
 def _group(name: Any, value: Any, place: str) -> KeywordGroup:
     keywords = [value] if isinstance(value, str) else value
     if not isinstance(name, str) or name in RESERVED_GROUPS:
-        raise InputError(f"{place}: {name!r:.40} cannot be a group's name")
+        raise InputError(f"{place}: {name!r:.40} cannot be used as a group's name")
     if not isinstance(keywords, list | tuple | set | frozenset) or not keywords:
-        raise InputError(f"{place}: {name}: expected a list of keywords", hint=f'"{name}": ["keyword"]')
+        raise InputError(f"{place}: {name}: expected a list of keywords", hint=f'For example "{name}": ["keyword"]')
     if not all(isinstance(word, str) and word for word in keywords):
-        raise InputError(f"{place}: {name}: a keyword must be a text with at least one letter")
+        raise InputError(f"{place}: {name}: a keyword must be a string with at least one letter")
     return KeywordGroup(name, tuple(Keyword(NAME, SUBSTRING, word) for word in keywords))
 
 
@@ -105,5 +108,5 @@ def _expected_bytes(path: Path, line: int, value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_EXPECTED_GIB:
-        raise InputError(f"{path}: line {line}: {EXPECTED}: expected a number of GiB, such as 7.5")
+        raise InputError(f"{path}: line {line}: {EXPECTED}: expected a number of GiB, for example 7.5")
     return round(value * (1 << 30))

@@ -191,7 +191,7 @@ class SnapshotColumns:
 
     def _frame_of(self, value: Any) -> int:
         if type(value) is not dict:
-            raise InputError("a stack holds something that is no frame")
+            raise InputError("a stack has an entry that is not a frame")
         file, line, name = (value.get(key) for key in ("filename", "line", "name"))
         frame = (
             file[-MAX_TEXT:] if type(file) is str else "?",
@@ -247,5 +247,5 @@ def _signed(number: int) -> int:
         InputError: it has more bits.
     """
     if not -(1 << 63) <= number < 1 << 64:
-        raise InputError(f"a number of {number.bit_length()} bits, expected up to 64")
+        raise InputError(f"a number needs {number.bit_length()} bits, the limit is 64")
     return number - (1 << 64) if number >= 1 << 63 else number

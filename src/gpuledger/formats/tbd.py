@@ -79,14 +79,14 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     read_one = partial(_read_file, unread=unread)
     ranks, read = read_each(files_of(paths, _is_ours), read_one, unread)
     if not ranks:
-        raise InputError(next(iter(unread.texts()), f"{paths[0]}: no log with [mem] lines in it"))
+        raise InputError(next(iter(unread.texts()), f"{paths[0]}: no log with [mem] lines found"))
     return ImportedRun(name, "tbd-log", read, ranks, unread=unread.texts(), facts={"started_ns": None})
 
 
 def _read_file(number: int, path: Path, unread: Unread) -> ImportedRank | None:
     rank = _rank_of(number, path, unread)
     if rank is None:
-        unread.add(f"{path}: no allocation in it")
+        unread.add(f"{path}: the log has no allocations")
     return rank
 
 
@@ -143,7 +143,7 @@ class _Log:
             self._cut = (number, left[head.start() :])
 
     def _bad(self, number: int, text: str) -> None:
-        self._unread.add(f"{self._path.name}: line {number:,}: cut message: {shown(text)}")
+        self._unread.add(f"{self._path.name}: line {number:,}: incomplete line: {shown(text)}")
 
     def _take(self, found: re.Match[str], number: int) -> str:
         """Note one message and return what stays of it in the line: nothing."""
@@ -183,22 +183,25 @@ class _Log:
         tables = self.entries.tables()
         held = self.entries.bytes_by_device().get(0, 0)
         total = self._cards[-1][2] if self._cards else None
-        notes = ["The log has no time, step or phase, and names no device."]
+        notes = ["The log has no times, steps, phases or devices."]
         if self._releases or self._unmatched_frees:
             count = self._releases + self._unmatched_frees
-            releases = "1 release does" if count == 1 else f"{count:,} releases do"
-            notes.append(f"{releases} not say what was given back: the sum is of all that was ever taken.")
+            releases = "1 release has" if count == 1 else f"{count:,} releases have"
+            notes.append(f"{releases} no size in the log, so the sum includes everything ever allocated.")
         else:
-            notes.append("The log has no release: nothing was given back.")
+            notes.append("The log has no releases, so nothing was freed.")
         if self._cards:
             used = self._cards[-1][2] - self._cards[-1][1]
             if used >= held and not self._releases:
                 tables |= reading_tables([one_reading(self.entries, 0, used, event_index=self._index - 1)])
-                notes.append("The GPU's use is the log's last line of free and total memory, other processes included.")
+                notes.append(
+                    "The GPU's memory in use is from the log's last line of free and total "
+                    "memory. It includes other processes."
+                )
             else:
                 notes.append(
-                    f"By its last line of free and total memory the GPU held {used / MIB:,.0f} MiB, "
-                    f"the sum of all that was ever taken is {held / MIB:,.0f} MiB."
+                    f"The log's last line of free and total memory shows {used / MIB:,.0f} MiB in use, "
+                    f"and everything ever allocated sums to {held / MIB:,.0f} MiB."
                 )
         facts = {"devices": [{"device_idx": 0, "name": "", "total_bytes": total}]}
         return ImportedRank(number, tables, facts, tuple(notes))

@@ -41,13 +41,13 @@ def read_analysis(path: Path, unread: Unread) -> tuple[Entries, tuple[str, ...]]
             category = "other"
         try:
             if not size.is_integer():
-                raise ValueError(f"{size:g} bytes")
+                raise ValueError(f"{size:g} bytes is out of range")
             entries.add(Entry(name, int(size), category=category, alloc_index=-1))
         except (ValueError, OverflowError) as error:
             unread.add(f"{path.name}: {shown(key)}: {error}")
     return entries, (
-        f"The analysis has sums of {tags_in_all:,} allocations by keyword; its sums are of all that was ever taken.",
-        "It has no time, step or phase, and does not say what no keyword took.",
+        f"The analysis has sums of {tags_in_all:,} allocations by keyword. They include everything ever allocated.",
+        "The analysis has no times, steps or phases, and no sum of allocations that match no keyword.",
     )
 
 
@@ -89,5 +89,7 @@ def _expect(path: Path, token: Token | None, *kinds: str) -> Token:
     if token is None:
         raise InputError(f"{path}: cut off")
     if token.kind not in kinds:
-        raise InputError(f"{path}: no analysis: {token.kind} {shown(token.text)} where {' or '.join(kinds)} is due")
+        raise InputError(
+            f"{path}: not an analysis: found {token.kind} {shown(token.text)}, expected {' or '.join(kinds)}"
+        )
     return token

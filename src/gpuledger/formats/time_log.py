@@ -51,14 +51,14 @@ def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> I
     for path in paths:
         _read_rows(path, rows, unread)
     if not rows:
-        raise InputError(unread[0] if unread else f"{paths[0]}: empty")
+        raise InputError(unread[0] if unread else f"{paths[0]}: the file is empty")
     by_algorithm: dict[str, list[_Row]] = {}
     for row in rows:
         by_algorithm.setdefault(row.algorithm, []).append(row)
     if len(by_algorithm) > MAX_ALGORITHMS:
         raise InputError(
-            f"{paths[0]}: {len(by_algorithm):,} algorithms, at most {MAX_ALGORITHMS} are read",
-            hint="each is a rank of the run: import fewer files at once",
+            f"{paths[0]}: {len(by_algorithm):,} algorithms, the limit is {MAX_ALGORITHMS}",
+            hint="Import fewer files at once: each algorithm becomes a rank of the run",
         )
     ranks = tuple(_rank(number, *group) for number, group in enumerate(by_algorithm.items()))
     return ImportedRun(name, "time-log", tuple(str(path) for path in paths), ranks, unread=tuple(unread))
@@ -89,17 +89,17 @@ def _parse(line: TextLine, layers: int) -> _Row:
         ValueError: it has another form; the message says what is wrong.
     """
     if not line.ended:
-        raise ValueError("cut off, its last time may be longer")
+        raise ValueError("cut off, so its last time may be incomplete")
     cells = [cell.strip() for cell in line.text.rstrip(", \t").split(",")]
     if len(cells) < 4:
-        raise ValueError("not ALGO, BATCH, TIME_TYPE, ms…")
+        raise ValueError("expected ALGO, BATCH, TIME_TYPE, ms…")
     if not cells[1].isdecimal() or not 0 < int(cells[1]) < MAX_BATCH:
         raise ValueError(f"batch {cells[1]!r} is not a whole number above 0")
     times = tuple(float(cell) for cell in cells[3:])
     if not all(math.isfinite(ms) and 0 <= ms < MAX_MS for ms in times):
-        raise ValueError("a time that is negative or no number")
+        raise ValueError("a time is negative or not a number")
     if layers and len(times) != layers:
-        raise ValueError(f"{len(times)} layers, where the lines before have {layers}")
+        raise ValueError(f"{len(times)} layers, but earlier lines have {layers}")
     return _Row(cells[0], int(cells[1]), cells[2], times)
 
 
@@ -117,7 +117,9 @@ def _rank(number: int, algorithm: str, rows: list[_Row]) -> ImportedRank:
         "modules": rows_to_table("modules", modules),
     }
     facts = {"algorithm": algorithm, "step_batches": [step[0].batch for step in steps]}
-    return ImportedRank(number, tables, facts, ("The log has times and no moments: they are laid end to end.",))
+    return ImportedRank(
+        number, tables, facts, ("The log has durations but no start times, so they are placed one after the other.",)
+    )
 
 
 def _steps(rows: list[_Row]) -> list[list[_Row]]:

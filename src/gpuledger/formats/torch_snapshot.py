@@ -56,14 +56,14 @@ def _read_rank(number: int, path: Path) -> ImportedRank:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     if not data:
-        raise InputError(f"{path}: not a snapshot: no pickle of protocol 2 to 5")
+        raise InputError(f"{path}: not a memory snapshot: expected a pickle of protocol 2 to 5")
     try:
         return _rank_of(number, read_snapshot(data, str(path)))
     except InputError as error:
         titled = error.message.startswith(str(path))
         raise InputError(error.message if titled else f"{path}: {error.message}", hint=error.hint) from error
     except (IndexError, RecursionError, OverflowError) as error:
-        raise InputError(f"{path}: not a snapshot: damaged ({type(error).__name__})") from error
+        raise InputError(f"{path}: not a memory snapshot, or damaged ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ def _read(
     value, memo = read_pickle(data, title)
     root: dict[str, Any] = {"segments": value} if isinstance(value, list) else value
     if not isinstance(root, dict) or not isinstance(root.get("segments"), list):
-        raise InputError("not a snapshot: no list of segments in it")
+        raise InputError("not a memory snapshot: its list of segments is missing")
     traces = root.get("device_traces", [])
     if (
         not isinstance(traces, list)
         or not all(isinstance(trace, list) for trace in traces)
         or len(traces) > MAX_DEVICES
     ):
-        raise InputError("not a snapshot: its traces are no lists")
+        raise InputError("not a memory snapshot: its traces are not lists")
     columns = SnapshotColumns(memo.data, memo)
     segments = list(items_of(root["segments"], memo))
     closings = _closings(columns, segments)
@@ -128,7 +128,7 @@ def _closings(columns: SnapshotColumns, segments: list[Any]) -> dict[int, Closin
     for segment in segments:
         device = segment.get("device")
         if type(device) is not int or not 0 <= device < MAX_DEVICES:
-            raise InputError("not a snapshot: a segment of no device")
+            raise InputError("not a memory snapshot: a segment has no valid device")
         by_device.setdefault(device, []).append(segment)
     return {device: _closing(columns, mine) for device, mine in by_device.items()}
 
@@ -176,7 +176,7 @@ def _checked(sizes: I64, what: str) -> I64:
     wrong = np.flatnonzero((sizes < 0) | (sizes > MAX_BYTES))
     if wrong.size or float(sizes.astype(np.float64).sum()) > 2.0**62:
         size = f"{int(sizes[wrong[0]]):,}" if wrong.size else "all"
-        raise InputError(f"damaged: a {what} of {size} bytes")
+        raise InputError(f"damaged: a {what} has an impossible size ({size} bytes)")
     return sizes
 
 
@@ -198,7 +198,7 @@ def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
     _checked(sizes[sized & (action >= Action.SEGMENT_ALLOC)], "segment in the trace")
     wrong = sizes[sized & ((sizes < 0) | (sizes > MAX_BYTES))]
     if wrong.size:
-        raise InputError(f"damaged: an event of {int(wrong[0]):,} bytes")
+        raise InputError(f"damaged: an event has an impossible size ({int(wrong[0]):,} bytes)")
     times_us = columns.numbers(items, "time_us", -1)
     return Trace(
         action=action,
@@ -272,23 +272,24 @@ def _check(device: DeviceLives) -> dict[str, Any]:
 
 
 def _notes(snapshot: Snapshot) -> tuple[str, ...]:
-    notes = ["A memory snapshot knows no steps, and no category or module but those gpuledger wrote into it."]
+    notes = ["A memory snapshot has no steps. It has categories and modules only if gpuledger wrote it."]
     if not any(device.trace.action.size for device in snapshot.devices):
-        notes.append("The snapshot has no trace: it shows one instant, without a past.")
+        notes.append("The snapshot has no trace, so it shows one instant only.")
     if not snapshot.columns.stacks:
         notes.append("The snapshot has no stacks.")
     if snapshot.settings.get("trace_alloc_overflowed"):
-        notes.append("The snapshot's trace was full: torch dropped its oldest events.")
+        notes.append("The snapshot's trace was full, and PyTorch dropped its oldest events.")
     if snapshot.columns.stacks_left_out:
-        notes.append(f"{snapshot.columns.stacks_left_out:,} stacks are left out: more than there is room for.")
+        notes.append(f"{snapshot.columns.stacks_left_out:,} stacks were skipped because the snapshot has too many.")
     for device in snapshot.devices:
         if device.lives.unmatched_events:
             notes.append(
-                f"cuda:{device.device_idx}: {device.lives.unmatched_events:,} events do not fit what was there before."
+                f"cuda:{device.device_idx}: {device.lives.unmatched_events:,} events "
+                "do not match the events before them."
             )
         if device.bytes_differ:
             notes.append(
-                f"cuda:{device.device_idx}: the trace ends {abs(device.bytes_differ):,} bytes "
-                f"{'above' if device.bytes_differ > 0 else 'below'} what the snapshot shows as allocated."
+                f"cuda:{device.device_idx}: replaying the trace gives {abs(device.bytes_differ):,} bytes "
+                f"{'more' if device.bytes_differ > 0 else 'less'} than the snapshot shows as allocated."
             )
     return tuple(notes)

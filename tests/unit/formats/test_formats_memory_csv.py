@@ -101,7 +101,7 @@ def test_a_cache_smaller_than_its_parts_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "1,1,3,3,9,4,4,0,0,0")
     run = make("memory-csv", tmp_path, path)
     assert rows(run.rank(), "segments") == []
-    assert any("stated smaller" in note for note in run.rank().manifest.notes)
+    assert any("is smaller than the sum" in note for note in run.rank().manifest.notes)
 
 
 def test_totals_equal_the_stated_ones_though_lines_are_rounded(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_an_amend_that_wrapped_around_is_left_out_and_said(tmp_path: Path) -> No
     path.write_text(HEADER + "a:in_arg:w,10,0,512,0\n" + f'"nvml_amend","{2**64 - 5}","0","{2**64 - 5}","0"\n')
     run = make("mxnet", tmp_path, path)
     assert build_balance(run.rank()).used_bytes is None
-    assert any("nvml_amend is below zero" in note for note in run.rank().manifest.notes)
+    assert any("nvml_amend is negative" in note for note in run.rank().manifest.notes)
 
 
 def test_the_headerless_form_is_in_mebibytes(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_cut_row_of_several_columns_is_named(tmp_path: Path) -> None:
     run = read(tmp_path, FULL_HEADER + FULL_ROW + FULL_ROW[:40])
     assert used_mib(run) == [230]
     assert "cut off" in run.unread[0]
-    assert "of 7 columns" in run.unread[0]
+    assert "expected 7" in run.unread[0]
 
 
 @pytest.mark.parametrize(
@@ -195,10 +195,13 @@ def test_another_languages_decimal_comma(tmp_path: Path, text: str) -> None:
     ("content", "reason"),
     [
         ("", "empty"),
-        ("\n\n", "header only"),
-        (HEADER, "header only"),
-        ("fan.speed [%]\n35 %\n", "no column in it"),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", "no line is one"),
+        ("\n\n", "only a header"),
+        (HEADER, "only a header"),
+        ("fan.speed [%]\n35 %\n", "imports none of its columns"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+            "no valid nvidia-smi rows found",
+        ),
     ],
 )
 def test_a_file_without_a_reading_is_refused_with_the_reason(tmp_path: Path, content: str, reason: str) -> None:
@@ -236,11 +239,11 @@ def test_times_that_step_back_are_put_in_order(tmp_path: Path) -> None:
     rows = [f"2020/10/25 0{hour}:59:59.000, {hour} MiB\n" for hour in (2, 1, 3)]
     run = read(tmp_path, "timestamp, memory.used [MiB]\n" + "".join(rows))
     assert used_mib(run) == [1, 2, 3]
-    assert any("step back" in note for note in run.ranks[0].notes)
+    assert any("go backwards" in note for note in run.ranks[0].notes)
 
 
 def test_columns_that_name_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no column that is kept"):
+    with pytest.raises(UsageError, match="gpuledger imports none of these columns"):
         read(tmp_path, "230\n", columns="fan.speed")
 
 

@@ -74,13 +74,13 @@ def read(place: Path, text: str) -> tuple[int, tuple[str, ...]]:
     ("bad", "reason"),
     [
         ("FFT, 1, TOTAL, 1.0, 2.", "cut off"),
-        ("FFT, 1, TOTAL, 1.0\n", "1 layers, where the lines before have 2"),
+        ("FFT, 1, TOTAL, 1.0\n", "1 layers, but earlier lines have 2"),
         ("FFT, one, TOTAL, 1.0, 2.0\n", "batch 'one'"),
         ("FFT, 0, TOTAL, 1.0, 2.0\n", "batch '0'"),
-        ("FFT, 1, TOTAL, 1.0, nan\n", "no number"),
+        ("FFT, 1, TOTAL, 1.0, nan\n", "not a number"),
         ("FFT, 1, TOTAL, 1.0, -2\n", "negative"),
-        ("FFT, 1, TOTAL, 1.0, 1e300\n", "negative or no number"),
-        ("Segmentation fault\n", "not ALGO, BATCH, TIME_TYPE"),
+        ("FFT, 1, TOTAL, 1.0, 1e300\n", "negative or not a number"),
+        ("Segmentation fault\n", "expected ALGO, BATCH, TIME_TYPE"),
         ("FFT, 1, TOTAL, 1.0, 2,5x\n", "could not convert"),
     ],
 )

@@ -84,7 +84,7 @@ def test_what_a_snapshot_cannot_know_is_null_and_said(tmp_path: Path) -> None:
     run = make("torch-snapshot", tmp_path, write(tmp_path / "snap.pickle", small_snapshot()))
     for row in rows(run.rank()):
         assert (row["category"], row["module_id"], row["step"], row["phase"]) == ("other", None, 0, "")
-    assert any("no category or module" in note for note in run.rank().manifest.notes)
+    assert any("only if gpuledger wrote it" in note for note in run.rank().manifest.notes)
     assert any("no stacks" in note for note in run.rank().manifest.notes)
 
 
@@ -164,7 +164,7 @@ def test_expandable_segments(tmp_path: Path) -> None:
         value = snapshot([shown], trace[first:], expandable_segments=True)
         rank = read("torch-snapshot", write(tmp_path / "snap.pickle", value)).ranks[0]
         assert [check["ok"] for check in rank.facts["checks"]] == [True]
-        assert not [note for note in rank.notes if "do not fit" in note]
+        assert not [note for note in rank.notes if "do not match the events" in note]
         blocks = rank.tables["blocks"].to_pylist()
         assert (30 * MIB - 7, 30 * MIB) in [(row["requested_bytes"], row["allocated_bytes"]) for row in blocks]
         held = [row["bytes"] for row in rank.tables["segments"].to_pylist() if row["free_index"] is None]
@@ -176,7 +176,7 @@ def test_a_list_of_segments_alone_shows_one_instant(tmp_path: Path) -> None:
     path = write(tmp_path / "segments.pickle", shown)
     assert show(path)["peak_allocated_bytes"] == 1536
     check_views(path, tmp_path)
-    assert any("without a past" in note for note in read("torch-snapshot", path).ranks[0].notes)
+    assert any("one instant only" in note for note in read("torch-snapshot", path).ranks[0].notes)
 
 
 def test_snapshots_of_several_ranks_are_one_run(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_pickle_that_tries_to_run_code_is_refused_by_name(
     assert not Path("was-run").exists()
     assert [found.name for found in tmp_path.iterdir()] == ["evil.pickle"]
     if not name.startswith("proto 0"):
-        assert "asks for a class or a call" in result.stderr
+        assert "would run Python code" in result.stderr
 
 
 BOMBS = {
@@ -309,7 +309,7 @@ def test_a_large_file_of_something_else_is_not_read_at_all(tmp_path: Path) -> No
     with path.open("wb") as file:
         file.truncate(1 << 30)
     grown_bytes, message = measure("torch-snapshot", path)
-    assert "no pickle of protocol" in message
+    assert "expected a pickle of protocol" in message
     assert grown_bytes < 24 << 20
 
 
@@ -326,8 +326,8 @@ def test_a_trace_that_does_not_fit_the_state_is_said(tmp_path: Path) -> None:
     value = small_snapshot()
     value["device_traces"][0].insert(3, event(9, "alloc", BASE + MIB, 4096))
     rank = read("torch-snapshot", write(tmp_path / "snap.pickle", value)).ranks[0]
-    assert any("do not fit" in note for note in rank.notes)
-    assert any("above what the snapshot shows" in note for note in rank.notes)
+    assert any("do not match the events" in note for note in rank.notes)
+    assert any("more than the snapshot shows" in note for note in rank.notes)
 
 
 def test_a_state_torch_does_not_know_yet_counts_as_in_use(tmp_path: Path) -> None:
