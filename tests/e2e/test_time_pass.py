@@ -16,7 +16,7 @@ from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 
-NO_JOULES = "No joules: the program uses no GPU whose energy could be read."
+NO_JOULES = "No energy: the program did not use a GPU that reports its energy."
 STEPS = TRAIN + "for _ in range({count}): step()\n"
 PROFILED = """
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -126,8 +126,8 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(count: int, tmp_pat
     rank = rank_of(tmp_path)
     assert rank.manifest.notes == ()
     said = {
-        2: ("No energy pass and no time pass: the program ended after step 2, before it could begin.",),
-        14: (NO_JOULES, "The time pass ended early: the program ended inside it."),
+        2: ("No energy measurement and no timing measurement: the program ended after step 2, before it could start.",),
+        14: (NO_JOULES, "The timing measurement was cut short: the program ended during it."),
     }
     assert rank.manifest.left_out == said[count]
     assert (break_down_time(rank) is not None) == (count == 14)
@@ -138,7 +138,7 @@ def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_pat
     write_script(tmp_path, TRAIN_WITH_COMPILER + PROFILED.format(wait=12))
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert [note for note in rank.manifest.left_out if note.startswith("No time pass")]
+    assert [note for note in rank.manifest.left_out if note.startswith("No timing measurement")]
     assert break_down_time(rank) is None
 
 
@@ -150,7 +150,7 @@ def test_a_profiler_made_inside_ours_or_after_it_sees_what_it_sees_bare(
     write_script(tmp_path, first + TRACED + PROFILED.format(wait=1))
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert any(note.startswith("No time pass") for note in rank.manifest.left_out) != times
+    assert any(note.startswith("No timing measurement") for note in rank.manifest.left_out) != times
     assert (break_down_time(rank) is not None) == times
 
 

@@ -106,7 +106,7 @@ else:
         ({"init_error": 9}, [], b"no GPU can be read: Driver Not Loaded"),
         ({"cards": 0}, [], b"this machine has no GPU"),
         ({"no_permission": 1}, [], b"Insufficient Permissions"),
-        ({}, ["--gpu", "7"], b"no GPU 7"),
+        ({}, ["--gpu", "7"], b"GPU 7: this machine has no such GPU"),
     ],
 )
 def test_without_a_card_the_command_is_not_started(
@@ -168,7 +168,7 @@ def test_a_card_that_is_lost_ends_its_samples(tmp_path: Path) -> None:
         ["--out", "w", "--", sys.executable, "-c", "import time; time.sleep(1.2)"], tmp_path, lost_after_s=0.6
     )
     assert ended.status == 0
-    assert any("GPU 0 was lost" in note for note in notes_of(tmp_path / "w.ledger"))
+    assert any("GPU 0 stopped responding" in note for note in notes_of(tmp_path / "w.ledger"))
 
 
 def test_process_ids_that_are_not_ours_are_noted_and_the_card_stands_for_them(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_process_ids_that_are_not_ours_are_noted_and_the_card_stands_for_them(tm
     environment = {**with_stub(tmp_path, pid=4_000_000), "STUB_NVML_BYTES": str(used)}
     execute([*quick_gpuledger(), "watch", "--out", "w", "--", sys.executable, "-c", source], tmp_path, environment)
     run = load(tmp_path / "w.ledger")
-    assert any("process ids are not those" in note for note in notes_of(tmp_path / "w.ledger"))
+    assert any("reports process ids from outside this container" in note for note in notes_of(tmp_path / "w.ledger"))
     (line,), _ = build_series([run], per="process")
     assert (line.peak[1], line.baseline, line.line.source) == (2e9, 0, STAND_IN_SOURCE)
 
@@ -305,7 +305,7 @@ def test_a_full_disk_ends_the_samples_and_not_the_command(tmp_path: Path) -> Non
     environment: dict[str, Any] = {**with_stub(tmp_path), "LD_LIBRARY_PATH": str(library_directory())}
     done = execute(["bash", "-c", limited], tmp_path, environment)
     assert done.stdout == b"on\n"
-    assert b"samples end early" in done.stderr
+    assert b"sampling stopped early" in done.stderr
     assert done.status == 0
 
 
@@ -326,7 +326,7 @@ def test_a_card_that_does_not_come_back_to_its_baseline_is_said(tmp_path: Path) 
     environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
     done = execute([quick_python(), "-c", VARIANTS], tmp_path, environment)
     assert done.status == 0
-    assert b"r2: begun from a GPU that was not idle after 0 s: GPU 0 has 953.7 MiB more in use" in done.stderr
+    assert b"r2: started although the GPU was not idle after 0 s: GPU 0 uses 953.7 MiB more memory" in done.stderr
     assert any("not idle" in note for note in notes_of(tmp_path / "v" / "r2.ledger"))
     assert notes_of(tmp_path / "v" / "r1.ledger") == []
-    assert "means are shown" in b" ".join(done.stderr.split()).decode()
+    assert "shown as their mean" in b" ".join(done.stderr.split()).decode()

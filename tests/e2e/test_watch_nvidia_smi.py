@@ -103,7 +103,7 @@ def test_an_old_tool_with_missing_values(tmp_path: Path) -> None:
 def test_a_card_that_the_tool_does_not_show_is_refused(tmp_path: Path) -> None:
     ended = watch(tmp_path, NEW, "--gpu", "7", "--", "touch", "started")
     assert (ended.status, (tmp_path / "started").exists()) == (4, False)
-    assert b"no GPU 7" in ended.stderr
+    assert b"GPU 7: this machine has no such GPU" in ended.stderr
 
 
 def test_a_tool_that_finds_no_card_is_quoted(tmp_path: Path) -> None:

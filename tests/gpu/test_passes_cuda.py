@@ -110,4 +110,4 @@ def test_a_profiler_of_the_programs_goes_first(tmp_path: Path) -> None:
     assert bare == recorded
     assert "theirs 0" not in recorded
     notes = json.loads((tmp_path / "card.ledger" / "rank-0" / "manifest.json").read_text())["notes"]
-    assert [note for note in notes if "profiler of its own" in note]
+    assert [note for note in notes if "its own profiler" in note]

@@ -113,7 +113,7 @@ class BareCard:
         *,
         driver_version: str = "",
         counter: EnergyCounter = NVML_COUNTER,
-        reason: str = "not told by this GPU's driver",
+        reason: str = "not reported by this GPU's driver",
     ) -> None:
         self.index = index
         self.name = name

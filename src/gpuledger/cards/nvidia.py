@@ -28,6 +28,6 @@ NVIDIA = Vendor(
     driver_files=("/dev/nvidiactl", "/dev/dxg"),  # of Linux, or of Windows below WSL
     card_files="nvidia[0-9]*",
     tool="nvidia-smi",
-    closed_hint="add this user to the files' group, or start the container with --gpus all",
-    broken_hint="driver and its library may be of different versions: reboot, or mount the host's libraries",
+    closed_hint="Add this user to the group of the device files, or start the container with --gpus all",
+    broken_hint="Reboot, or mount the host's driver libraries: the driver and its library may have different versions",
 )

@@ -174,7 +174,9 @@ class NvmlSource:
         try:
             return NvmlCard(self._nvml, number, self.driver_version)
         except self._nvml.NVMLError as error:
-            raise NoDeviceError(f"a GPU cannot be opened: {error}", hint="gpuledger doctor") from error
+            raise NoDeviceError(
+                f"GPU {number}: cannot be opened: {error}", hint="Run gpuledger doctor to see what is missing"
+            ) from error
 
     def find_number(self, uuid: str) -> int | None:
         """Return the number of the GPU with a UUID."""
@@ -197,7 +199,9 @@ def open_nvml() -> NvmlSource:
     try:
         import pynvml
     except ImportError as error:
-        raise LibraryMissingError(f"nvidia-ml-py cannot be imported: {error}") from error
+        raise LibraryMissingError(
+            f"nvidia-ml-py cannot be imported: {error}", hint="pip install nvidia-ml-py"
+        ) from error
     try:
         pynvml.nvmlInit()
         return NvmlSource(pynvml)

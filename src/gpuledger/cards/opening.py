@@ -22,7 +22,7 @@ BUILT_IN: tuple[Vendor, ...] = (NVIDIA,)
 GROUP = "gpuledger.cards"
 """Entry points of other packages' vendors."""
 
-_HINT = "gpuledger doctor says what is missing"
+_HINT = "Run gpuledger doctor to see what is missing"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class OpenCards:
         missing = [number for number in wanted or () if number not in there]
         if missing:
             have = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
-            raise NoDeviceError(f"no GPU {missing[0]}", hint=f"this machine has {have}")
+            raise NoDeviceError(
+                f"GPU {missing[0]}: this machine has no such GPU", hint=f"Choose a GPU of this machine: {have}"
+            )
         return [self._card(number) for number in wanted or there]
 
     def readable(self) -> list[Card]:
@@ -103,7 +105,7 @@ class OpenCards:
         for first, source in self._numbered():
             if number - first in source.numbers:
                 return self._opened(first, source, number - first)
-        raise NoDeviceError(f"no GPU {number}", hint=_HINT)
+        raise NoDeviceError(f"GPU {number}: this machine has no such GPU", hint=_HINT)
 
     @staticmethod
     def _opened(first: int, source: Source, number: int) -> Card:
@@ -112,7 +114,9 @@ class OpenCards:
         except GpuLedgerError:
             raise
         except Exception as error:  # a package's own
-            raise NoDeviceError(f"a GPU cannot be opened: {type(error).__name__}: {error}", hint=_HINT) from error
+            raise NoDeviceError(
+                f"GPU {number}: cannot be opened: {type(error).__name__}: {error}", hint=_HINT
+            ) from error
         card.index = first + number
         return card
 
@@ -133,7 +137,7 @@ def _vendors_of_packages() -> tuple[tuple[Vendor, ...], Mapping[str, str]]:
     try:
         points = list(entry_points(group=GROUP))
     except Exception as error:
-        return (), {"entry points": f"the installed packages cannot be read: {type(error).__name__}: {error}"}
+        return (), {"entry points": f"the list of installed packages cannot be read: {type(error).__name__}: {error}"}
     for point in points:
         try:
             vendor = point.load()

@@ -22,8 +22,8 @@ SHORTEST_NS = 10_000_000
 """The tool writes no more than some 98 rows a second (H200)."""
 
 NOTE = (
-    "NVML's library cannot be loaded: the GPUs are read by nvidia-smi, at most every 10 ms, without the energy "
-    "counter and without the bytes of processes."
+    "NVML's library cannot be loaded, so nvidia-smi samples the GPUs, at most every 10 ms. "
+    "It reports no energy counter and no memory per process."
 )
 _ALWAYS = ("index", "uuid", "name", "driver_version", "memory.used", "memory.total")
 _NEW = (
@@ -69,7 +69,7 @@ class SmiCard(BareCard):
             str(row["name"] or "unknown card"),
             str(row["uuid"] or ""),
             driver_version=str(row["driver_version"] or ""),
-            reason=f"{TOOL} does not tell",
+            reason=f"not reported by {TOOL}",
         )
         self.row = row
         self._stream = stream
@@ -163,9 +163,9 @@ def _asked_once(tool: str) -> tuple[SmiQuery, list[Row]]:
         try:
             done = subprocess.run(query.command(), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoDeviceError(f"{tool} does not answer: {error}") from error
+            raise NoDeviceError(f"{tool}: no answer: {error}") from error
         rows = [row for line in done.stdout.splitlines() if (row := query.row_of(line)) is not None]
         if rows:
             return query, rows
         said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
-    raise NoDeviceError(f"{TOOL} says: {said}")
+    raise NoDeviceError(f"{TOOL}: {said}")

@@ -98,8 +98,8 @@ class Vendor:
     driver_files: tuple[str, ...]
     card_files: str = ""
     tool: str = ""
-    closed_hint: str = "add this user to the files' group"
-    broken_hint: str = "see whether driver and library are of one version"
+    closed_hint: str = "Add this user to the group of the device files"
+    broken_hint: str = "Check that the driver and its library have the same version"
 
     def is_present(self) -> bool:
         """Return whether this machine has the vendor's driver; nothing is loaded for it."""

@@ -65,8 +65,8 @@ def test_cards_are_numbered_over_all_vendors(register: Any) -> None:
     ("numbers", "wanted", "message", "hint"),
     [
         ((), None, "this machine has no GPU", "doctor"),
-        ((0,), [1], "no GPU 1", "this machine has 0"),
-        ((0, 1), [0, 7], "no GPU 7", "this machine has 0 to 1"),
+        ((0,), [1], "GPU 1: this machine has no such GPU", "this machine: 0"),
+        ((0, 1), [0, 7], "GPU 7: this machine has no such GPU", "this machine: 0 to 1"),
     ],
 )
 def test_a_card_that_is_not_there_is_an_error_with_a_hint(

@@ -162,7 +162,7 @@ class _Site:
             self.observers, self._current = [], self._plain
             if self._function.__code__ is not self._plain:
                 if chosen([]):
-                    raise CannotInstrumentError(f"{self._function.__qualname__} was exchanged by the program")
+                    raise CannotInstrumentError(f"{self._function.__qualname__} was replaced by the program")
                 return
         observers = chosen(self.observers)
         if not observers:

@@ -24,16 +24,18 @@ _record_memory_history = torch.cuda.memory._record_memory_history
 """Taken before anybody wraps it: the session wraps it to notice a history of the program's own."""
 
 LOST_WITHOUT = {
-    "_cuda_setMemoryMetadata": "CUDA allocations carry no module or phase: the dispatch-mode recorder is used instead",
-    "_cuda_memorySnapshot": "no allocator history: the dispatch-mode recorder is used instead",
-    "_cuda_record_memory_history": "no allocator history: the dispatch-mode recorder is used instead",
-    "_cuda_isHistoryEnabled": "a memory history of the program's own is not noticed",
+    "_cuda_setMemoryMetadata": "CUDA allocations have no module or phase, so the dispatch-mode recorder is used",
+    "_cuda_memorySnapshot": "there is no allocator history, so the dispatch-mode recorder is used",
+    "_cuda_record_memory_history": "there is no allocator history, so the dispatch-mode recorder is used",
+    "_cuda_isHistoryEnabled": "a memory history that the program starts is not detected",
     "_cuda_attach_out_of_memory_observer": "an out-of-memory error is not explained",
-    "_cuda_memoryStats": "the allocator's own counters are not read, so nothing is checked against them",
-    "_get_sequence_nr": "backward allocations of functional code between two modules can go to the neighbouring module",
-    "_enable_record_function": "all steps of the time pass are recorded with their operators, which takes longer",
+    "_cuda_memoryStats": "the allocator's counters are not read, so the recording is not checked against them",
+    "_get_sequence_nr": "backward allocations of functional code can be attributed to a neighboring module",
+    "_enable_record_function": (
+        "all steps of the timing measurement are recorded with their operators, which takes longer"
+    ),
     "_current_graph_task_id": "a step that ends inside backward can leave a dispatch mode or a profiler behind",
-    "_current_autograd_node": "sums of operators leave out what autograd takes the host",
+    "_current_autograd_node": "sums of operators do not include autograd's time on the CPU",
 }
 """Private functions of PyTorch that are used, and what is lost where one is missing."""
 
@@ -65,7 +67,7 @@ def keeps_cuda_history() -> str | None:
         return "PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns the caching allocator off"
     backend = torch.cuda.memory.get_allocator_backend()
     if backend != "native":
-        return f"the allocator in use is {backend}, which keeps no history"
+        return f"the allocator {backend} keeps no history"
     return None
 
 

@@ -141,7 +141,7 @@ class Scope:
 
     def __init__(self, name: str, *, append: bool = True) -> None:
         if not isinstance(name, str) or not name:
-            raise UsageError(f"scope {name!r}: expected a name", hint='for example: with gpuledger.scope("encoder"):')
+            raise UsageError(f"scope {name!r}: expected a name", hint='For example: with gpuledger.scope("encoder"):')
         self.name = name
         self.key = name if append else (name,)
 
@@ -187,8 +187,8 @@ class Scope:
         """
         if not callable(function) or isinstance(function, type) or inspect.isasyncgenfunction(function):
             raise UsageError(
-                f"scope {self.name!r}: decorates functions, coroutines and generators, not {function!r}",
-                hint="use `with gpuledger.scope(…):` inside it",
+                f"scope {self.name!r}: can only decorate functions, coroutines and generators, not {function!r}",
+                hint="Use `with gpuledger.scope(…):` inside it",
             )
         return _wrapped(function, self.name, self.append)
 

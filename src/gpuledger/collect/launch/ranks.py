@@ -39,7 +39,7 @@ def claim_rank(run_directory: Path) -> Path:
             number = max(number + 1, free_from)
             continue
         if wanted.isdecimal() and number != first:
-            leave_note(run_directory, f"Rank {number} here is one more process with RANK={first}.")
+            leave_note(run_directory, f"Rank {number} of this run is another process with RANK={first}.")
         return directory
 
 

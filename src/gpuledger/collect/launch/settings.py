@@ -25,14 +25,17 @@ def parse_steps(text: str) -> tuple[int, int]:
     """
     first, colon, last = text.partition(":")
     if not first.strip().isdecimal() or (colon and not last.strip().isdecimal()):
-        raise UsageError(f"steps {text!r}: expected FIRST:LAST, such as 1:3")
+        raise UsageError(f"steps {text!r}: expected FIRST:LAST", hint="For example --steps 1:3")
     pair = int(first), int(last) if colon else int(first)
     if not 1 <= pair[0] <= pair[1]:
-        raise UsageError(f"steps {text!r}: the first step is 1, and FIRST must not be after LAST")
+        raise UsageError(f"steps {text!r}: FIRST must be 1 or more and not after LAST")
     return pair
 
 
-PASSES = ("memory", "energy", "time")
+MEASUREMENT = {"memory": "memory recording", "energy": "energy measurement", "time": "timing measurement"}
+"""What messages call each pass."""
+
+PASSES = tuple(MEASUREMENT)
 """What steps are recorded for, one quantity after the other."""
 
 
@@ -46,14 +49,18 @@ def parse_passes(text: str) -> dict[str, int]:
     wanted = {}
     for name, colon, steps in words:
         if name not in PASSES:
-            raise UsageError(f"passes {text!r}: no pass {name!r}", hint=f"any of {','.join(PASSES)}")
+            raise UsageError(
+                f"passes {text!r}: unknown measurement {name!r}", hint=f"Use one or more of {','.join(PASSES)}"
+            )
         if colon and name == "memory":
-            raise UsageError(f"passes {text!r}: the memory pass has its steps from --steps", hint="such as --steps 1:3")
+            raise UsageError(
+                f"passes {text!r}: the steps of memory are those of --steps", hint="For example --steps 1:3"
+            )
         if colon and not (steps.isdecimal() and int(steps)):
-            raise UsageError(f"passes {text!r}: expected {name}:STEPS", hint=f"such as {name}:4")
+            raise UsageError(f"passes {text!r}: expected {name}:STEPS", hint=f"For example {name}:4")
         wanted[name] = int(steps or 0)
     if "memory" not in wanted:
-        raise UsageError(f"passes {text!r}: the memory pass cannot be left out", hint="such as memory,energy,time")
+        raise UsageError(f"passes {text!r}: memory cannot be left out", hint="For example memory,energy,time")
     return wanted
 
 

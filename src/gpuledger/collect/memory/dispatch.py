@@ -45,7 +45,9 @@ _PSEUDO_ADDRESS = 1 << 56
 OPENING = 0
 """Number of the opening snapshot."""
 
-UNSEEN_THREADS = "Modules ran in another thread as well, whose tensors the dispatch-mode recorder does not see."
+UNSEEN_THREADS = (
+    "Modules also ran in another thread. The dispatch-mode recorder does not see the tensors of that thread."
+)
 
 
 class _Token(threading.local):

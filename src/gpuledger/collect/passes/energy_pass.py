@@ -77,7 +77,7 @@ class EnergyPass:
             self._leave_idle()
         self._began_ns, self._began_step = time.time_ns(), self._steps.seen
         if not self._cards:
-            self._say("No joules: the program uses no GPU whose energy could be read.")
+            self._say("No energy: the program did not use a GPU that reports its energy.")
             self._start()
 
     def end_step(self) -> bool:
@@ -104,7 +104,7 @@ class EnergyPass:
         if not self.is_open:
             return
         if "start_ns" not in self._facts or self._steps.seen < self._facts["first_step"]:
-            self._say("No energy pass: the program ended before its first step.")
+            self._say("No energy measurement: the program ended before its first step.")
             self._journal.fact(energy_pass=None)
             self.take_out()
             return
@@ -112,7 +112,9 @@ class EnergyPass:
             self._end(self._last_end_ns)
             count = self._steps.seen - self._facts["first_step"] + 1
             seconds = (self._facts["end_ns"] - self._facts["start_ns"]) / 1e9
-            self._say(f"The energy pass ended early: the program ended after {count} of its steps, {seconds:.2f} s.")
+            self._say(
+                f"The energy measurement was cut short: the program ended after {count} of its steps ({seconds:.2f} s)."
+            )
         self._close_marker()
         self.is_open = False
 

@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.steps import StepCounter
-from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
@@ -92,7 +92,7 @@ class LaterPasses:
         if self._settings.passes_asked or self._has_metered_card():
             self._energy_pass.begin()
         else:
-            self._say("No joules: the program uses no GPU whose energy could be read.")
+            self._say("No energy: the program did not use a GPU that reports its energy.")
 
     def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""
@@ -136,11 +136,11 @@ class LaterPasses:
             self._see_calls(False)
             self._time_pass.end()
             if self._steps.seen < self._last_step:
-                self._say("The time pass ended early: the program ended inside it.")
+                self._say("The timing measurement was cut short: the program ended during it.")
         wanted, self._wanted = self._wanted, []
         if wanted and self._steps.seen:
-            passes = " and no ".join(f"{name} pass" for name in wanted)
-            self._say(f"No {passes}: the program ended after step {self._steps.seen}, before it could begin.")
+            missing = " and no ".join(MEASUREMENT[name] for name in wanted)
+            self._say(f"No {missing}: the program ended after step {self._steps.seen}, before it could start.")
 
     def take_out(self) -> None:
         """Leave nothing behind; what the passes saw so far is not kept."""
@@ -162,7 +162,7 @@ class LaterPasses:
         self._wanted.clear()
         why_not = self._why_no_time_pass(watch)
         if why_not is not None:
-            self._say(f"No time pass: {why_not}.")
+            self._say(f"No timing measurement: {why_not}.")
             return False
         self._tries_left -= 1
         self._last_step = self._steps.seen + self._time_steps
@@ -193,11 +193,11 @@ class LaterPasses:
 
     def _why_no_time_pass(self, watch: UserProfiler) -> str | None:
         if torch_private.is_in_backward():
-            return "its steps end inside a backward pass, which takes a profiler's beginning back"
+            return "its steps end inside a backward pass, where a profiler cannot start"
         if not self.close_profiler() or watch.seen or torch_private.is_profiling():
-            return "the program uses a profiler of its own, which goes first"
+            return "the program uses its own profiler, and only one can run at a time"
         if not self._tries_left:
-            return f"a fork, or a step of more than {CALLS:,} module calls, ended it {TIME_TRIES} times"
+            return f"a fork, or a step of more than {CALLS:,} module calls, stopped it {TIME_TRIES} times"
         return None if self._settings.passes_asked else why_no_time_pass(self._step_allocations)
 
     def _has_metered_card(self) -> bool:
@@ -230,10 +230,13 @@ class LaterPasses:
     def _give_way(self) -> None:
         """The program makes a profiler while ours is at work: ours ends here, and what it saw is not kept."""
         if self._energy_pass.is_open:
-            self._journal.note("The program made a profiler of its own in the energy pass; its cost is in the joules.")
+            self._journal.note(
+                "The program started its own profiler during the energy measurement, so the "
+                "energy includes that profiler's overhead."
+            )
         if self._time_pass.is_open:
             self._see_calls(False)
             self._time_pass.end(keep=False)
             self._journal.fact(time_steps=None)
-            self._say("No time pass: the program made a profiler of its own, which goes first.")
+            self._say("No timing measurement: the program started its own profiler, and only one can run at a time.")
             self._give_up()

@@ -273,7 +273,7 @@ class TimePass:
             )
         on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
         if on_card and all(row[0] == ActivityKind.HOST for row in rows):
-            self._journal.note("The time pass was told of no kernels: its times are of operators on the host.")
+            self._journal.note("The timing measurement saw no kernels, so its times are those of operators on the CPU.")
         self._journal.fact(activity_names=list(numbers), operator_inputs=inputs.distinct)
         if rows:
             columns = (

@@ -32,22 +32,22 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     Source: the GPU's free bytes by CUDA; the allocator's pools; the environment.
     """
     if threading.current_thread() is not threading.main_thread():
-        return "its steps end in other threads than the main one, and torch's profiler complains there"
+        return "its steps end outside the main thread, where torch's profiler does not work"
     if threading.get_ident() != kineto.REGISTERED_THREAD:
-        return "torch was imported in another thread than its steps end in, and torch's profiler complains there"
+        return "torch was imported in another thread than the one that trains, where torch's profiler does not work"
     if not kineto.can_end_thread():
-        return "torch's profiler would leave a thread behind, for which forked children wait when they exit"
+        return "torch's profiler would leave a thread running, and forked processes would wait for it when they exit"
     if any(os.environ.get(name) for name in OUTER_PROFILERS):
-        return "the program runs below another profiler, which goes first"
+        return "the program runs under another profiler, and only one can run at a time"
     if step_allocations > STEP_ALLOCATIONS:
-        return f"a step makes {step_allocations:,} allocations, whose trace would take much memory"
+        return f"a step makes {step_allocations:,} allocations, and a trace of them needs too much memory"
     for device_idx in (one for one, _ in energy_cards.cards_in_use() if one >= 0):
         free_bytes, _ = torch.cuda.mem_get_info(device_idx)
         if free_bytes < CARD_BYTES:
-            return f"cuda:{device_idx} has {format_bytes(free_bytes)} left, and CUPTI needs room there"
+            return f"cuda:{device_idx} has {format_bytes(free_bytes)} free, which is too little for CUPTI"
     has_cuda = torch.version.cuda is not None and torch.cuda.is_initialized()
     if has_cuda and torch_private.keeps_cuda_history() is not None:
-        return "its allocator does not tell of CUDA graphs, which are not safe from CUPTI's coming and going"
+        return "its allocator does not report CUDA graphs, and CUPTI can break those when it starts and stops"
     if torch_private.holds_graphs():
-        return "the program holds CUDA graphs, which are not safe from CUPTI's coming and going"
+        return "the program uses CUDA graphs, and CUPTI can break those when it starts and stops"
     return None

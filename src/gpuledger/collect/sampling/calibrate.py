@@ -103,9 +103,9 @@ class Profile:
             readings = tuple(Reading(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"])
             profile = Profile(CardKey(**value["key"]), str(value["measured_on"]), readings)
         except (TypeError, KeyError, ValueError) as error:
-            raise InputError(f"calibration: not a profile: {type(error).__name__}: {error}") from error
+            raise InputError(f"calibration: not a valid profile: {type(error).__name__}: {error}") from error
         if not readings or readings[0].backward:
-            raise InputError("calibration: not a profile: it does not begin with the context")
+            raise InputError("calibration: not a valid profile: it does not begin with the CUDA context")
         return profile
 
 
@@ -131,11 +131,11 @@ def read_profiles(path: Path) -> tuple[dict[str, Any], str | None]:
     except FileNotFoundError:
         return {}, None
     except (OSError, InputError) as error:
-        return {}, f"{path}: kept calibration ignored, it will be measured again: {error}"
+        return {}, f"{path}: not usable, so the calibration runs again: {error}"
     if not isinstance(value, dict) or value.get("profile_version") != PROFILE_VERSION:
-        return {}, f"{path}: kept calibration ignored, it will be measured again: not of version {PROFILE_VERSION}"
+        return {}, f"{path}: not usable, so the calibration runs again: its version is not {PROFILE_VERSION}"
     profiles = value.get("profiles")
-    return (profiles, None) if isinstance(profiles, dict) else ({}, f"{path}: kept calibration ignored: no profiles")
+    return (profiles, None) if isinstance(profiles, dict) else ({}, f"{path}: not usable: it has no profiles")
 
 
 def load_profile(key: CardKey, path: Path) -> Calibration:
@@ -147,7 +147,7 @@ def load_profile(key: CardKey, path: Path) -> Calibration:
     try:
         return Calibration(Profile.from_json(profiles[str(key)]), notes)
     except InputError as error:
-        return Calibration(None, (*notes, f"{path}: kept calibration ignored, it will be measured again: {error}"))
+        return Calibration(None, (*notes, f"{path}: not usable, so the calibration runs again: {error}"))
 
 
 def store_profile(profile: Profile, path: Path) -> None:
@@ -177,14 +177,14 @@ def lookup_or_measure(
     try:
         profile = (measure_card or measure)(uuid)
     except GpuLedgerError as error:
-        return Calibration(None, (*kept.notes, f"Context and libraries were not measured: {error.message}"))
+        return Calibration(None, (*kept.notes, f"CUDA context and libraries were not measured: {error.message}"))
     notes = kept.notes
     try:
         store_profile(profile, place)
     except OSError as error:
-        notes = (*notes, f"{place}: calibration not kept: {error}")
+        notes = (*notes, f"{place}: the calibration was not saved: {error}")
     if profile.key != key:
-        other = f"Context and libraries were not measured: the run used {key}; this environment has {profile.key}"
+        other = f"CUDA context and libraries were not measured: the run used {key}, here is {profile.key}"
         return Calibration(None, (*notes, other))
     return Calibration(profile, notes)
 
@@ -216,7 +216,7 @@ def libraries_for(
     libraries = Libraries(
         context_bytes=found.profile.context_bytes,
         library_bytes=found.profile.library_bytes(trained=trained),
-        source=f"measured apart ({work}) on {found.profile.measured_on}: {key}",
+        source=f"measured in a separate process ({work}) on {found.profile.measured_on}: {key}",
     )
     return libraries, found.notes
 

@@ -28,11 +28,13 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
     Source: the driver's bytes of this process minus the allocator's reserved bytes, exact to the driver's 2 MiB pages.
     """
     if not torch.cuda.is_available():
-        raise NoDeviceError("calibration: no CUDA device")
+        raise NoDeviceError(
+            "calibration: PyTorch has no CUDA device here", hint="Run gpuledger doctor to see what is missing"
+        )
     properties = torch.cuda.get_device_properties(device_idx)
     card = open_cards().find(torch_uuid(properties.uuid))
     if card is None:
-        raise NoDeviceError(f"calibration: no driver knows torch's GPU {properties.name}")
+        raise NoDeviceError(f"calibration: NVML does not list the GPU that PyTorch uses, {properties.name}")
     readings = []
     with torch.cuda.device(device_idx):
         for name, backward, run in pieces():
@@ -59,7 +61,7 @@ def own_bytes(card: Card) -> int:
         why = f": {reason}" if reason else ""
         raise NoDeviceError(f"calibration: the driver does not list this process{why}")
     if mine[0] is None:
-        raise NoDeviceError("calibration: the driver does not tell the bytes of processes")
+        raise NoDeviceError("calibration: the driver does not report the memory of processes")
     return mine[0]
 
 

@@ -85,7 +85,7 @@ class CardMeter:
                 self.read()
                 self._ended.wait(max(self.due_ns - self._clock(), 0) / 1e9)
         except Exception as error:
-            self.failure = f"The energy readings stopped: {type(error).__name__}: {error}"
+            self.failure = f"The energy samples stopped: {type(error).__name__}: {error}"
 
     def read(self) -> None:
         """Read what is due."""
@@ -178,9 +178,9 @@ class EnergyMeter:
         try:
             self.write()
         except GpuLedgerError as failure:
-            self._failure = f"The energy readings are lost: {failure.message}."
+            self._failure = f"The energy samples are missing: {failure.message}."
         except OSError as failure:
-            self._failure = f"The energy readings are lost: {failure.strerror or failure}."
+            self._failure = f"The energy samples are missing: {failure.strerror or failure}."
 
     @property
     def failures(self) -> list[str]:

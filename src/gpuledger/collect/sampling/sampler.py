@@ -76,7 +76,7 @@ class CardSampler:
                 self.read()
             self.write()
         except Exception as error:
-            self.failure = f"The readings of the GPUs stopped: {type(error).__name__}: {error}"
+            self.failure = f"The samples of the GPUs stopped: {type(error).__name__}: {error}"
 
     def read(self) -> None:
         """Take one reading of every GPU the program has changed."""

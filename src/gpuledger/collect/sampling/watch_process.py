@@ -209,7 +209,7 @@ class Sampler:
     def _miss(self, card: Card) -> None:
         if card.is_lost():
             self._cards = [other for other in self._cards if other is not card]
-            self._notes.append(f"GPU {card.index} was lost; its samples end there.")
+            self._notes.append(f"GPU {card.index} stopped responding, and its samples end there.")
         else:
             self._failed[card.index] = self._failed.get(card.index, 0) + 1
 
@@ -229,7 +229,7 @@ class Sampler:
                 self.family.look()
                 self._windows.end(order["window"], order["at_ns"])
             case "gone" if not self._stopping:
-                self._notes.append("gpuledger was killed; the samples end there.")
+                self._notes.append("gpuledger was killed, and the samples end there.")
                 self._windows.end_all(self._world.unix_ns())
                 self._stopping = True
             case "stop":
@@ -247,10 +247,12 @@ class Sampler:
         if self.family.is_elsewhere:
             self._facts["processes_known"] = False
             self._notes.append(
-                "The driver's process ids are not those of this machine (a container): a process's bytes are not "
-                "known, the GPU's above its first reading stand for them."
+                "The driver reports process ids from outside this container, so memory per process is unknown. "
+                "The GPU's memory above its first sample is shown instead."
             )
-        self._notes += [f"GPU {index} gave no bytes at {count:,} readings." for index, count in self._failed.items()]
+        self._notes += [
+            f"GPU {index} reported no memory in {count:,} samples." for index, count in self._failed.items()
+        ]
 
     def write(self) -> None:
         """Write what is waiting as one part; after a failure nothing more is kept, and the command goes on."""
@@ -262,7 +264,7 @@ class Sampler:
         try:
             self._writer.write(part)
         except OSError as error:
-            self.failure = f"The samples end early: {error.strerror or error}."
+            self.failure = f"The samples stopped early: {error.strerror or error}."
 
     def _counts(self) -> dict[str, Any]:
         return {

@@ -89,7 +89,7 @@ class Watcher:
         """End the sampler and take in its notes; one that was killed, or does not answer, is noted."""
         self._tell({"do": "stop"})
         if self._unheard:
-            self.notes.append(f"The sampler was too busy for {self._unheard:,} beginnings or ends of windows.")
+            self.notes.append(f"The sampler was too busy and missed the start or end of {self._unheard:,} windows.")
         limit_s = time.monotonic() + PATIENCE_S
         answer = self._hear(PATIENCE_S)
         if answer is not None:
@@ -100,12 +100,14 @@ class Watcher:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            self.notes.append(f"The sampler did not answer for {PATIENCE_S:.0f} s: its last samples are missing.")
+            self.notes.append(f"The sampler did not answer for {PATIENCE_S:.0f} s, so its last samples are missing.")
             return
         if status < 0:
-            self.notes.append(f"The sampler was killed by signal {-status}: the samples end before the command did.")
+            self.notes.append(f"The sampler was killed by signal {-status}, so the samples end before the command did.")
         elif status:
-            self.notes.append(f"The sampler ended with status {status}: the samples end before the command did.")
+            self.notes.append(
+                f"The sampler ended with exit status {status}, so the samples end before the command did."
+            )
 
     @property
     def _stdin(self) -> int:
@@ -158,5 +160,5 @@ class Watcher:
 
 def _error_of(answer: dict[str, Any] | None) -> GpuLedgerError:
     if answer is None:
-        return GpuLedgerError("watch: the sampler did not start", hint="gpuledger doctor")
+        return GpuLedgerError("watch: the sampler did not start", hint="Run gpuledger doctor to see what is missing")
     return NoDeviceError(str(answer["error"]), hint=answer.get("hint"))

@@ -200,17 +200,17 @@ class IterationRecorder:
     def _give_way(self) -> None:
         """The program starts a memory history of its own, which goes first."""
         self.cancel()
-        self.problem = "the program started a memory history of its own"
+        self.problem = "the program started its own memory history"
 
     def _fail(self, error: BaseException) -> None:
         """An error of ours: take everything out and let the program go on."""
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
-        self.problem = f"an error of gpuledger's own: {describe(error)}"
+        self.problem = f"an internal error of gpuledger: {describe(error)}"
         try:
             self.cancel()
         except Exception as another:
-            self.problem += f"; and on the way out: {describe(another)}"
+            self.problem += f"; and while stopping: {describe(another)}"
 
 
 def own_bytes(tensor: Any) -> int:
@@ -315,7 +315,7 @@ def _why_not() -> str:
     if problem:
         return problem
     if torch_private.history_enabled():
-        return "the program keeps a memory history of its own"
+        return "the program keeps its own memory history"
     return ""
 
 
@@ -324,7 +324,7 @@ def _why_not_beside_another() -> str:
     outer = find_outer_run()
     if outer is not None:
         return f"`gpuledger run` records this process into {outer.name}"
-    return "" if current() is None else "another recording is under way in this process"
+    return "" if current() is None else "another recording is active in this process"
 
 
 def _leaving(recorder: weakref.ref[IterationRecorder]) -> Callable[[], None]:

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 STEPS = 3
 """Steps of a pass that was asked for; the first begins with the optimizer's."""
 
-NOTE = "Asked for while the program ran: steps are counted from there, and the first holds the optimizer's part alone."
+NOTE = (
+    "The recording began while the program ran. Steps are counted from there, and "
+    "the first has only the optimizer's part."
+)
 
 
 class Listener:
@@ -98,7 +101,7 @@ class Listener:
         """Hear nothing any more, and tell the run why; the program goes on."""
         self._guarded.ended = True
         with suppress(OSError):  # the run's directory is gone or full
-            leave_note(self._settings.run_directory, f"Requests are not heard any more: {describe(error)}")
+            leave_note(self._settings.run_directory, f"Recording on demand stopped working: {describe(error)}")
         self._remove_hook()
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuledger.collect.session.session import Session, current
 
-NOTE = "The program begins recordings of its own (gpuledger in its code): this run holds what they would."
+NOTE = "The program calls gpuledger in its own code. This run replaces the recordings that it would make."
 
 _noted: weakref.WeakSet[Session] = weakref.WeakSet()
 

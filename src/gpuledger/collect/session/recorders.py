@@ -61,7 +61,7 @@ class ProcessRecorders:
     def begin_after_step(self, session: Session) -> None:
         """Record CPU tensors where the program trains without having touched its GPU."""
         if not torch.cuda.is_initialized():
-            self._begin_dispatch(session, "a GPU is there, but the program has not touched it")
+            self._begin_dispatch(session, "the program did not use the GPU")
 
     def stop_watching(self) -> None:
         """Take out what sees that the program starts a history or a profiler of its own."""
@@ -80,7 +80,7 @@ class ProcessRecorders:
             return
         if torch_private.history_enabled():
             session.journal.note(
-                "Nothing was recorded: the program keeps a memory history of its own, which goes first."
+                "Nothing was recorded: the program keeps its own memory history, and only one can be active."
             )
             session.end()
             return
@@ -94,7 +94,9 @@ class ProcessRecorders:
         if session.window is not None:
             return
         if why_not_cuda is not None:
-            session.journal.note(f"Recorded by the dispatch-mode recorder: {why_not_cuda}.")
+            session.journal.note(
+                f"Tensors were recorded at PyTorch's dispatcher, not in the CUDA allocator: {why_not_cuda}."
+            )
         recorder = make_dispatch_recorder(
             session.journal, (session.tags, session.stacks), session.guard, with_cuda=why_not_cuda is not None
         )

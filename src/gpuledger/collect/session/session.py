@@ -37,9 +37,7 @@ from gpuledger.errors import UsageError
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run_directory import rank_directories
 
-AT_THE_LIMIT = (
-    "Some modules, tensors or steps were not seen: the program was at Python's recursion limit, without room for more."
-)
+AT_THE_LIMIT = "Some modules, tensors or steps were not recorded: the program had reached Python's recursion limit."
 
 
 class Session:
@@ -314,14 +312,14 @@ class Session:
         """An error of ours: take everything out, note it, let the program go on."""
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
-        self.journal.note(f"Recording stopped by an error of gpuledger's own: {describe(error)}")
+        self.journal.note(f"The recording stopped because of an internal error of gpuledger: {describe(error)}")
         self.journal.fact(closed=OWN_ERROR)
         self.guard.ended = True
         for action in (self._take_out, self._close_recorder, self.journal.write):
             try:
                 action()
             except Exception as another:
-                self.journal.note(f"And on the way out: {describe(another)}")
+                self.journal.note(f"While stopping, another error: {describe(another)}")
 
     def ran_out_of_memory(self, facts: dict[str, Any]) -> None:
         """Keep what held the bytes; the error itself stays the program's own."""
@@ -337,14 +335,14 @@ class Session:
     def give_way_to_profiler(self) -> None:
         """The program profiles operators that pass through our recorder, and would count them twice: ours ends here."""
         if self._is_recording:
-            self.journal.note("The program started a profiler of its own; recording of CPU tensors ended there.")
+            self.journal.note("The program started its own profiler, so the recording of CPU tensors ended there.")
             self._close_window("program's own profiler")
             self._begin_later_passes()
 
     def give_way(self) -> None:
         """The program starts a memory history of its own: ours ends here."""
         if self._is_recording:
-            self.journal.note("The program started a memory history of its own; recording ended there.")
+            self.journal.note("The program started its own memory history, so the recording ended there.")
             self._close_window("program's own history")
             self.end()
 
@@ -375,7 +373,7 @@ def refuse_second() -> None:
         UsageError: one is under way in this process.
     """
     if current() is not None:
-        raise UsageError("record: another recording is under way in this process", hint="end that one first")
+        raise UsageError("record: another recording is active in this process", hint="End that recording first")
 
 
 def start_recording(settings: RecordSettings, rank_directory: Path, *, from_outside: bool = False) -> Session:

@@ -143,7 +143,7 @@ def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
     assert (check.status, check.found) == ("fail", "NVIDIA H200: memory: Insufficient Permissions")
     hidden = doctor.card_check(H200(processes=None, energy=None))
     assert hidden.status == "ok"
-    untold = "not told by this GPU's driver"
+    untold = "not reported by this GPU's driver"
     assert hidden.found.endswith(f"; not readable: processes: {untold}; energy: {untold}")
 
 

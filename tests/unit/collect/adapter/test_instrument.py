@@ -312,7 +312,7 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
         assert result == "of the program"
         observation.remove()
         assert functions.everything.__code__ is other.__code__
-        with pytest.raises(CannotInstrumentError, match="was exchanged by the program"):
+        with pytest.raises(CannotInstrumentError, match="was replaced by the program"):
             Observation(functions.everything, seen.observer)
         assert seen.calls == []
     finally:

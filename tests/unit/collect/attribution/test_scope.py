@@ -204,7 +204,7 @@ async def _asynchronous() -> AsyncGenerator[int, None]:
 
 @pytest.mark.parametrize("decorated", [_asynchronous, int, "text"])
 def test_what_cannot_be_decorated_is_said(decorated: Any) -> None:
-    with pytest.raises(UsageError, match="scope 'a': decorates functions"):
+    with pytest.raises(UsageError, match="scope 'a': can only decorate functions"):
         gpuledger.scope("a")(decorated)
 
 

@@ -45,7 +45,7 @@ def test_one_more_process_of_a_rank_comes_after_the_world_with_a_note(
     assert [claim_rank(run).name for _ in range(3)] == ["rank-2", "rank-4", "rank-5"]
     (note,) = (run / "notes").iterdir()
     assert note.read_text().splitlines() == [
-        f"Rank {number} here is one more process with RANK=2." for number in (4, 5)
+        f"Rank {number} of this run is another process with RANK=2." for number in (4, 5)
     ]
 
 

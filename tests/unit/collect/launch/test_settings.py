@@ -60,9 +60,9 @@ def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("memory,joules", "no pass 'joules'"),
-        ("time", "memory pass cannot"),
-        ("memory:3,time", "from --steps"),
+        ("memory,joules", "unknown measurement 'joules'"),
+        ("time", "memory cannot be left out"),
+        ("memory:3,time", "those of --steps"),
         ("memory,time:0", "expected time:STEPS"),
         ("memory,energy:1.5", "expected energy:STEPS"),
     ],

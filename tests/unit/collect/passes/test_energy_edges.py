@@ -105,7 +105,9 @@ def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> N
     run_steps(one, steps, 5)
     one.finish()
     one.finish()
-    assert journal.part.notes == [note for note in journal.part.notes if "ended early" in note and "after 4 of" in note]
+    assert journal.part.notes == [
+        note for note in journal.part.notes if "was cut short" in note and "after 4 of" in note
+    ]
     journal.write()
     assert facts_of(place)["energy_pass"]["last_step"] == 8
 
@@ -113,7 +115,7 @@ def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> N
 def test_a_program_that_ends_before_the_first_step_has_no_pass(opened: Any) -> None:
     one, _, journal, place = opened
     one.finish()
-    assert journal.part.notes == ["No energy pass: the program ended before its first step."]
+    assert journal.part.notes == ["No energy measurement: the program ended before its first step."]
     journal.write()
     assert facts_of(place)["energy_pass"] is None
 

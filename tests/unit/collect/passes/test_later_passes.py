@@ -42,7 +42,7 @@ def test_nothing_is_against_a_time_pass_where_there_is_room() -> None:
 @pytest.mark.usefixtures("roomy_card")
 def test_a_full_card_is_left_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device_idx: (GIB // 2, 80 * GIB))
-    assert timing_preconditions.why_no_time_pass(1_000) == "cuda:0 has 512.0 MiB left, and CUPTI needs room there"
+    assert timing_preconditions.why_no_time_pass(1_000) == "cuda:0 has 512.0 MiB free, which is too little for CUPTI"
 
 
 @pytest.mark.usefixtures("roomy_card")
@@ -53,7 +53,7 @@ def test_a_step_whose_trace_is_too_long_is_not_traced() -> None:
 @pytest.mark.usefixtures("roomy_card")
 def test_a_profiler_around_the_program_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
-    assert "below another profiler" in str(timing_preconditions.why_no_time_pass(1_000))
+    assert "under another profiler" in str(timing_preconditions.why_no_time_pass(1_000))
 
 
 @pytest.mark.usefixtures("roomy_card")
@@ -125,7 +125,9 @@ def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
     assert seen == profiled()
     rank = recording.run().rank()
     assert (break_down_time(rank) is not None) == timed
-    assert any("profiler of its own, which goes first" in note for note in rank.manifest.notes) == (not timed)
+    assert any("its own profiler, and only one can run at a time" in note for note in rank.manifest.notes) == (
+        not timed
+    )
 
 
 def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only_count(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_outside_the_main_thread_there_is_no_time_pass_unasked() -> None:
     with ThreadPoolExecutor(1) as other:
         why = other.submit(timing_preconditions.why_no_time_pass, 10).result()
     assert why is not None
-    assert "other threads" in why
+    assert "outside the main thread" in why
 
 
 @pytest.mark.parametrize(("long_steps", "timed"), [((14,), (15, 16)), ((14, 15), None)])
@@ -174,7 +176,7 @@ def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
             optimizer.step()
     rank = recording.run().rank()
     assert rank.manifest.time_steps == timed
-    assert [note for note in rank.manifest.notes if "ended it 2 times" in note] == list(rank.manifest.notes)
+    assert [note for note in rank.manifest.notes if "stopped it 2 times" in note] == list(rank.manifest.notes)
     assert (break_down_time(rank) is None) == (timed is None) == bool(rank.manifest.notes)
 
 
@@ -188,7 +190,7 @@ def test_a_program_that_is_killed_inside_the_time_pass_is_told(tmp_path: Path) -
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     killed, ended = post_rank(tmp_path / "killed" / "rank-0"), recording.run().rank().manifest
-    assert [note for note in killed.notes if note.startswith("The time pass was cut off")]
+    assert [note for note in killed.notes if note.startswith("The timing measurement was cut off")]
     assert ended.notes == ()
     assert "time_pass_open" not in {*killed.to_json(), *ended.to_json()}
 

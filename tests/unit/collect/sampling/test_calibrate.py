@@ -77,7 +77,7 @@ def test_a_profile_survives_json() -> None:
     ],
 )
 def test_what_is_no_profile_is_refused(broken: object) -> None:
-    with pytest.raises(InputError, match="not a profile"):
+    with pytest.raises(InputError, match="not a valid profile"):
         Profile.from_json(broken)
 
 
@@ -117,7 +117,7 @@ def test_a_corrupt_cache_is_named_and_replaced(cache: Path, content: bytes) -> N
     found = lookup_or_measure(KEY, "GPU-1", path=cache, measure_card=lambda _: H200)
     assert found.profile == H200
     assert len(found.notes) == 1
-    assert "calibration.json: kept calibration ignored" in found.notes[0]
+    assert "calibration.json: not usable" in found.notes[0]
     assert load_profile(KEY, cache) == Calibration(H200)
 
 
@@ -128,7 +128,7 @@ def test_a_damaged_profile_is_named_and_measured_again(cache: Path) -> None:
     cache.write_text(json.dumps(value))
     found = lookup_or_measure(KEY, "GPU-1", path=cache, measure_card=lambda _: H200)
     assert found.profile == H200
-    assert "not a profile" in found.notes[0]
+    assert "not a valid profile" in found.notes[0]
 
 
 def test_an_interrupted_write_leaves_the_old_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,15 +147,18 @@ def test_an_interrupted_write_leaves_the_old_file(cache: Path, monkeypatch: pyte
     )
     assert cache.read_bytes() == before
     assert found.profile is not None
-    assert "not kept: [Errno 28] disk full" in found.notes[0]
+    assert "not saved: [Errno 28] disk full" in found.notes[0]
 
 
 def test_without_a_card_a_note_says_so(cache: Path) -> None:
     def no_card(uuid: str) -> Profile:
-        raise NoDeviceError("calibration: no CUDA device")
+        raise NoDeviceError("calibration: PyTorch has no CUDA device here")
 
     found = lookup_or_measure(KEY, "", path=cache, measure_card=no_card)
-    assert found == Calibration(None, ("Context and libraries were not measured: calibration: no CUDA device",))
+    assert found == Calibration(
+        None,
+        ("CUDA context and libraries were not measured: calibration: PyTorch has no CUDA device here",),
+    )
     assert not cache.exists()
 
 
@@ -171,7 +174,7 @@ def test_the_manifest_entry_says_where_it_comes_from() -> None:
     assert entry is not None
     assert (entry.context_bytes, entry.library_bytes) == (610 * MIB, 148 * MIB)
     assert entry.source == (
-        "measured apart (forward, backward and optimizer) on 2026-11-21: "
+        "measured in a separate process (forward, backward and optimizer) on 2026-11-21: "
         "NVIDIA H200, driver 580.159, torch 2.11.0+cu130, CUDA 13.0"
     )
     assert notes == ()
@@ -206,7 +209,7 @@ def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
 
 OUTCOME = '"$(dirname "$4")/outcome.json"'
 """Where a child job leaves its outcome: beside its order."""
-NO_CARD = {"kind": "NoDeviceError", "message": "calibration: no CUDA device", "hint": None}
+NO_CARD = {"kind": "NoDeviceError", "message": "calibration: PyTorch has no CUDA device here", "hint": None}
 
 
 def _child_that_prints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
@@ -236,9 +239,9 @@ def test_the_child_measures_the_card_asked_for_and_is_not_recorded(
     [
         (f"echo '{json.dumps({'error': NO_CARD})}' > {OUTCOME}; exit 4", NoDeviceError, "no CUDA device"),
         ("echo 'RuntimeError: broken' >&2; exit 1", GpuLedgerError, "RuntimeError: broken"),
-        ("exit 1", GpuLedgerError, "ended with status 1"),
-        (f"echo nonsense > {OUTCOME}", GpuLedgerError, "ended with status 0"),
-        (f"echo '{json.dumps({'outcome': {}})}' > {OUTCOME}", GpuLedgerError, "not a profile"),
+        ("exit 1", GpuLedgerError, "ended early, with status 1"),
+        (f"echo nonsense > {OUTCOME}", GpuLedgerError, "ended early, with status 0"),
+        (f"echo '{json.dumps({'outcome': {}})}' > {OUTCOME}", GpuLedgerError, "not a valid profile"),
     ],
 )
 def test_a_child_that_fails_is_one_line(

@@ -142,4 +142,4 @@ def test_what_cannot_be_written_ends_the_readings_with_a_note(cards: FakeCards, 
         while sampler.failure is None and time.monotonic() < deadline:
             time.sleep(0.01)
     assert sampler.failure is not None
-    assert sampler.failure.startswith("The readings of the GPUs stopped: ")
+    assert sampler.failure.startswith("The samples of the GPUs stopped: ")

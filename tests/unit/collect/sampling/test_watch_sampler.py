@@ -106,7 +106,7 @@ def test_a_card_that_is_lost_ends_its_samples_and_the_window_has_no_energy(tmp_p
     card.used_bytes = used
     orders = [order(0.5, do="begin", window=0, name=""), order(2, do="end", window=0), order(2.1, do="stop")]
     _, journal = sampled(tmp_path, clock, [card], INTERVAL_NS, orders)
-    assert journal.notes == ["GPU 0 was lost; its samples end there."]
+    assert journal.notes == ["GPU 0 stopped responding, and its samples end there."]
     assert np.isnan(windows_of(journal)[""])
     assert journal.tables["samples"]["t_ns"].max() < START_NS + 1.01 * S
 
@@ -116,14 +116,14 @@ def test_readings_that_fail_now_and_then_are_counted(tmp_path: Path) -> None:
     card = SimulatedCard(clock)
     card.used_bytes = lambda now_ns: None if now_ns > START_NS + S else 5
     _, journal = sampled(tmp_path, clock, [card], 100 * MS, [order(2.05, do="stop")])
-    assert journal.notes == ["GPU 0 gave no bytes at 11 readings."]
+    assert journal.notes == ["GPU 0 reported no memory in 11 samples."]
 
 
 def test_a_parent_that_was_killed_is_noted_and_its_windows_are_closed(tmp_path: Path) -> None:
     clock = Clock()
     orders = [order(0.5, do="begin", window=0, name=""), order(3.5, do="gone")]
     _, journal = sampled(tmp_path, clock, [SimulatedCard(clock)], INTERVAL_NS, orders)
-    assert journal.notes == ["gpuledger was killed; the samples end there."]
+    assert journal.notes == ["gpuledger was killed, and the samples end there."]
     assert windows_of(journal)[""] == pytest.approx(900, rel=0.01)
     assert journal.facts["closed"] == "end"
 

@@ -98,7 +98,9 @@ def test_where_the_allocator_keeps_no_history_the_dispatcher_records_both(
     initialise_cuda[0]()
     assert session.window is not None
     assert facts(session)["recorder"] == "dispatch"
-    assert session.journal.part.notes == ["Recorded by the dispatch-mode recorder: another allocator."]
+    assert session.journal.part.notes == [
+        "Tensors were recorded at PyTorch's dispatcher, not in the CUDA allocator: another allocator."
+    ]
 
 
 def test_a_history_of_the_programs_own_goes_first(
@@ -108,7 +110,7 @@ def test_a_history_of_the_programs_own_goes_first(
     initialise_cuda[0]()
     assert not is_begun(session)
     assert session.ended
-    assert "memory history of its own" in session.journal.part.notes[0]
+    assert "its own memory history" in session.journal.part.notes[0]
 
 
 def test_a_program_that_trains_without_its_gpu_is_recorded_by_the_dispatcher(session: Session) -> None:

@@ -106,7 +106,7 @@ def test_an_error_of_ours_never_reaches_the_program(monkeypatch: pytest.MonkeyPa
     run = record_run(program)
     assert losses == expected
     assert installed() == before
-    notes = [note for note in run.manifest.notes if "an error of gpuledger's own" in note]
+    notes = [note for note in run.manifest.notes if "an internal error of gpuledger" in note]
     assert len(notes) == 1
     assert "ZeroDivisionError: ours (test_session.py" in notes[0]
     assert run.manifest.status == "cut off"
@@ -192,7 +192,7 @@ def test_an_exception_of_the_program_goes_on_as_it_is(tmp_path: Path) -> None:
 
 def test_a_second_recording_is_refused_and_leaves_the_first(tmp_path: Path) -> None:
     with record(out=tmp_path / "one", devices="cpu") as one:
-        with pytest.raises(UsageError, match="another recording is under way"), record(out=tmp_path / "two"):
+        with pytest.raises(UsageError, match="another recording is active"), record(out=tmp_path / "two"):
             pass
         train()
     assert one.run().rank().manifest.steps_seen == 4

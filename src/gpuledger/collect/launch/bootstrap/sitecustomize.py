@@ -64,12 +64,12 @@ def _is_hidden():
 
 def _start():
     if _is_hidden():
-        _leave_note("%s was left alone: the program has a module called gpuledger" % sys.executable)
+        _leave_note("%s was not recorded: the program has a module called gpuledger" % sys.executable)
         return
     try:
         from gpuledger.collect.session.session import start_from_environment
     except Exception as error:
-        _leave_note("%s was left alone: %s: %s" % (sys.executable, type(error).__name__, error))
+        _leave_note("%s was not recorded: %s: %s" % (sys.executable, type(error).__name__, error))
         return
     try:
         start_from_environment()
@@ -78,7 +78,7 @@ def _start():
 
             listen_from_environment()
     except Exception as error:
-        _leave_note("Recording could not start: %s: %s" % (type(error).__name__, error))
+        _leave_note("The recording could not start: %s: %s" % (type(error).__name__, error))
 
 
 def _place_run():
@@ -138,7 +138,7 @@ class _TorchWatch(object):
         try:
             spec.loader.exec_module = _make_exec_module(self, spec.loader, execute)
         except AttributeError:
-            _leave_note("torch's loader cannot be watched: nothing was recorded")
+            _leave_note("Nothing was recorded: the loader that imports torch does not allow it")
 
     def put_back(self, loader, execute):
         """Give a loader its own function back."""
