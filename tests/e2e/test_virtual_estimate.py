@@ -110,14 +110,14 @@ def test_the_largest_batch_from_python() -> None:
 
 def test_what_python_callers_get_wrong() -> None:
     _, step = make_step(8)
-    with pytest.raises(UsageError, match="no such GPU"):
+    with pytest.raises(UsageError, match="not in the catalogue of GPUs"):
         gpuledger.estimate(step, torch.randn(1, 8), gpu="h2000")
-    with pytest.raises(UsageError, match="at least one step"):
+    with pytest.raises(UsageError, match="steps must be 1 or more"):
         gpuledger.estimate(step, torch.randn(1, 8), steps=0)
     for confidence in (0.4, 1.0, float("nan")):
         with pytest.raises(UsageError, match=r"outside 0\.5 to 0\.999"):
             gpuledger.estimate(step, torch.randn(1, 8), confidence=confidence)
-    with pytest.raises(UsageError, match="at least one sample"):
+    with pytest.raises(UsageError, match="start must be 1 or more"):
         gpuledger.find_batch(step, start=0)
     library = torch.library.Library("gpuledger_other", "DEF")
     library.define("mystery(Tensor x) -> Tensor")
@@ -178,10 +178,14 @@ def test_a_function_of_an_extension_is_told_as_well(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("file", "message", "expected"),
     [
-        ("/x/torch/distributed/fsdp/api.py", "no process group", "FSDP is not modelled"),
-        ("/x/torch/distributed/distributed_c10d.py", "no NCCL", "torch.distributed is not modelled"),
-        ("/x/torch/cuda/graphs.py", "no stream", "a CUDA graph is not modelled"),
-        ("/home/train.py", "Cannot access data pointer of Tensor", "C++ code reads a tensor's bytes"),
+        ("/x/torch/distributed/fsdp/api.py", "no process group", "FSDP is not supported on a simulated GPU"),
+        (
+            "/x/torch/distributed/distributed_c10d.py",
+            "no NCCL",
+            "torch.distributed is not supported on a simulated GPU",
+        ),
+        ("/x/torch/cuda/graphs.py", "no stream", "a CUDA graph is not supported on a simulated GPU"),
+        ("/home/train.py", "Cannot access data pointer of Tensor", "C++ code reads the values of a tensor"),
         ("/home/train.py", "out of patience", ""),
     ],
 )
@@ -223,12 +227,12 @@ def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.Monk
     ("script", "code", "message"),
     [
         ("raise ValueError('no data here')", 3, "ValueError: no data here"),
-        ("print('nothing is trained')", 3, "before a training step was seen"),
+        ("print('nothing is trained')", 3, "no training step was seen"),
         (
             "import torch; layer = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(layer.parameters())\n"
             "for _ in range(9):\n    layer(torch.randn(1, 2)).sum().backward(); optimizer.step()",
             3,
-            "put nothing on the card",
+            "did not use the GPU",
         ),
     ],
 )

@@ -128,5 +128,5 @@ def find_card(text: str) -> Card:
         if wanted in (key, full, full.removeprefix("nvidia-")):
             return card
     near = get_close_matches(wanted, cards, 3, 0.4) or [key for key in cards if key.startswith(wanted[:2])]
-    hint = f"did you mean {', '.join(near)}?" if near else "gpuledger gpus lists them"
-    raise UsageError(f"--gpu {text}: no such GPU in the catalogue", hint=hint)
+    hint = f"Did you mean {', '.join(near)}?" if near else "List the GPUs with: gpuledger gpus"
+    raise UsageError(f"--gpu {text}: not in the catalogue of GPUs", hint=hint)

@@ -29,7 +29,9 @@ def parse_alloc_conf(text: str) -> AllocatorSettings:
     for part in _parts(text):
         name, colon, value = part.partition(":")
         if not colon:
-            raise UsageError(f"--alloc-conf {part}: expected NAME:VALUE", hint="such as expandable_segments:True")
+            raise UsageError(
+                f"--alloc-conf {part}: expected NAME:VALUE", hint="For example --alloc-conf expandable_segments:True"
+            )
         settings = _apply(settings, name.strip(), value.strip())
     return settings
 
@@ -59,7 +61,9 @@ def _apply(settings: AllocatorSettings, name: str, value: str) -> AllocatorSetti
         raise UsageError(f"--alloc-conf backend:{value}: only the native allocator is simulated")
     if name in _NO_EFFECT or name == "backend":
         return settings
-    raise UsageError(f"--alloc-conf {name}: no such setting", hint="such as expandable_segments or max_split_size_mb")
+    raise UsageError(
+        f"--alloc-conf {name}: unknown setting", hint="Use a setting such as expandable_segments or max_split_size_mb"
+    )
 
 
 def _divisions(name: str, value: str) -> tuple[tuple[int, int], ...]:
@@ -88,5 +92,5 @@ def _divisions(name: str, value: str) -> tuple[tuple[int, int], ...]:
 
 def _number(name: str, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"--alloc-conf {name}:{text}: not a whole number from {least} on")
+        raise UsageError(f"--alloc-conf {name}:{text}: expected a whole number of {least} or more")
     return int(text)

@@ -14,7 +14,7 @@ class OutOfMemoryError(Exception):
     """The GPU has no room for a request, not even after every cached segment was given back."""
 
     def __init__(self, requested_bytes: int, reserved_bytes: int, allocated_bytes: int) -> None:
-        super().__init__(f"{requested_bytes:,} bytes asked for, {reserved_bytes:,} reserved")
+        super().__init__(f"{requested_bytes:,} bytes requested, {reserved_bytes:,} bytes reserved")
         self.requested_bytes = requested_bytes
         self.reserved_bytes = reserved_bytes
         self.allocated_bytes = allocated_bytes

@@ -72,17 +72,19 @@ def estimate(
         >>> gpuledger.estimate(train_step, batch, gpu="a100-80gb").fits  # doctest: +SKIP
     """
     if steps < 1:
-        raise UsageError(f"estimate(steps={steps}): at least one step is needed")
+        raise UsageError(f"estimate(steps={steps}): steps must be 1 or more")
     if not LOWEST_CONFIDENCE <= confidence <= HIGHEST_CONFIDENCE:
         allowed = f"{LOWEST_CONFIDENCE} to {HIGHEST_CONFIDENCE}"
-        raise UsageError(f"estimate(confidence={confidence}): outside {allowed}", hint="such as 0.95")
+        raise UsageError(f"estimate(confidence={confidence}): expected {allowed}", hint="For example 0.95")
     card = find_card(gpu)
     order = Order((getattr(step, "__name__", "step"),), card, steps, confidence, parse_alloc_conf(alloc_conf))
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
     try:
         writer = RunWriter.open(directory, new_manifest(directory.name, order.program, {}))
     except OSError as error:
-        raise UsageError(f"{directory}: cannot be made: {error.strerror}", hint="give another out=") from error
+        raise UsageError(
+            f"{directory}: cannot be created: {error.strerror}", hint="Choose another directory with out="
+        ) from error
     with writer.placing():
         return finish(order, writer, _follow(order, step, inputs, directory))
 
@@ -140,7 +142,7 @@ def find_batch(
         >>> gpuledger.find_batch(lambda batch: train_step(draw(batch)), gpu="h200").largest  # doctest: +SKIP
     """
     if start < 1:
-        raise UsageError(f"find_batch(start={start}): at least one sample is needed")
+        raise UsageError(f"find_batch(start={start}): start must be 1 or more")
 
     def try_value(value: int) -> Trial:
         found = estimate(step, value, gpu=gpu, steps=steps, confidence=confidence, alloc_conf=alloc_conf)

@@ -45,13 +45,14 @@ def find_argument(program: tuple[str, ...], name: str) -> tuple[int, int]:
         if word.startswith(f"{flag}="):
             return place, _whole(flag, word.partition("=")[2])
     raise UsageError(
-        f"--find-batch {name}: the program is not given {flag}", hint=f"gpuledger estimate … train.py {flag} 8"
+        f"--find-batch {name}: {flag} is not among the program's arguments",
+        hint=f"gpuledger estimate … train.py {flag} 8",
     )
 
 
 def _whole(flag: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{flag} {text}: not a whole number from 1 on")
+        raise UsageError(f"{flag} {text}: expected a whole number of 1 or more")
     return int(text)
 
 

@@ -36,7 +36,7 @@ def _unmodelled(error: BaseException, frames: traceback.StackSummary) -> str:
     """Return what an error comes from that is not modelled; "" where it is the program's own."""
     for part, name in _FOREIGN:
         if any(part in frame.filename for frame in frames):
-            return f"{name} is not modelled"
+            return f"{name} is not supported on a simulated GPU"
     if isinstance(error, RuntimeError) and _WITHOUT_BYTES.search(str(error)):
-        return "C++ code reads a tensor's bytes, which were never computed"
+        return "C++ code reads the values of a tensor, and an estimate computes none"
     return ""

@@ -24,13 +24,15 @@ def describe_convolutions(device: VirtualDevice) -> list[str]:
     shapes = device.convolutions
     if not shapes:
         return []
-    borrowed = "" if device.card.name.endswith(MEASURED_ON) else f", all borrowed from it for the {device.card.name}"
+    borrowed = "" if device.card.name.endswith(MEASURED_ON) else f", and both are applied to the {device.card.name}"
     said = [
-        f"Convolutions: {sum(shapes.values())} of {len(shapes)} shapes have cuDNN's workspaces as measured on an "
-        f"{MEASURED_ON}, the others by rule{borrowed}."
+        f"Convolutions: cuDNN's workspaces of {sum(shapes.values())} of {len(shapes)} shapes were measured on an "
+        f"{MEASURED_ON}, the others follow a rule{borrowed}."
     ]
     if torch.backends.cudnn.benchmark:
-        said.append("torch.backends.cudnn.benchmark is on: what cuDNN holds while it tries algorithms is not modelled.")
+        said.append(
+            "torch.backends.cudnn.benchmark is on: memory that cuDNN uses while it tries algorithms is not included."
+        )
     return said
 
 

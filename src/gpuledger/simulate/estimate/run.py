@@ -22,7 +22,7 @@ from gpuledger.units import format_bytes
 
 DEFAULT_STEPS = 3
 DEFAULT_CONFIDENCE, LOWEST_CONFIDENCE, HIGHEST_CONFIDENCE = 0.95, 0.5, 0.999
-WHAT_TO_TELL = "tell the shape of its result with gpuledger.fake_output (docs/estimate.md), or run on a card"
+WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs/estimate.md), or run it on a GPU"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def estimate_program(
 
 def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
     """Return the estimate that a followed program's journal leads to, its run closed and posted."""
-    writer.close((f"Nothing ran: estimated for {order.card.name}.",), post=post_ranks)
+    writer.close((f"Estimated for {order.card.name}: nothing ran on a GPU.",), post=post_ranks)
     journal = read_journal(writer.directory / "rank-0" / "journal")
     counters = journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))
@@ -136,7 +136,9 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
 
 def _check_program(program: Sequence[str]) -> None:
     if program[0] != "-m" and not Path(program[0]).is_file():
-        raise UsageError(f"{program[0]}: no such script", hint="gpuledger estimate train.py, or -m MODULE")
+        raise UsageError(
+            f"{program[0]}: no such script", hint="Name a Python script, or use -m MODULE: gpuledger estimate train.py"
+        )
 
 
 def _follow(order: Order, run_directory: Path, output: TextIO | None) -> dict[str, Any]:
@@ -163,18 +165,21 @@ def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
     if ended == "raised" and outcome.get("unmodelled"):
         raise InputError(
             f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
-            hint=WHAT_TO_TELL if "C++" in outcome["unmodelled"] else "estimate what one process does without it",
+            hint=WHAT_TO_TELL if "C++" in outcome["unmodelled"] else "Estimate one process of the program without it",
         )
     if ended == "raised":
         raise InputError(
             f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}",
-            hint="the program raised this on the virtual GPU; gpuledger -v estimate … shows where",
+            hint="The program raised this on the simulated GPU. Show where with: gpuledger -v estimate …",
         )
     if outcome["steps"] and not outcome["allocations"]:
         raise InputError(
-            f"{name}: put nothing on the card", hint="its model stays on the CPU: move it with .to('cuda')"
+            f"{name}: did not use the GPU", hint="Move the model and its inputs to the GPU with .to('cuda')"
         )
     if not outcome["steps"]:
         status = outcome.get("status")
-        how = f"ended with status {status}" if status else "ended"
-        raise InputError(f"{name}: {how} before a training step was seen", hint="a step is an optimizer's, or a call")
+        how = f" (exit status {status})" if status else ""
+        raise InputError(
+            f"{name}: no training step was seen{how}",
+            hint="Check that the script calls an optimizer's step(), or its model",
+        )

@@ -63,7 +63,7 @@ def _requests(rank: Rank, device_idx: int) -> list[tuple[int, int, int, int, int
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in names}
     mine = np.flatnonzero(columns["device_idx"] == device_idx)
     if not mine.size:
-        raise EmptyRunError(f"{rank.directory.parent.name}: no block was recorded on device {device_idx}")
+        raise EmptyRunError(f"{rank.directory.parent.name}: no allocation was recorded on device {device_idx}")
     found = []
     for block in mine.tolist():
         stream, size_bytes = int(columns["stream"][block]), int(columns["requested_bytes"][block])

@@ -278,10 +278,10 @@ def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
     """Nothing is saved or compiled, data are loaded in the process itself, and no distribution checks its values."""
 
     def save(*_args: Any, **_kwargs: Any) -> None:
-        say("torch.save: the file was not written; nothing was computed.")
+        say("torch.save: the file was not written, because nothing is computed.")
 
     def compile_(model: Any = None, **_how: Any) -> Any:
-        say("torch.compile is not modelled: the program was followed uncompiled.")
+        say("torch.compile is not supported on a simulated GPU, so the program ran without it.")
         return model if model is not None else lambda function: function
 
     from torch.utils.data import DataLoader

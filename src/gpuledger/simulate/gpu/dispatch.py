@@ -189,7 +189,7 @@ class VirtualMode(TorchDispatchMode):
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._guess(func, args, kwargs)
         except _UNSUPPORTED as error:
-            why = f"has no fake kernel ({type(error).__name__})"
+            why = f"has no fake (meta) kernel, so the size of its result is unknown ({type(error).__name__})"
             raise NotModelledError(str(func), why, self.device.module_now()) from error
 
     def make(self, size: Any, like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -205,13 +205,13 @@ class VirtualMode(TorchDispatchMode):
         if name in ("_local_scalar_dense", "item"):
             return self.placeholder(args[0])
         if name == "equal":
-            self.say(f"{_caller()}: two tensors were compared; they count as equal.")
+            self.say(f"{_caller()}: two tensors were compared and treated as equal, because nothing is computed.")
             return True
         sizes = _LARGEST.get(name)
         if sizes is None:
-            why = "the size of its result depends on values, which are not computed"
+            why = "the size of its result depends on values, and an estimate computes none"
             raise NotModelledError(str(func), why, self.device.module_now())
-        self.say(f"{_caller()}: the size of {name}'s result depends on values; the largest possible one was taken.")
+        self.say(f"{_caller()}: the size of {name}'s result depends on values, so the largest possible size was used.")
         return sizes(self, args, kwargs)
 
     def called_from_python(self) -> bool:
@@ -224,11 +224,9 @@ class VirtualMode(TorchDispatchMode):
     def placeholder(self, tensor: torch.Tensor) -> Any:
         """Return what ``item()`` gives for a tensor that was never computed."""
         if tensor.dtype == torch.bool:
-            self.say(
-                f"{_caller()}: asks whether something holds, which is not computed; the branch for False was taken."
-            )
+            self.say(f"{_caller()}: a condition on a tensor was taken as False, because nothing is computed.")
             return False
-        self.say(f"{_caller()}: asks for a value, which is not computed; a stand-in was given.")
+        self.say(f"{_caller()}: .item() returned a placeholder value, because nothing is computed.")
         return PLACEHOLDER if tensor.is_floating_point() else 1
 
 

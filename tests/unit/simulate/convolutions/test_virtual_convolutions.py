@@ -134,8 +134,8 @@ def test_it_is_said_how_many_shapes_were_measured(card: str, borrowed: bool) -> 
     found = gpuledger.estimate(lambda images: model(images).sum().backward(), torch.zeros(32, 3, 224, 224), gpu=card)
     said = [note for note in found.notes if note.startswith("Convolutions:")]
     assert len(said) == 1
-    assert "1 of 2 shapes have cuDNN's workspaces as measured" in said[0]
-    assert ("borrowed" in said[0]) is borrowed
+    assert "cuDNN's workspaces of 1 of 2 shapes were measured" in said[0]
+    assert ("both are applied" in said[0]) is borrowed
 
 
 def test_it_is_said_that_trying_algorithms_is_not_modelled(monkeypatch: pytest.MonkeyPatch) -> None:
