@@ -142,7 +142,7 @@ def test_capture_wants_one_thing(desk: Path, words: list[str]) -> None:
 def test_an_input_of_which_no_values_can_be_drawn_is_refused(dtype: str, desk: Path) -> None:
     result = ops("capture", *CONV[:-1], f"2x3x8x8:{dtype}")
     assert result.exit_code == 2
-    assert f"no dtype {dtype}" in result.stderr
+    assert f"unsupported dtype {dtype}" in result.stderr
 
 
 def test_a_card_that_is_not_in_the_catalogue(desk: Path) -> None:
@@ -190,8 +190,8 @@ def followed(directory: Path, source: str, monkeypatch: pytest.MonkeyPatch, gpu:
     ("source", "words"),
     [
         ("import torch\n1 / 0", "ZeroDivisionError: division by zero"),
-        ("print('nothing')", "no step was seen"),
-        ("raise SystemExit(7)", "the program ended with status 7"),
+        ("print('nothing')", "no training step was seen"),
+        ("raise SystemExit(7)", "the program failed with exit status 7"),
     ],
 )
 def test_a_program_that_gives_no_step_is_said(
@@ -203,13 +203,13 @@ def test_a_program_that_gives_no_step_is_said(
 def test_a_model_that_stays_on_the_cpu_is_not_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = TRAIN.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"').replace("range(", "range(5 * ")
     outcome = followed(tmp_path, source, monkeypatch, gpu="h200")
-    assert "put nothing on NVIDIA H200" in outcome["message"]
+    assert "did not use NVIDIA H200" in outcome["message"]
 
 
 def test_a_program_of_one_step_is_captured_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert followed(tmp_path, TRAIN, monkeypatch) == {}
     found = read_workload(tmp_path / "step.json")
-    assert found.settings["notes"] == ["The program took 1 of 2 steps; the last one was captured."]
+    assert found.settings["notes"] == ["The program ran 1 of 2 steps. The last one was captured."]
 
 
 # -- campaigns ---
@@ -272,14 +272,14 @@ def test_folders_of_older_files_are_walked(tmp_path: Path) -> None:
         ("modles: []", "unknown key 'modles'"),
         ("models: []", "expected a list of models"),
         ("models: [3]", r"models\[0\]: expected a model's name"),
-        ("models: [{weights: x}]", r"models\[0\]: no model"),
+        ("models: [{weights: x}]", r"models\[0\]: the model is missing"),
         ("models: [a:b, {model: a:b, moed: training}]", r"models\[1\]: unknown key 'moed'"),
         ("models: [{model: a:b, mode: dreaming}]", "mode: 'dreaming', expected inference or training"),
-        ("models: [{model: a:b, inputs: [{x: 1}]}]", "is no size"),
-        ("models: [{model: a:b, inputs: [[1, two]]}]", "is no size"),
-        ("models: [{model: a:b, batch: many}]", "batch: 'many' is not a whole number"),
-        ("models: [{model: a:b, batch: 0}]", "batch: 0 is not at least 1"),
-        ("models: [a:b]\ngpu: 3", "gpu: 3 is not a text"),
+        ("models: [{model: a:b, inputs: [{x: 1}]}]", "expected a size"),
+        ("models: [{model: a:b, inputs: [[1, two]]}]", "expected a size"),
+        ("models: [{model: a:b, batch: many}]", "batch: 'many': expected a whole number"),
+        ("models: [{model: a:b, batch: 0}]", "batch: 0: expected 1 or more"),
+        ("models: [a:b]\ngpu: 3", "gpu: 3: expected a string"),
         ("models: !!python/object/apply:os.system ['true']", "not YAML"),
     ],
 )
@@ -292,9 +292,9 @@ def test_a_wrong_campaign_is_told_where(text: str, words: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model_name: 3\ninput_size: [1]", "model_name: 3 is not a text"),
-        ("model_name: x\ninput_size: large", "input_size: 'large' is no list of sizes"),
-        ("model_name: x\ninput_size: [1, 0]", "no list of sizes"),
+        ("model_name: 3\ninput_size: [1]", "model_name: 3: expected a string"),
+        ("model_name: x\ninput_size: large", "input_size: 'large': expected a list of sizes"),
+        ("model_name: x\ninput_size: [1, 0]", "expected a list of sizes"),
         ("model_name: x\ninput_size: [1]\nsize: 3", "unknown key 'size'"),
     ],
 )
@@ -305,7 +305,7 @@ def test_a_wrong_older_file_is_told_where(text: str, words: str, tmp_path: Path)
 
 
 def test_an_empty_folder_and_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no summary\.yml below it"):
+    with pytest.raises(InputError, match=r"the directory has no summary\.yml"):
         read_campaign(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         read_campaign(tmp_path / "none.yml")

@@ -27,6 +27,9 @@ def capture(step: Callable[[], Any], *, name: str = "step", device: str | None =
     place = Place(chosen, torch.cuda.get_device_name() if chosen == CUDA else "CPU")
     tally = capture_step(step, place)
     if not tally.uses:
-        raise InputError(f"{name}: did nothing on {chosen}", hint="ops.capture(step, device=…)")
+        raise InputError(
+            f"{name}: the step did not use {chosen}",
+            hint="Name the device that the step uses: ops.capture(step, device=…)",
+        )
     settings = {"device": place.title, "torch": torch.__version__, "notes": [], **tally.facts}
     return Workload(name, "training" if tally.trained else "inference", tally.uses, tally.layers, settings)

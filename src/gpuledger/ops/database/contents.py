@@ -84,7 +84,7 @@ def _check_references(contents: Contents, place: str) -> None:
     """
     for one in contents.records:
         if one.key_digest not in contents.keys or one.environment_digest not in contents.environments:
-            raise InputError(f"{place}: damaged database: a record's key or environment is not in it")
+            raise InputError(f"{place}: damaged database: the key or environment of a record is missing")
 
 
 def merge(database: OperatorDatabase, other: Contents) -> int:
@@ -164,7 +164,7 @@ def read_parquet(path: Path) -> Contents:
     """
     import pyarrow.parquet as pq
 
-    hint = "gpuledger ops export --to parquet writes one"
+    hint = "Write the file with: gpuledger ops export --to parquet"
     if not path.is_file():
         raise InputError(f"{path}: no such file", hint=hint)
     check_unpacked([path], str)
@@ -173,10 +173,10 @@ def read_parquet(path: Path) -> Contents:
         stated = (table.schema.metadata or {}).get(VERSION_KEY)
         version = None if stated is None else int(stated)
     if version is None:
-        raise InputError(f"{path}: not exported from an operator database", hint=hint)
+        raise InputError(f"{path}: not an export of an operator database", hint=hint)
     if version > VERSION:
         raise InputError(
-            f"{path}: database export version {version}, this gpuledger reads up to {VERSION}",
+            f"{path}: database export version {version}, but this gpuledger reads up to version {VERSION}",
             hint="pip install --upgrade gpuledger",
         )
     with reading(path):

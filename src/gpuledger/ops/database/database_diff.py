@@ -64,12 +64,12 @@ def diff_databases(before: Contents, after: Contents) -> DatabaseDiff:
     """Return how the newest measurements of the same operators, by the same method, differ.
 
     Raises:
-        EmptyRunError: the databases have no measured operator in common.
+        EmptyRunError: the databases have no measured operators in common.
     """
     old, new = _newest(before), _newest(after)
     common = [place for place in old if place in new]
     if not common:
-        raise EmptyRunError("the databases have no measured operator in common")
+        raise EmptyRunError("the databases have no measured operators in common")
     changes = [Change(before.keys[place[0]], old[place], new[place]) for place in common]
     changes.sort(key=lambda change: -max(change.time_ratio, 1 / change.time_ratio))
     return DatabaseDiff(

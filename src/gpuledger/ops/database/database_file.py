@@ -46,7 +46,9 @@ class ReadOnlyFile:
             InputError: somebody did; what was read may be half of it.
         """
         if self.state is not None and _state(self.path) != self.state:
-            raise InputError(f"{self.path}: was written while it was read", hint="run the command again")
+            raise InputError(
+                f"{self.path}: another process wrote to it while it was read", hint="Run the command again"
+            )
 
 
 def open_to_read(path: Path) -> ReadOnlyFile:
@@ -57,7 +59,7 @@ def open_to_read(path: Path) -> ReadOnlyFile:
     """
     found = _how_to_read(path)
     if not _tables(found):
-        raise InputError(f"{path}: {NOT_ONE}: it is empty", hint="gpuledger ops measure makes one")
+        raise InputError(f"{path}: {NOT_ONE}: the file is empty", hint="Create a database with: gpuledger ops measure")
     return found
 
 
@@ -78,7 +80,7 @@ def _how_to_read(path: Path) -> ReadOnlyFile:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     if head and not head.startswith(_MAGIC):
-        raise InputError(f"{path}: {NOT_ONE}: not a database of SQLite", hint="--database names another")
+        raise InputError(f"{path}: {NOT_ONE}: not an SQLite file", hint="Name the right file with --database")
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     nobody_writes = _WAL in head[18:20] and not _beside(path, "-wal").exists()
     return ReadOnlyFile(path, f"{uri}&immutable=1", _state(path)) if nobody_writes else ReadOnlyFile(path, uri, None)
@@ -107,9 +109,13 @@ def _tables(file: ReadOnlyFile) -> set[str]:
             anything = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             names = {name for (name,) in connection.execute(query)}
     except sqlite3.Error as error:
-        hint = "copy it to a folder that you may write to" if not os.access(file.path.parent, os.W_OK) else None
+        hint = (
+            "Copy the file to a directory that you can write to" if not os.access(file.path.parent, os.W_OK) else None
+        )
         raise InputError(f"{file.path}: {NOT_ONE}, or damaged: {error}", hint=hint) from error
     if anything and not names.issuperset(METADATA.tables):
         missing = next(name for name in (VERSIONS.name, *METADATA.tables) if name not in names)
-        raise InputError(f"{file.path}: {NOT_ONE}: it has no table {missing}", hint="--database names another")
+        raise InputError(
+            f"{file.path}: {NOT_ONE}: the table {missing} is missing", hint="Name the right file with --database"
+        )
     return names

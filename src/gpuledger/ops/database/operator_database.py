@@ -22,7 +22,9 @@ try:
     from sqlalchemy import exc
     from sqlalchemy.dialects import postgresql, sqlite
 except ImportError as error:  # the extra is not installed
-    raise UsageError("ops: SQLAlchemy is not installed", hint="pip install 'gpuledger[ops]'") from error
+    raise UsageError(
+        "operator databases need SQLAlchemy, which is not installed", hint="pip install 'gpuledger[ops]'"
+    ) from error
 
 from gpuledger.ops.database import schema
 from gpuledger.ops.database.database_file import NOT_ONE, open_to_read, refuse_foreign
@@ -59,7 +61,8 @@ def open_database(url: str | Path, *, retry_s: float = RETRY_S) -> OperatorDatab
     if str(url).endswith(PARQUET):
         shown = hide_credentials(str(url))
         raise InputError(
-            f"{shown}: an export, not a database", hint=f"gpuledger ops merge {shown} --database FILE makes it one"
+            f"{shown}: an exported file, not a database",
+            hint=f"Import it with: gpuledger ops merge {shown} --database FILE",
         )
     shown = shown_url(parsed)
     if is_file(parsed):
@@ -82,7 +85,8 @@ def open_existing(url: str, *, retry_s: float = RETRY_S) -> OperatorDatabase:
         path = Path(parsed.database or "")
         if not path.is_file():
             raise InputError(
-                f"{path}: no such database", hint="gpuledger ops measure makes one; --database names another"
+                f"{path}: no such database",
+                hint="Name another file with --database, or create one with: gpuledger ops measure",
             )
         file = open_to_read(path)
         database = OperatorDatabase(reading_engine(file), str(path), retry_s, file.refuse_changed)
@@ -103,7 +107,8 @@ def _refuse_export(url: str) -> None:
     if url.endswith(PARQUET):
         name = hide_credentials(url)
         raise InputError(
-            f"{name}: an export, not a database", hint=f"gpuledger ops merge {name} --database FILE makes it one"
+            f"{name}: an exported file, not a database",
+            hint=f"Import it with: gpuledger ops merge {name} --database FILE",
         )
 
 
@@ -137,7 +142,7 @@ class OperatorDatabase:
                     schema.migrate(connection)
         except exc.DBAPIError as error:
             raise InputError(
-                f"{self.url}: {_one_line(error)}", hint="is it a database, and can it be reached?"
+                f"{self.url}: {_one_line(error)}", hint="Check that this is a database and that it can be reached"
             ) from error
 
     def refuse_other_schema(self) -> None:
@@ -150,14 +155,17 @@ class OperatorDatabase:
             version = self._version()
         except exc.DBAPIError as error:
             raise InputError(
-                f"{self.url}: {_one_line(error)}", hint="is it a database, and can it be reached?"
+                f"{self.url}: {_one_line(error)}", hint="Check that this is a database and that it can be reached"
             ) from error
         if version == 0:
-            raise InputError(f"{self.url}: {NOT_ONE}", hint="gpuledger ops measure makes one; --database names another")
+            raise InputError(
+                f"{self.url}: {NOT_ONE}",
+                hint="Name another one with --database, or create one with: gpuledger ops measure",
+            )
         if version < schema.VERSION:
             raise InputError(
-                f"{self.url}: database of schema {version}, which is read once it is brought to {schema.VERSION}",
-                hint="gpuledger ops measure does, and any other command that writes into it",
+                f"{self.url}: the database has schema version {version} and must be updated to {schema.VERSION}",
+                hint="Update it with a command that writes to it, for example gpuledger ops measure",
             )
 
     def _version(self) -> int:
@@ -165,7 +173,7 @@ class OperatorDatabase:
             version = schema.version_of(connection)
         if version > schema.VERSION:
             raise InputError(
-                f"{self.url}: database of schema {version}, this gpuledger reads up to {schema.VERSION}",
+                f"{self.url}: schema version {version}, but this gpuledger reads up to version {schema.VERSION}",
                 hint="pip install --upgrade gpuledger",
             )
         return version
@@ -293,7 +301,7 @@ class OperatorDatabase:
                 self._refuse_changed()
                 return found
             except exc.IntegrityError as error:
-                raise InputError(f"{self.url}: a record's key or environment is not in the database") from error
+                raise InputError(f"{self.url}: the key or environment of a record is missing") from error
             except exc.DBAPIError as error:
                 if not _passes_by(error) or time.monotonic() + wait_s > deadline_s:
                     raise InputError(f"{self.url}: {_one_line(error)}") from error

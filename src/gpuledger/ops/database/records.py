@@ -137,5 +137,5 @@ def record_from(values: Mapping[str, Any]) -> Record:
     """
     check_shape(dict(values), _RECORD, "record")
     if any(block.get("kind") == "energy" and block.get("call_ns") is None for block in values["blocks"]):
-        raise ValueError("record: a window of energy has no call_ns")
+        raise ValueError("record: an energy measurement has no call_ns")
     return Record(**{**values, "blocks": tuple(values["blocks"]), "kernels": tuple(values["kernels"])})

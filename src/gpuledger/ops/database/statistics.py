@@ -59,7 +59,7 @@ def summarize(values: Sequence[float]) -> Spread:
     """
     blocks = np.asarray(values, dtype=np.float64)
     if not len(blocks):
-        raise ValueError("no blocks")
+        raise ValueError("no measurements")
     low, high = median_interval(blocks)
     return Spread(float(np.median(blocks)), low, high, len(blocks), count_outliers(blocks), mean_within_3_sigma(blocks))
 

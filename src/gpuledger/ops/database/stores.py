@@ -27,14 +27,15 @@ def parse_url(text: str) -> sa.URL:
         parsed = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:  # a port that is no number, brackets that do not close
         raise UsageError(
-            "--database: not a URL", hint="postgresql://USER@HOST/NAME, sqlite:///FILE, or a file"
+            "--database: not a valid URL", hint="Use a file, sqlite:///FILE or postgresql://USER@HOST/NAME"
         ) from error
     kind = parsed.get_backend_name()
     if kind == "postgresql" or parsed.drivername == "postgres":
         return parsed.set(drivername="postgresql+psycopg")
     if kind != "sqlite":
         raise UsageError(
-            f"--database {kind}://…: only SQLite and PostgreSQL are known", hint="postgresql://USER@HOST/NAME"
+            f"--database {kind}://…: only SQLite and PostgreSQL are supported",
+            hint="Use a file, or postgresql://USER@HOST/NAME",
         )
     return parsed
 
@@ -52,9 +53,12 @@ def shown_url(url: sa.URL) -> str:
         return name
     file = Path(name)
     if file.is_dir():
-        raise InputError(f"{file}: is a directory", hint="--database names a file")
+        raise InputError(f"{file}: a directory, not a database", hint="Name a file with --database")
     if not file.parent.is_dir():
-        raise InputError(f"{file}: no folder {file.parent}", hint="make it, or give another --database")
+        raise InputError(
+            f"{file}: the directory {file.parent} does not exist",
+            hint="Create the directory, or name another file with --database",
+        )
     return str(file)
 
 
@@ -93,7 +97,9 @@ def writing_engine(url: sa.URL) -> sa.Engine:
             url, pool_pre_ping=True, connect_args={"connect_timeout": 10}, json_deserializer=_value_of
         )
     except ImportError as error:
-        raise UsageError("--database: no driver for PostgreSQL", hint="pip install 'gpuledger[ops]'") from error
+        raise UsageError(
+            "--database: the driver for PostgreSQL is not installed", hint="pip install 'gpuledger[ops]'"
+        ) from error
 
 
 def _value_of(text: str | bytes) -> Any:

@@ -45,9 +45,15 @@ def read_list(path: Path) -> Workload:
             key, count = _call(f"{path}:{number}", operator, line)
             counts[key] = counts.get(key, 0) + count
         elif line.strip():
-            raise InputError(f"{path}:{number}: neither an operator nor a call", hint="a list begins: Operator: aten.…")
+            raise InputError(
+                f"{path}:{number}: expected an operator or a call",
+                hint="Import a list that begins with a line such as: Operator: aten.mm.default",
+            )
     if not counts:
-        raise InputError(f"{path}: holds no call", hint="a list begins: Operator: aten.…")
+        raise InputError(
+            f"{path}: the file has no operator calls",
+            hint="Import a list that begins with a line such as: Operator: aten.mm.default",
+        )
     uses = tuple(Use(key, count) for key, count in counts.items())
     mode: Mode = "training" if "train" in f"{path.parent.name}/{path.name}" else "inference"
     return Workload(path.stem, mode, uses, (), {"device": "unknown", "source": path.name, "notes": [], "no_kernel": {}})
@@ -55,9 +61,9 @@ def read_list(path: Path) -> Workload:
 
 def _call(place: str, operator: str, line: str) -> tuple[OperatorKey, int]:
     count, _, arguments = line.removeprefix(_COUNT).partition(",")
-    with reading(place, "not a call"):
+    with reading(place, "not an operator call"):
         if len(line) > LONGEST_LINE:
-            raise ValueError(f"a line of more than {LONGEST_LINE:,} characters")
+            raise ValueError(f"a line is longer than {LONGEST_LINE:,} characters")
         positional, keywords = _value(ast.parse(arguments.strip(), mode="eval").body)
         named = {name: value for name, value in keywords.items() if value is not None and value != _STRIDED}
         inputs = (*positional, {KEYWORDS: named}) if named else tuple(positional)
@@ -93,7 +99,7 @@ def _keywords(node: ast.Dict) -> dict[str, Any]:
     for name, value in zip(node.keys, node.values, strict=True):
         text = _value(name) if name is not None else None
         if not isinstance(text, str):
-            raise ValueError("a keyword is no text")
+            raise ValueError("a keyword is not a string")
         given = _value(value)
         found[text] = {"device": "card" if "cuda" in str(given) else "host"} if text == "device" else given
     return found
@@ -121,7 +127,7 @@ def _tensor(node: ast.Call) -> dict[str, Any]:
         raise ValueError(f"unknown {kind}")
     shape = _value(node.args[0])
     if not all(isinstance(size, int) for size in shape):
-        raise ValueError("a shape is no list of sizes")
+        raise ValueError("a shape is not a list of sizes")
     tensor: dict[str, Any] = {"shape": shape, "dtype": _value(node.args[1])["torch"]}
     if kind == "ST":
         return {**tensor, "layout": "sparse_coo"}

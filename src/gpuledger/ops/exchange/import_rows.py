@@ -106,10 +106,10 @@ def _layer(text: str) -> nn.Module:
     """Return the layer that printed itself as ``text``."""
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError(f"{text}: not a layer")
+        raise ValueError(f"{text}: expected a layer")
     kind = getattr(nn, call.func.id, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ValueError(f"{call.func.id}: not a layer of torch.nn")
+        raise ValueError(f"{call.func.id}: torch.nn has no such layer")
     try:
         arguments = [_literal(node) for node in call.args]
         named = {str(one.arg): _literal(one.value) for one in call.keywords}
@@ -133,5 +133,5 @@ def _key(layer: nn.Module, size: tuple[int, ...], place: Place) -> OperatorKey:
     except (RuntimeError, TypeError, ValueError, NotModelledError) as error:
         raise ValueError(f"{layer}: {' '.join(str(error).split())}") from error
     if len(uses) != 1:
-        raise ValueError(f"{layer}: runs {len(uses)} distinct operators, not one")
+        raise ValueError(f"{layer}: runs {len(uses)} different operators, expected one")
     return uses[0].key

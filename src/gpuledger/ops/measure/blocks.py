@@ -217,7 +217,7 @@ def _energy_block(load: Load, start: Edge, end: Edge) -> Block:
     calls = load.calls_at(end.tick_ns) - load.calls_at(start.tick_ns)
     span_ns = end.tick_ns - start.tick_ns
     if calls <= 0 or window.energy_j is None or window.uncertainty_j is None:
-        raise NoCounterError("energy: no call ended between two ticks of the counter")
+        raise NoCounterError("energy: the call is too long, none ended between two updates of the energy counter")
     return Block(
         start_ns=start.tick_ns,
         calls=round(calls),
@@ -252,6 +252,7 @@ def _tick(card: Card, clock_ns: Clock) -> Edge:
         reason = card.why_missing(Quantity.ENERGY)
         why = f": {reason}" if reason else ""
         raise NoCounterError(
-            f"energy: the GPU's counter is missing or stands still{why}", hint="--time-only measures without it"
+            f"energy: the GPU's energy counter is missing or does not change{why}",
+            hint="Measure without energy: --time-only",
         )
     return edge

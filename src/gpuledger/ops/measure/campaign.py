@@ -223,6 +223,6 @@ class _Driver:
             self.crew.environments[answer.worker].digest,
             {"mode": answer.task.mode.value, "inputs": "normal"},
             status="failed",
-            reason=f"{DEATHS} workers died of it",
+            reason=f"it ended {DEATHS} worker processes",
             measured_ns=self.clock_ns(),
         )

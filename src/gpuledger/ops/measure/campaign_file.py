@@ -65,7 +65,7 @@ def _read_campaign(path: Path) -> Campaign:
         places = sorted(path.rglob(OLD_NAME))
         if not places:
             raise InputError(
-                f"{path}: no {OLD_NAME} below it", hint="--config campaign.yml, or a folder of older files"
+                f"{path}: the directory has no {OLD_NAME} file", hint="Name a file, for example --config campaign.yml"
             )
         return Campaign(tuple(_read_old(place) for place in places))
     value = _load(path)
@@ -74,7 +74,9 @@ def _read_campaign(path: Path) -> Campaign:
     _check(path, "", value, TOP_KEYS)
     models = value.get("models")
     if not isinstance(models, list) or not models:
-        raise InputError(f"{path}: models: expected a list of models", hint="models: [{model: torchvision:resnet50}]")
+        raise InputError(
+            f"{path}: models: expected a list of models", hint="For example models: [{model: torchvision:resnet50}]"
+        )
     shared = {name: value[name] for name in MODEL_KEYS[1:] if name in value}
     wanted = [one for number, model in enumerate(models) for one in _wanted(path, number, model, shared)]
     return Campaign(tuple(dict.fromkeys(wanted)), value.get("gpu"), value.get("database"))
@@ -84,7 +86,7 @@ def _load(path: Path) -> dict[str, Any]:
     with reading(path, "not YAML"):
         value = _parse(read_text(path, LARGEST_BYTES))
     if not isinstance(value, dict):
-        raise InputError(f"{path}: expected keys and values", hint=f"known keys: {', '.join(TOP_KEYS)}")
+        raise InputError(f"{path}: expected keys and values", hint=f"Use these keys: {', '.join(TOP_KEYS)}")
     return value
 
 
@@ -112,14 +114,14 @@ def _count(node: Any, known: dict[int, int]) -> int:
     """
     if id(node) in known:
         if not known[id(node)]:
-            raise ValueError("an alias stands for what it is inside of")
+            raise ValueError("an alias refers to the value that contains it")
         return known[id(node)]
     known[id(node)] = 0
     inner = node.value if isinstance(node, yaml.CollectionNode) else []
     pairs = (one if isinstance(one, tuple) else (one,) for one in inner)
     count = 1 + sum(_count(one, known) for pair in pairs for one in pair)
     if count > MOST_VALUES:
-        raise ValueError(f"its aliases stand for more than {MOST_VALUES:,} values")
+        raise ValueError(f"its aliases expand to more than {MOST_VALUES:,} values")
     known[id(node)] = count
     return count
 
@@ -129,18 +131,18 @@ def _check(path: Path, place: str, value: Mapping[Any, Any], known: tuple[str, .
     for name, one in value.items():
         if name not in known:
             near = get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            hint = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}"
             raise InputError(f"{path}: {place}unknown key {name!r:.80}", hint=hint)
         kinds = _KINDS.get(name)
         if kinds and (not isinstance(one, kinds) or isinstance(one, bool)):
-            raise InputError(f"{path}: {place}{name}: {one!r:.80} is not {_kind_text(kinds[0])}")
+            raise InputError(f"{path}: {place}{name}: {one!r:.80}: expected {_kind_text(kinds[0])}")
     batch = value.get("batch", 1)
     if batch < 1:
-        raise InputError(f"{path}: {place}batch: {batch} is not at least 1")
+        raise InputError(f"{path}: {place}batch: {batch}: expected 1 or more")
 
 
 def _kind_text(kind: type) -> str:
-    return "a whole number" if kind is int else "a text"
+    return "a whole number" if kind is int else "a string"
 
 
 def _wanted(path: Path, number: int, model: Any, shared: Mapping[str, Any]) -> Iterator[WorkloadSpec]:
@@ -152,7 +154,7 @@ def _wanted(path: Path, number: int, model: Any, shared: Mapping[str, Any]) -> I
         raise InputError(f"{path}: {place}expected a model's name, or keys and values")
     _check(path, place, model, MODEL_KEYS)
     if "model" not in model:
-        raise InputError(f"{path}: {place}no model", hint="model: torchvision:resnet50")
+        raise InputError(f"{path}: {place}the model is missing", hint="For example model: torchvision:resnet50")
     values = {**shared, **model}
     modes = _listed(values.pop("mode", "inference"))
     sizes = _listed(values.pop("inputs", None))
@@ -173,7 +175,7 @@ def _size(path: Path, place: str, size: Any) -> str | None:
         return size
     if isinstance(size, list) and size and all(isinstance(n, int) and n > 0 for n in size):
         return "x".join(map(str, size))
-    raise InputError(f"{path}: {place}inputs: {size!r:.80} is no size", hint="inputs: [32x3x224x224]")
+    raise InputError(f"{path}: {place}inputs: {size!r:.80}: expected a size", hint="For example inputs: [32x3x224x224]")
 
 
 def _read_old(path: Path) -> WorkloadSpec:
@@ -182,9 +184,12 @@ def _read_old(path: Path) -> WorkloadSpec:
     _check(path, "", value, OLD_KEYS)
     name, size = value.get("model_name"), value.get("input_size")
     if not isinstance(name, str):
-        raise InputError(f"{path}: model_name: {name!r:.80} is not a text")
+        raise InputError(f"{path}: model_name: {name!r:.80}: expected a string")
     if not (isinstance(size, list) and size and all(type(n) is int and n > 0 for n in size)):
-        raise InputError(f"{path}: input_size: {size!r:.80} is no list of sizes", hint="[32, 3, 224, 224]")
+        raise InputError(
+            f"{path}: input_size: {size!r:.80}: expected a list of sizes",
+            hint="For example input_size: [32, 3, 224, 224]",
+        )
     weights = str(value.get("weights_name") or "random")
     # the older files name the class of the weights, of which the default was taken
     weights = "DEFAULT" if weights.endswith("_Weights") else weights

@@ -30,7 +30,8 @@ def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Calla
     settings = workload.settings
     if not isinstance(settings.get("model"), str):
         raise InputError(
-            f"{workload.name}: captured from a program, so it cannot be run here", hint="capture it with --model"
+            f"{workload.name}: cannot run as a whole, because it was captured from a program",
+            hint="Capture it by name: gpuledger ops capture --model NAME",
         )
     wanted = WorkloadSpec(
         settings["model"],

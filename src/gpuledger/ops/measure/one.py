@@ -61,7 +61,9 @@ def refuse_too_large(key: OperatorKey, place: Place) -> None:
     """Raise MemoryError where an operator's inputs alone need most of the memory that is free."""
     read_bytes, free_bytes = work_of(key).read_bytes, place.free_bytes()
     if read_bytes > HOPELESS_FRAC * free_bytes:
-        raise MemoryError(f"out of memory: its inputs need {read_bytes >> 20} MiB, {free_bytes >> 20} MiB are free")
+        raise MemoryError(
+            f"out of memory: its inputs need {read_bytes >> 20} MiB, but only {free_bytes >> 20} MiB are free"
+        )
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def find_place(device: str | None, *, force: bool = False, ours: Collection[int]
         return _cpu()
     kind, _, number = wanted.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
-        raise UsageError(f"--device {wanted}: no such device", hint="cpu, cuda or cuda:1")
+        raise UsageError(f"--device {wanted}: unknown device", hint="Use cpu, cuda or cuda:1")
     return _card(int(number or 0), force=force, ours=ours)
 
 
@@ -91,7 +91,10 @@ def _torch_version() -> str:
 
 def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
-        raise NoDeviceError(f"--device cuda:{index}: no such GPU here", hint="--device cpu, or gpuledger doctor")
+        raise NoDeviceError(
+            f"--device cuda:{index}: PyTorch has no such GPU here",
+            hint="Use --device cpu, or see what is missing with: gpuledger doctor",
+        )
     from gpuledger.cards.card import torch_uuid
     from gpuledger.cards.opening import open_cards
 
@@ -121,8 +124,8 @@ def refuse_busy(card: Card, ours: Collection[int] = ()) -> None:
     if others:
         pid, held = others[0]
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        holds = "" if held is None else f" holding {held >> 20} MiB"
+        holds = "" if held is None else f" ({held >> 20} MiB)"
         raise NoDeviceError(
-            f"GPU {card.index}: busy with process {pid}{holds}{more}",
-            hint="wait for it, or --allow-busy measures beside it",
+            f"GPU {card.index}: in use by process {pid}{holds}{more}",
+            hint="Wait until the GPU is free, or measure anyway with --allow-busy",
         )

@@ -95,7 +95,10 @@ class RayCrew:
         self._ray = ray
         count = int(ray.cluster_resources().get("GPU", 0)) if device != "cpu" else workers
         if not count:
-            raise NoDeviceError("campaign: Ray has no GPU", hint="--device cpu, or join machines that have some")
+            raise NoDeviceError(
+                "campaign: the Ray cluster has no GPU",
+                hint="Measure on the CPU with --device cpu, or add machines with a GPU",
+            )
         share = {"num_gpus": 1} if device != "cpu" else {"num_cpus": 1}
         actor = ray.remote(Measurer).options(**share, max_restarts=-1)
         where = "cuda:0" if device != "cpu" else "cpu"
@@ -154,7 +157,7 @@ class RayCrew:
                 return
             except self._ray.exceptions.RayActorError as error:
                 if time.monotonic() > deadline_s:
-                    raise NoDeviceError("campaign: a worker died and does not come back") from error
+                    raise NoDeviceError("campaign: a worker process ended and could not be restarted") from error
             time.sleep(0.5)
 
 
@@ -186,7 +189,8 @@ def connected(address: str) -> Iterator[Any]:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"--ray {address}: {' '.join(str(error).split())[:200]}", hint="local, or HOST:6379"
+            f"--ray {address}: {' '.join(str(error).split())[:200]}",
+            hint="Use --ray local, or the address of a Ray cluster: --ray HOST:6379",
         ) from error
     try:
         yield ray

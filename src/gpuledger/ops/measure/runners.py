@@ -178,7 +178,7 @@ def make_runner(
     if not on_card:
         return CpuRunner(calls), ""
     if needs_host:
-        return EagerRunner(calls), "its output depends on its data"
+        return EagerRunner(calls), "the shape of its output depends on its data"
     try:
         return GraphRunner(calls, unit_ns), ""
     except torch.OutOfMemoryError:

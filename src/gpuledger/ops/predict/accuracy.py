@@ -103,9 +103,9 @@ def validate(
     pairs = [(examples[number], cost) for number, cost in sorted(predicted.items())]
     if not pairs:
         raise EmptyRunError(
-            f"ops: {counted(len(examples), 'measured operator')}, at least {LEAST_EXAMPLES} have to remain when some "
-            "are held out",
-            hint="gpuledger ops measure adds some",
+            f"the database has {counted(len(examples), 'measured operator')}, but at least {LEAST_EXAMPLES} must "
+            "remain when some are held out",
+            hint="Measure more operators with: gpuledger ops measure",
         )
     names = dict.fromkeys(one.key.name for one, _ in pairs)
     by_type = [_errors(name, [pair for pair in pairs if pair[0].key.name == name]) for name in names]

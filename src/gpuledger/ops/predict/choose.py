@@ -54,11 +54,16 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
     environments = database.environments()
     records = database.records()
     if not records:
-        raise EmptyRunError(f"{database.url}: the database is empty", hint="gpuledger ops measure WORKLOAD fills it")
+        raise EmptyRunError(
+            f"{database.url}: the database is empty", hint="Measure operators with: gpuledger ops measure WORKLOAD"
+        )
     measured = {record.environment_digest: record.measured_ns for record in records}  # the newest of each: oldest first
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
     if not wanted:
-        raise UsageError(f"--gpu {card}: not in {database.url}", hint=f"it holds {cards_text(environments.values())}")
+        raise UsageError(
+            f"--gpu {card}: {database.url} has no measurements of this GPU",
+            hint=f"Choose one of its GPUs: {cards_text(environments.values())}",
+        )
     return _environment_records(database, records, environments[max(wanted, key=lambda digest: measured[digest])])
 
 
@@ -122,7 +127,7 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
         except InputError:  # of an older gpuledger: it is made anew
             place.unlink()
     if say is not None and len(shelf.records) >= MANY_RECORDS:
-        say(f"learning from {len(shelf.records):,} records; that is kept until the database changes")
+        say(f"fitting a model to {len(shelf.records):,} measurements (cached until the database changes)")
     model = fit(shelf.examples, roof_of_records(shelf), shelf.digest)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -137,11 +142,11 @@ def stand_in(
     examples = shelf.examples
     if len(examples) >= LEAST_EXAMPLES:
         try:
-            return FittedPredictor(model_of(shelf, cache, say)), f"learned from {len(examples)} measured operators"
+            return FittedPredictor(model_of(shelf, cache, say)), f"fitted to {len(examples)} measured operators"
         except UsageError:  # scikit-learn is an extra
             pass
     roof = roof_of_records(shelf)
-    return RoofPredictor(roof, examples), f"as far from the GPU's roof as {len(examples)} measured operators"
+    return RoofPredictor(roof, examples), f"roofline, scaled by {len(examples)} measured operators"
 
 
 def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | None = None) -> Sum:
@@ -169,16 +174,17 @@ def predictor_for(
         card = _catalogued(gpu or "")
         if card is None:
             raise UsageError(
-                f"--gpu {gpu}: neither measured nor in the catalogue",
-                hint=f"the database holds {cards_text(database.environments().values())}; see also gpuledger gpus",
+                f"--gpu {gpu}: neither in the database nor in the catalogue of GPUs",
+                hint=f"Choose {cards_text(database.environments().values())}, or one that gpuledger gpus lists",
             ) from error
         shelf = open_environment_records(database)
         if _catalogued(shelf.environment.card) is None:
             raise UsageError(
-                f"--gpu {gpu}: {UNMEASURED}, and the database has none of the catalogue to start from",
-                hint=f"it holds {cards_text(database.environments().values())}; measure on a GPU first",
+                f"--gpu {gpu}: not measured, and the database has no GPU of the catalogue to predict it from",
+                hint="Measure on a GPU of the catalogue first. The database has "
+                f"{cards_text(database.environments().values())}",
             ) from error
-        note = f"{card.name}: {UNMEASURED}; from {shelf.environment.card}'s records and both GPUs' datasheets"
+        note = f"{card.name}: {UNMEASURED}; predicted from {shelf.environment.card}'s measurements and both datasheets"
         return FittedPredictor(model_of(shelf, cache, say), roof_of_card(card)), shelf, (note,)
     return FittedPredictor(model_of(shelf, cache, say)), shelf, ()
 

@@ -137,8 +137,8 @@ def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> M
     """
     if len(examples) < LEAST_EXAMPLES:
         raise EmptyRunError(
-            f"ops: {len(examples)} measured operators, at least {LEAST_EXAMPLES} are needed to learn from",
-            hint="gpuledger ops measure adds some",
+            f"the database has {len(examples)} measured operators, but a prediction needs at least {LEAST_EXAMPLES}",
+            hint="Measure more operators with: gpuledger ops measure",
         )
     powers = [example.power_w for example in examples if example.power_w]
     if roof.power_limit_w is None and powers:

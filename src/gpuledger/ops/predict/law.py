@@ -112,7 +112,9 @@ def _learn(parts: Floats, took_ns: Floats) -> tuple[float, ...]:
     try:
         from scipy.optimize import nnls
     except ImportError as error:
-        raise UsageError("ops: scikit-learn is not installed", hint="pip install 'gpuledger[predict]'") from error
+        raise UsageError(
+            "predictions need scikit-learn, which is not installed", hint="pip install 'gpuledger[predict]'"
+        ) from error
     weights, factors = 1 / took_ns, np.zeros(parts.shape[1])
     for _ in range(ROUNDS):
         factors, _residual = nnls(parts * weights[:, None], took_ns * weights)

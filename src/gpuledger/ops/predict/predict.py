@@ -160,12 +160,12 @@ def load_model(place: Path) -> Model:
     Raises:
         InputError: there is none, it is damaged, or it was made for other features.
     """
-    hint = "gpuledger ops fit makes it anew"
-    with reading(place, "not a model, or damaged", hint):
+    hint = "Fit the model again with: gpuledger ops fit"
+    with reading(place, "not a fitted model, or damaged", hint):
         arrays = read_arrays(place)
         facts = parse_json(str(arrays["facts"]).encode(), place)
         if facts["version"] != VERSION or tuple(facts["features"]) != NAMES:
-            raise InputError(f"{place}: a model of another version", hint=hint)
+            raise InputError(f"{place}: the model was fitted by another version of gpuledger", hint=hint)
         quantities = {name: _quantity(name, facts["widen"][name], arrays) for name in _QUANTITIES}
         ranges = {name: Range(tuple(one["flops"]), tuple(one["bytes"])) for name, one in facts["ranges"].items()}
         laws = {name: tuple(factors) for name, factors in facts["laws"].items()}
@@ -173,7 +173,7 @@ def load_model(place: Path) -> Model:
         roof, examples, digest = Roof(**facts["roof"]), facts["examples"], facts["database_digest"]
     time = quantities["time"]
     if time is None:
-        raise InputError(f"{place}: a model without times", hint="gpuledger ops fit makes it anew")
+        raise InputError(f"{place}: the model has no times", hint=hint)
     return Model(roof, laws, best, time, quantities["power"], ranges, examples, digest)
 
 

@@ -213,7 +213,9 @@ def learn_process(features: Features, target: Floats, groups: npt.NDArray[np.int
     try:
         from scipy.optimize import minimize
     except ImportError as error:
-        raise UsageError("ops: scikit-learn is not installed", hint="pip install 'gpuledger[predict]'") from error
+        raise UsageError(
+            "predictions need scikit-learn, which is not installed", hint="pip install 'gpuledger[predict]'"
+        ) from error
     applies = ~np.isnan(features.values)
     counts = np.maximum(applies.sum(axis=0), 1)
     shift = np.where(applies, features.values, 0.0).sum(axis=0) / counts

@@ -63,20 +63,20 @@ def sweep(
         UsageError: no such operator or dtype, too many combinations, or none that can be.
     """
     if operator not in OPERATORS:
-        raise UsageError(f"sweep {operator}: unknown", hint=f"known: {', '.join(OPERATORS)}")
+        raise UsageError(f"sweep {operator}: unknown operator", hint=f"Use one of {', '.join(OPERATORS)}")
     _check(grid)
     swept = OPERATORS[operator]
     axes = [tuple(getattr(grid, _axis(name))) for name in swept.values]
     count = count_of(axes)
     if count > MOST:
-        raise UsageError(f"sweep {operator}: {count:,} combinations, at most {MOST:,} are looked at")
+        raise UsageError(f"sweep {operator}: {count:,} combinations, the limit is {MOST:,}")
     places: Sequence[int] = range(count)
     if sample is not None:
         places = random.Random(seed).sample(places, count)  # noqa: S311 - a draw that can be repeated
     found = _configurations(swept, axes, places, train=train)
     keys = dict.fromkeys(key for configuration in islice(found, sample) for key in configuration)
     if not keys:
-        raise UsageError(f"sweep {operator}: no combination can be", hint="do the groups divide the channels?")
+        raise UsageError(f"sweep {operator}: no combination is valid", hint="Check that the groups divide the channels")
     settings = {"device": "any", "source": f"sweep of {operator}", "notes": [], "no_kernel": {}}
     name = f"sweep-{operator}" + ("-training" if train else "") + ("" if reuse_bytes is None else "-hot")
     return Workload(
@@ -87,15 +87,18 @@ def sweep(
 def _check(grid: Grid) -> None:
     for dtype in grid.dtype:
         if dtype not in ITEM_BYTES:
-            raise UsageError(f"--dtype {dtype}: unknown", hint=f"known: {', '.join(ITEM_BYTES)}")
+            raise UsageError(f"--dtype {dtype}: unknown dtype", hint=f"Use one of {', '.join(ITEM_BYTES)}")
     for share in (*grid.sparsity, *grid.weight_sparsity):
         if not 0 <= share < 1:
-            raise UsageError(f"--sparsity {share}: not from 0 up to 1", hint="the share of zeros, such as 0.5")
+            raise UsageError(
+                f"--sparsity {share}: expected 0 or more and less than 1",
+                hint="Give the fraction of zeros, for example 0.5",
+            )
     if not set(grid.bias) <= {0, 1}:
-        raise UsageError(f"--bias {max(grid.bias)}: 0 and 1 are known")
+        raise UsageError(f"--bias {max(grid.bias)}: expected 0 or 1")
     for name in ("batch", "sizes", "channels", "kernel", "stride", "groups", "pieces"):
         if min(getattr(grid, name)) < 1:
-            raise UsageError(f"--{name}: {min(getattr(grid, name))} is not at least 1")
+            raise UsageError(f"--{name}: {min(getattr(grid, name))}: expected 1 or more")
 
 
 def _axis(name: str) -> str:

@@ -108,7 +108,9 @@ def learn(features: Floats, target: Floats) -> Forest:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
     except ImportError as error:
-        raise UsageError("ops: scikit-learn is not installed", hint="pip install 'gpuledger[predict]'") from error
+        raise UsageError(
+            "predictions need scikit-learn, which is not installed", hint="pip install 'gpuledger[predict]'"
+        ) from error
     features = np.where(np.isnan(features).all(axis=0), 0.0, features)  # of what never applies it makes no bins
     models = [
         HistGradientBoostingRegressor(
@@ -130,11 +132,13 @@ def learn(features: Floats, target: Floats) -> Forest:
         forest = _forest_of(models)
     except (AttributeError, KeyError, ValueError, IndexError) as error:
         raise GpuLedgerError(
-            "ops: this scikit-learn keeps its trees in another way", hint="scikit-learn 1.4 to 1.9"
+            "this version of scikit-learn is not supported", hint="pip install 'scikit-learn>=1.4,<1.10'"
         ) from error
     few = features[:50]
     if not np.allclose(forest.predict(few), np.mean([model.predict(few) for model in models], axis=0), atol=TOLERANCE):
-        raise GpuLedgerError("ops: this scikit-learn reads its trees in another way", hint="scikit-learn 1.4 to 1.9")
+        raise GpuLedgerError(
+            "this version of scikit-learn is not supported", hint="pip install 'scikit-learn>=1.4,<1.10'"
+        )
     return forest
 
 

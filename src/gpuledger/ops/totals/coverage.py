@@ -84,7 +84,10 @@ def digests_of_types(workload: Workload, types: Sequence[str]) -> set[str]:
     unknown = sorted(wanted - set(layers) - operators)
     if unknown:
         have = sorted({layer.class_name for layer in workload.layers})
-        raise UsageError(f"--only {unknown[0]}: {workload.name} has none", hint=f"it has {', '.join(have)}")
+        raise UsageError(
+            f"--only {unknown[0]}: {workload.name} has no such layer or operator",
+            hint=f"Choose one of its layers: {', '.join(have)}",
+        )
     inside = {digest for layer in workload.layers if _plain(layer.class_name) in wanted for digest, _ in layer.uses}
     return inside | {use.key.digest for use in workload.uses if _plain(use.key.name) in wanted}
 

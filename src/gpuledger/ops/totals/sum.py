@@ -374,13 +374,13 @@ def _notes(lines: Sequence[OperatorLine], *, is_capped: bool) -> tuple[str, ...]
     others = [line for line in unknown if line.reason == NOT_ASKED]
     lacking = [line for line in unknown if line.reason != NOT_ASKED]
     predicted = [line for line in lines if line.source == PREDICTED]
-    kinds = (failed, "failed to be measured"), (lacking, "not measured"), (others, NOT_ASKED), (predicted, "predicted")
+    kinds = (failed, "could not be measured"), (lacking, "not measured"), (others, NOT_ASKED), (predicted, "predicted")
     notes += [f"{_counted(found)} {text}" for found, text in kinds if found]
     guessed = [line for line in lines if line.source == MEASURED and line.energy_source == PREDICTED]
     if guessed:
-        notes.append(f"of {_counted(guessed)} the energy is predicted")
+        notes.append(f"the energy of {_counted(guessed)} is predicted")
     if is_capped:
-        notes.append("at its operators' own speed the GPU would be above its power limit: the time is stretched")
+        notes.append("times are longer than measured, because the whole would exceed the GPU's power limit")
     return tuple(notes)
 
 

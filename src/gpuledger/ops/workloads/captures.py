@@ -39,7 +39,7 @@ from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 CPU = "cpu"
 CUDA = "cuda"
-TELL_INPUT = "gpuledger ops capture --input SIZE says what the model takes"
+TELL_INPUT = "Give the size of the model's input: gpuledger ops capture --input 32x3x224x224"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def asked_for(wanted: WorkloadSpec) -> Asked:
         UsageError: the model's name, a size, the optimizer or the dtype is none.
     """
     if wanted.optimizer not in OPTIMIZERS:
-        raise UsageError(f"--optimizer {wanted.optimizer}: unknown", hint=f"known: {', '.join(OPTIMIZERS)}")
+        raise UsageError(
+            f"--optimizer {wanted.optimizer}: unknown optimizer", hint=f"Use one of {', '.join(OPTIMIZERS)}"
+        )
     precision_of(wanted.autocast, CPU)
     return Asked(
         parse_model(wanted.model),
@@ -178,7 +180,7 @@ def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: A
     try:
         return capture_step(make_step(), place)
     except NotModelledError as error:
-        raise InputError(f"{asked.model.text}: {error}", hint="capture it on a GPU, without --gpu") from error
+        raise InputError(f"{asked.model.text}: {error}", hint="Capture it on a real GPU, without --gpu") from error
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"{asked.model.text}: {type(error).__name__}: {words}", hint=TELL_INPUT) from error

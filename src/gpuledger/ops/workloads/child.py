@@ -38,7 +38,7 @@ def follow(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
     if not capture.finished or not capture.finished.uses:
         return _why_nothing(capture, place.title)
     if capture.steps.seen < order["steps"]:
-        notes.setdefault(f"The program took {capture.steps.seen} of {order['steps']} steps; the last one was captured.")
+        notes.setdefault(f"The program ran {capture.steps.seen} of {order['steps']} steps. The last one was captured.")
     mode: Mode = "training" if capture.trained else "inference"
     facts = {"program": Path(program[0]).name, "device": place.title, "torch": torch.__version__}
     settings = {**facts, "notes": list(notes), **capture.finished.facts}
@@ -62,7 +62,10 @@ def _run(program: list[str]) -> dict[str, Any] | None:
     except SystemExit as error:
         if error.code in (None, 0):
             return None
-        return {"message": f"the program ended with status {error.code}", "hint": "run it without gpuledger first"}
+        return {
+            "message": f"the program failed with exit status {error.code}",
+            "hint": "Run the program without gpuledger first",
+        }
     except BaseException as error:
         frames = describe_failure(error)
         words = frames["message"].splitlines()[0] if frames["message"] else ""
@@ -72,8 +75,11 @@ def _run(program: list[str]) -> dict[str, Any] | None:
 
 def _why_nothing(capture: Capture, title: str) -> dict[str, Any]:
     if not capture.steps.seen:
-        return {"message": "no step was seen", "hint": "a step is an optimizer's, or a call of a model"}
-    return {"message": f"put nothing on {title}", "hint": "move its model there, or capture with --gpu cpu"}
+        return {
+            "message": "no training step was seen",
+            "hint": "Check that the program calls an optimizer's step(), or its model",
+        }
+    return {"message": f"did not use {title}", "hint": "Move the model there with .to(), or capture with --gpu cpu"}
 
 
 if __name__ == "__main__":

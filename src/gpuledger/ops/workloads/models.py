@@ -53,14 +53,16 @@ def parse_model(text: str) -> ModelName:
     plain, _, query = text.partition("?")
     library, colon, name = plain.rpartition(":")
     if not name or (colon and not library):
-        raise UsageError(f"--model {text}: no name of a model", hint="torchvision:resnet50, or package.module:factory")
+        raise UsageError(
+            f"--model {text}: not a model's name", hint="For example torchvision:resnet50, or package.module:factory"
+        )
     return ModelName(library or "torchvision", name, dict(_option(text, part) for part in query.split("&") if part))
 
 
 def _option(text: str, part: str) -> tuple[str, Any]:
     name, equals, value = part.partition("=")
     if not equals or not name.isidentifier():
-        raise UsageError(f"--model {text}: {part!r} is not option=value")
+        raise UsageError(f"--model {text}: {part!r}: expected option=value")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -81,16 +83,18 @@ def refuse_code_of_file(model: ModelName, weights: str, source: str) -> None:
     Raises:
         InputError: the model needs the user's consent.
     """
-    hint = f"{TRUST_FILES} allows it: only for a file that you trust as you trust a program"
+    hint = f"If you trust the file as you trust a program, allow it with {TRUST_FILES}"
     if model.library not in _BUILDERS:
-        raise InputError(f"{source}: model {model.text}: a file may not name Python code to import and call", hint=hint)
+        raise InputError(f"{source}: model {model.text}: a file must not name Python code to run", hint=hint)
     texts = [name for name, value in model.options.items() if not _is_number(value)]
     if texts:
-        raise InputError(f"{source}: model {model.text}: {texts[0]}: a file may set numbers only", hint=hint)
+        raise InputError(
+            f"{source}: model {model.text}: {texts[0]}: a file must not set options other than numbers", hint=hint
+        )
     if model.library == "transformers" and (not model.name.isidentifier() and not _KIND.fullmatch(model.name)):
-        raise InputError(f"{source}: model {model.text}: a file may not name a folder or a repository", hint=hint)
+        raise InputError(f"{source}: model {model.text}: a file must not name a directory or a repository", hint=hint)
     if model.library == "transformers" and weights != RANDOM:
-        raise InputError(f"{source}: weights {weights}: a file may not name weights of Transformers", hint=hint)
+        raise InputError(f"{source}: weights {weights}: a file must not name weights of Transformers", hint=hint)
 
 
 def _is_number(value: Any) -> bool:
@@ -117,7 +121,11 @@ def build_model(model: ModelName, weights: str = RANDOM) -> nn.Module:
         raise
     except ImportError as error:
         known = model.library in _BUILDERS
-        hint = f"pip install {model.library}" if known else "a model of your own is imported as from this directory"
+        if known and getattr(error, "name", None) == model.library:
+            raise UsageError(
+                f"--model {model.text}: {model.library} is not installed", hint=f"pip install {model.library}"
+            ) from error
+        hint = None if known else "Run the command in the directory of your module, or install the module"
         raise UsageError(f"--model {model.text}: {error}", hint=hint) from error
     except Exception as error:  # whatever the model's own code raises
         raise InputError(f"{model.text}: {type(error).__name__}: {' '.join(str(error).split())}") from error
@@ -134,7 +142,9 @@ def _build_torchvision(model: ModelName, weights: str) -> nn.Module:
     known = [one.name for one in models.get_model_weights(model.name)]
     short = weights.rpartition(".")[2]
     if short not in [*known, "DEFAULT"]:
-        raise UsageError(f"--weights {weights}: {model.text} has none of that name", hint=f"known: {', '.join(known)}")
+        raise UsageError(
+            f"--weights {weights}: {model.text} has no such weights", hint=f"Use one of {', '.join(known)}"
+        )
     return models.get_model(model.name, weights=short, **model.options)  # type: ignore[no-any-return]
 
 
@@ -171,7 +181,9 @@ def _build_transformers(model: ModelName, weights: str) -> nn.Module:
 def _build_own(model: ModelName, weights: str) -> nn.Module:
     """A factory in a module of the user's, which may lie in the current directory."""
     if weights != RANDOM:
-        raise UsageError(f"--weights {weights}: {model.text} makes its own", hint="leave --weights out")
+        raise UsageError(
+            f"--weights {weights}: does not apply to {model.text}, a factory of your own", hint="Leave --weights out"
+        )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     module = importlib.import_module(model.library)
@@ -180,7 +192,7 @@ def _build_own(model: ModelName, weights: str) -> nn.Module:
         raise _unknown(model, [name for name in dir(module) if not name.startswith("_")])
     made = factory(**model.options) if callable(factory) else factory
     if not isinstance(made, nn.Module):
-        raise UsageError(f"--model {model.text}: gives {type(made).__name__}, expected a torch.nn.Module")
+        raise UsageError(f"--model {model.text}: returned {type(made).__name__}, expected a torch.nn.Module")
     return made
 
 
@@ -193,7 +205,7 @@ _BUILDERS: dict[str, Callable[[ModelName, str], nn.Module]] = {
 
 def _unknown(model: ModelName, names: list[str]) -> UsageError:
     near = get_close_matches(model.name, names, 3)
-    hint = f"did you mean {', '.join(f'{model.library}:{name}' for name in near)}?" if near else None
+    hint = f"Did you mean {', '.join(f'{model.library}:{name}' for name in near)}?" if near else None
     return UsageError(f"--model {model.text}: {model.library} has no model {model.name}", hint=hint)
 
 

@@ -32,7 +32,10 @@ def capture_program(
         UsageError: there is nothing to run.
     """
     if program[0] != "-m" and not Path(program[0]).is_file():
-        raise UsageError(f"{program[0]}: no such script", hint="gpuledger ops capture train.py, or -m MODULE")
+        raise UsageError(
+            f"{program[0]}: no such script",
+            hint="Name a Python script, or use -m MODULE: gpuledger ops capture train.py",
+        )
     name = program[1] if program[0] == "-m" else program[0]
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "step.json"

@@ -66,13 +66,13 @@ def find_operator(name: str) -> Any:
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
     if namespace not in NAMESPACES:
-        known = f"only operators of {', '.join(NAMESPACES)} are called"
-        raise InputError(f"{name}: {known}", hint="measure the whole model")
+        known = f"only operators of {', '.join(NAMESPACES)} can be measured"
+        raise InputError(f"{name}: {known}", hint="Measure the whole model instead")
     try:
         function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except (AttributeError, RuntimeError) as error:
-        hint = None if namespace == "aten" else f"import {namespace} first"
-        raise InputError(f"{name}: torch {torch.__version__} has no such operator", hint=hint) from error
+        hint = None if namespace == "aten" else f"Import {namespace} first"
+        raise InputError(f"{name}: this PyTorch ({torch.__version__}) has no such operator", hint=hint) from error
     refuse_no_compute(name, function)
     return function
 
@@ -95,7 +95,9 @@ def refuse_no_compute(name: str, function: Any) -> None:
     has_input = any(_element(one.type) == "Tensor" and not one.kwarg_only for one in schema.arguments)  # not just out=
     makes_tensor = "Tensor" in returned and "str" not in kinds
     if not kinds | returned <= _PLAIN or not (has_input or makes_tensor):
-        raise InputError(f"{name}: does more than compute, and is not called", hint="measure the whole model")
+        raise InputError(
+            f"{name}: not measured, because it does more than compute", hint="Measure the whole model instead"
+        )
 
 
 def _element(kind: Any) -> str:
@@ -145,14 +147,16 @@ class _Drawer:
             found = getattr(torch, str(inner), None)
             if isinstance(found, _CHOICES[kind]):
                 return found
-        raise InputError(f"{self._key.operator}: its {inner} cannot be made again", hint="measure the whole model")
+        raise InputError(
+            f"{self._key.operator}: its {inner} cannot be recreated", hint="Measure the whole model instead"
+        )
 
     def _tensor(self, described: Mapping[str, Any], values: Values) -> torch.Tensor:
         if "same" in described:
             return self._drawn[int(described["same"])]
         if "stride" not in described or described["dtype"] not in ITEM_BYTES:
             what = described.get("layout", described["dtype"])
-            raise InputError(f"{self._key.operator}: a tensor of {what} cannot be made again")
+            raise InputError(f"{self._key.operator}: a tensor of {what} cannot be recreated")
         device = HOST if described.get("host") else self._device
         tensor = self._drawn_tensor(described, values, device)
         self._drawn.append(tensor)

@@ -57,13 +57,15 @@ def parse_inputs(text: str) -> tuple[InputSize, ...]:
 def _parse_input(text: str, part: str) -> InputSize:
     found = _INPUT.fullmatch(part.strip())
     if not found:
-        raise UsageError(f"--input {text}: no size of an input", hint="--input 32x3x224x224, or 8x128:int64")
+        raise UsageError(f"--input {text}: not an input size", hint="For example --input 32x3x224x224, or 8x128:int64")
     dtype = getattr(torch, found[2] or "float32", None)
     if dtype not in INPUT_DTYPES:
-        raise UsageError(f"--input {text}: no dtype {found[2]}", hint=", ".join(map(name_of, INPUT_DTYPES)))
+        raise UsageError(
+            f"--input {text}: unsupported dtype {found[2]}", hint="Use one of " + ", ".join(map(name_of, INPUT_DTYPES))
+        )
     shape = tuple(int(n) for n in found[1].split("x"))
     if not all(shape):
-        raise UsageError(f"--input {text}: a size of 0")
+        raise UsageError(f"--input {text}: sizes must be 1 or more")
     return InputSize(shape, dtype)
 
 
@@ -103,7 +105,7 @@ def precision_of(autocast: str | None, device: str) -> Callable[[], AbstractCont
     if not autocast:
         return nullcontext
     if autocast not in AUTOCAST_DTYPES:
-        raise UsageError(f"--autocast {autocast}: no such dtype", hint="float16 or bfloat16")
+        raise UsageError(f"--autocast {autocast}: unsupported dtype", hint="Use float16 or bfloat16")
     return partial(torch.autocast, device.partition(":")[0], dtype=AUTOCAST_DTYPES[autocast])
 
 
@@ -129,7 +131,7 @@ def training_step(
     """Return what takes one training step: forward and loss in ``precision``, backward, optimizer."""
     model.train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError("the model has nothing to train", hint="capture it without --train")
+        raise InputError("the model has no parameters to train", hint="Capture it without --train")
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
 
     def step() -> None:
@@ -150,7 +152,9 @@ def loss_of(output: Any) -> torch.Tensor:
     """
     losses = [_loss(tensor) for tensor in _outputs(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not losses:
-        raise InputError("the model's output has no gradient to train with", hint="capture it without --train")
+        raise InputError(
+            "the model's output has no gradient, so it cannot be trained", hint="Capture it without --train"
+        )
     total = losses[0]
     for loss in losses[1:]:
         total = total + 0.3 * loss  # auxiliary heads, weighted as in GoogLeNet's paper

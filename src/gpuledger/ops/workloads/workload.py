@@ -19,7 +19,7 @@ VERSION = 1
 SUFFIX = ".workload.json"
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
-HINT = "gpuledger ops capture writes workloads"
+HINT = "Write a workload with: gpuledger ops capture"
 LARGEST_BYTES = 64 * MIB
 _COUNT = 1 << 48
 _USES = ListOf(
@@ -170,16 +170,16 @@ def read_workload(path: str | Path) -> Workload:
     Raises:
         InputError: there is no such file, it is no workload, damaged, or of a newer version.
     """
-    with reading(path, "no JSON text", HINT):
+    with reading(path, "not JSON", HINT):
         value = parse_json(read_limited(Path(path), LARGEST_BYTES), path)
     if not isinstance(value, dict) or not isinstance(value.get("gpuledger_workload"), int):
-        raise InputError(f"{path}: not a workload", hint=HINT)
+        raise InputError(f"{path}: not a workload file", hint=HINT)
     if value["gpuledger_workload"] > VERSION:
         raise InputError(
-            f"{path}: workload version {value['gpuledger_workload']}, this gpuledger reads up to {VERSION}",
+            f"{path}: workload version {value['gpuledger_workload']}, but this gpuledger reads up to version {VERSION}",
             hint="pip install --upgrade gpuledger",
         )
-    with reading(path, "damaged workload", "capture it again"):
+    with reading(path, "damaged workload", "Capture the workload again with: gpuledger ops capture"):
         return from_json(value)
 
 
@@ -205,7 +205,7 @@ def _counted(value: Any) -> int:
     """
     check_shape(value, int, "count")
     if not 0 <= value <= _COUNT:
-        raise ValueError(f"a count of {value:,}")
+        raise ValueError(f"the count {value:,} is out of range")
     return int(value)
 
 

@@ -87,7 +87,7 @@ def test_an_older_database_is_not_changed_by_reading(
 ) -> None:
     database.close()
     _newest_schema(monkeypatch, _with_note)
-    with pytest.raises(InputError, match="which is read once it is brought to"):
+    with pytest.raises(InputError, match="must be updated to"):
         open_existing(url)
     with open_database(url), open_existing(url) as reading:
         assert reading.keys().keys() == {key.digest for key in KEYS}
@@ -136,7 +136,7 @@ def test_more_digests_than_one_statement_takes(database: OperatorDatabase) -> No
 
 def test_a_batch_is_written_whole_or_not_at_all(database: OperatorDatabase) -> None:
     stray = record(OperatorKey("aten.neg.default", ()), 1)
-    with pytest.raises(InputError, match="key or environment is not in the database"):
+    with pytest.raises(InputError, match="key or environment of a record is missing"):
         database.put_records([record(KEYS[0], 1), stray])
     assert database.records() == []
 
@@ -145,7 +145,7 @@ def test_a_newer_database_is_refused(database: OperatorDatabase, url: str) -> No
     with database.engine.begin() as connection:
         connection.execute(sa.update(schema.VERSIONS).values(schema_version=schema.VERSION + 1))
     database.close()
-    words = f"schema {schema.VERSION + 1}, this gpuledger reads up to {schema.VERSION}"
+    words = f"schema version {schema.VERSION + 1}, but this gpuledger reads up to version {schema.VERSION}"
     with pytest.raises(InputError, match=words):
         open_database(url)
 
@@ -272,11 +272,11 @@ def test_a_server_that_stays_away_is_named_without_its_password() -> None:
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text(json.dumps({"a": list(range(1000))}))
-    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path))}.*not a database"):
+    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path))}.*not an operator database"):
         open_database(tmp_path / "x.db")
-    with pytest.raises(InputError, match=r"place\.database: no folder"):
+    with pytest.raises(InputError, match=r"place\.database: the directory"):
         open_database(tmp_path / "no" / "such" / "place.database")
-    with pytest.raises(InputError, match="is a directory"):
+    with pytest.raises(InputError, match="a directory, not a database"):
         open_database(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_the_old_mean_leaves_out_what_is_far_out() -> None:
 
 
 def test_no_blocks_have_no_median() -> None:
-    with pytest.raises(ValueError, match="no blocks"):
+    with pytest.raises(ValueError, match="no measurements"):
         summarize([])
 
 

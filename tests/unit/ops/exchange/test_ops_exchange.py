@@ -114,12 +114,12 @@ def test_files_that_are_no_export_are_refused(tmp_path: Path, monkeypatch: pytes
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "y.parquet")
-    with pytest.raises(InputError, match="not exported from an operator database"):
+    with pytest.raises(InputError, match="not an export of an operator database"):
         read_parquet(tmp_path / "y.parquet")
     with monkeypatch.context() as patch:
         patch.setattr("gpuledger.ops.database.contents.VERSION", 99)
         write_parquet(contents([]), tmp_path / "z.parquet")
-    with pytest.raises(InputError, match="version 99, this gpuledger reads up to 1"):
+    with pytest.raises(InputError, match="version 99, but this gpuledger reads up to version 1"):
         read_parquet(tmp_path / "z.parquet")
 
 
@@ -136,7 +136,7 @@ def test_an_export_is_not_written_to_and_the_way_to_a_database_is_told(database:
     ops("export", "--database", database, "--to", "parquet", "-o", place)
     result = ops("fit", "--database", place)
     assert result.exit_code == 3
-    assert f"hint: gpuledger ops merge {place} --database FILE makes it one" in result.stderr
+    assert f"hint: Import it with: gpuledger ops merge {place} --database FILE" in result.stderr
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_diff_compares_the_newest_by_the_same_mode(tmp_path: Path) -> None:
 
 
 def test_databases_with_nothing_in_common_are_said() -> None:
-    with pytest.raises(EmptyRunError, match="no measured operator in common"):
+    with pytest.raises(EmptyRunError, match="no measured operators in common"):
         diff_databases(contents([record(KEYS[0], 1)]), contents([record(KEYS[1], 1)]))
 
 
@@ -237,12 +237,12 @@ def test_tritonbench_lists_become_workloads_that_can_be_rebuilt(tmp_path: Path) 
     ("line", "words"),
     [
         ("cnt: 1, ((__import__('os').system('true'),), {})", "unknown"),
-        ("cnt: x, ((1,), {})", "not a call"),
+        ("cnt: x, ((1,), {})", "not an operator call"),
         ("cnt: 1, ((T([1, open], f16),), {})", "unknown open"),
         ("cnt: 1, ((T([1], f99),), {})", "unknown f99"),
-        ("cnt: 1, ((", "not a call"),
-        ("anything", "neither an operator nor a call"),
-        ("", "holds no call"),
+        ("cnt: 1, ((", "not an operator call"),
+        ("anything", "expected an operator or a call"),
+        ("", "has no operator calls"),
     ],
 )
 def test_a_line_that_is_no_call_is_named(line: str, words: str, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
     rows.write_text("\n".join([ROW, *others, "", "resnet50 (32, 3, 224, 224)"]))
     result = ops("import", "printed-rows", str(rows), "--gpu", "NVIDIA A30", "--database", database)
     assert result.exit_code == 3
-    assert "StochasticDepth: not a layer of torch.nn" in result.stderr
+    assert "StochasticDepth: torch.nn has no such layer" in result.stderr
     assert "rows.txt:5: not a row of results" in result.stderr
     found = contents_of(database)
     assert {key.operator for key in found.keys.values()} == {"aten.convolution.default", "aten.relu_.default"}

@@ -139,7 +139,7 @@ def test_base_power_is_that_of_the_waiting_card(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_counter_that_stands_still_is_said() -> None:
-    with pytest.raises(NoCounterError, match="stands still"):
+    with pytest.raises(NoCounterError, match="does not change"):
         energy_blocks(Sleeper(), 2e6, QUICK, TickingCard(moves=False))
 
 

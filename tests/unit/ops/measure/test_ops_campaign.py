@@ -122,7 +122,7 @@ def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(dat
     done = run(ScriptedCrew([CARD, CARD], {keys[2]: 9}), database, keys)
     assert (done.measured, done.failed, done.deaths) == (4, 1, 2)
     (failed,) = (record for record in database.records() if record.status == "failed")
-    assert (failed.key_digest, failed.reason) == (keys[2].digest, "2 workers died of it")
+    assert (failed.key_digest, failed.reason) == (keys[2].digest, "it ended 2 worker processes")
 
 
 def test_progress_is_told_after_each_record(database: OperatorDatabase) -> None:

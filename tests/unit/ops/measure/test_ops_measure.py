@@ -331,13 +331,13 @@ def test_a_card_with_another_process_is_refused() -> None:
     refuse_busy(BusyCard())
     refuse_busy(BusyCard((os.getpid(), 1 << 30)))
     refuse_busy(BusyCard((99999, 512 << 20)), ours=(99999,))  # a campaign's own driver
-    with pytest.raises(NoDeviceError, match=r"GPU 0: busy with process 99999 holding 512 MiB") as caught:
+    with pytest.raises(NoDeviceError, match=r"GPU 0: in use by process 99999 \(512 MiB\)") as caught:
         refuse_busy(BusyCard((99999, 512 << 20)))
     assert "--allow-busy" in present(caught.value.hint)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="no such device"):
+    with pytest.raises(UsageError, match="unknown device"):
         find_place("tpu")
     if not torch.cuda.is_available():
         with pytest.raises(NoDeviceError, match="no such GPU"):

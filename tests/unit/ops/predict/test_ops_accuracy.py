@@ -95,7 +95,7 @@ def test_what_is_beyond_the_range_is_told_by_how_far_as_well(found: Accuracy) ->
 def test_few_examples_are_refused(examples: list[Example]) -> None:
     with pytest.raises(EmptyRunError, match="at least"):
         validate(examples[:6], ROOF)
-    with pytest.raises(EmptyRunError, match="have to remain"):
+    with pytest.raises(EmptyRunError, match="must remain"):
         validate(examples[:LEAST_EXAMPLES], ROOF)  # enough to learn from, and not when some are held out
 
 

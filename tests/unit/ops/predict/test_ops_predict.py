@@ -121,7 +121,7 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
 def test_a_pickle_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "x.npz"
     np.savez(place, facts=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(InputError, match="not a model"):
+    with pytest.raises(InputError, match="not a fitted model"):
         load_model(place)
 
 
@@ -144,7 +144,7 @@ def test_a_model_that_lacks_something_is_refused_and_not_a_defect(model: Model, 
     del facts[lost]
     with place.open("wb") as stream:
         np.savez(stream, **{**kept, "facts": np.array(json.dumps(facts))})
-    with pytest.raises(InputError, match="not a model, or damaged"):
+    with pytest.raises(InputError, match="not a fitted model, or damaged"):
         load_model(place)
 
 

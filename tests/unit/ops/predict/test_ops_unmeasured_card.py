@@ -53,7 +53,7 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
     there = predict("--database", "h200.db", "--gpu", "b200")
     assert there.exit_code == 0, there.output
     assert "on NVIDIA B200" in there.stdout
-    assert "unmeasured GPU; from NVIDIA H200's records" in there.stderr
+    assert "unmeasured GPU; predicted from NVIDIA H200's measurements" in there.stderr
     (elsewhere,), (here,) = (
         json.loads(predict("--database", "h200.db", "--gpu", card, "--json").stdout) for card in ("b200", "h200")
     )
@@ -62,20 +62,31 @@ def test_it_is_predicted_from_another_card_by_both_datasheets_and_marked(predict
     assert not any("unmeasured GPU" in note for note in here["notes"])
 
 
+@pytest.mark.parametrize("command", ["predict", "sum", "list"])
+def test_a_workload_file_that_is_missing_is_named(desk: Path, command: str) -> None:
+    database = [] if command == "list" else ["--database", str(desk / "h200.db")]
+    refused = CliRunner().invoke(main, ["ops", command, "typo.workload.json", *database])
+    assert refused.exit_code == 3
+    assert refused.stderr.splitlines() == [
+        "gpuledger: error: typo.workload.json: No such file or directory",
+        "  hint: Write a workload with: gpuledger ops capture",
+    ]
+
+
 def test_a_long_wait_is_said_once(predict: Predict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("gpuledger.ops.predict.choose.MANY_RECORDS", 40)
     first, second = (predict("--database", "h200.db") for _ in range(2))
-    assert "learning from 40 records; that is kept until the database changes" in first.stderr
-    assert "learning" not in second.stderr
+    assert "fitting a model to 40 measurements (cached until the database changes)" in first.stderr
+    assert "fitting a model" not in second.stderr
     assert first.stdout == second.stdout != ""
 
 
 @pytest.mark.parametrize(
     ("database", "card", "words"),
     [
-        ("h200", "gtx9999", "neither measured nor in the catalogue\n  hint: the database holds NVIDIA H200"),
-        ("here", "b200", "the database has none of the catalogue to start from\n  hint: it holds A processor"),
+        ("h200", "gtx9999", "neither in the database nor in the catalogue of GPUs\n  hint: Choose NVIDIA H200, or"),
+        ("here", "b200", "no GPU of the catalogue to predict it from\n  hint: Measure on a GPU of the catalogue first"),
     ],
 )
 def test_it_is_refused_with_the_cards_there_are(predict: Predict, database: str, card: str, words: str) -> None:

@@ -87,7 +87,7 @@ def test_what_the_database_lacks_is_counted_and_not_taken_for_nothing() -> None:
     assert total.calls_frac == pytest.approx(0.6)
     assert [line.source for line in total.lines] == [MEASURED, UNKNOWN, FAILED]
     assert total.lines[2].reason == "out of memory"
-    assert total.notes == ("1 operator (1 call) failed to be measured", "1 operator (3 calls) not measured")
+    assert total.notes == ("1 operator (1 call) could not be measured", "1 operator (3 calls) not measured")
     assert total.energy_j is None
 
 
@@ -210,7 +210,7 @@ def test_the_energy_of_what_is_timed_alone_is_predicted_and_said_so() -> None:
     assert whole.energy_j == pytest.approx(1.0 + 3 * 0.25 * 100 / 1_000)
     assert whole.energy_half_j == pytest.approx(3 * 0.05 * 100 / 1_000)  # as sure as the power that is predicted
     assert whole.busy_ns == left_out.busy_ns
-    assert "of 1 operator (3 calls) the energy is predicted" in whole.notes
+    assert "the energy of 1 operator (3 calls) is predicted" in whole.notes
 
 
 def test_calls_launched_one_by_one_are_a_moment_apart() -> None:

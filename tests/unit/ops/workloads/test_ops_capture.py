@@ -202,7 +202,7 @@ def test_a_workload_survives_its_file(workloads: dict[tuple[str, str], Workload]
     [
         ("", "not JSON"),
         ("[1]", "not a workload"),
-        ('{"gpuledger_workload": 99}', "version 99, this gpuledger reads up to 1"),
+        ('{"gpuledger_workload": 99}', "version 99, but this gpuledger reads up to version 1"),
         ('{"gpuledger_workload": 1, "name": "x", "mode": "sleeping"}', "damaged workload"),
         ('{"gpuledger_workload": 1, "name": "x", "mode": "training"}', "damaged workload"),
         ('{"gpuledger_workload":1,"name":"x","mode":"training","layers":[],"settings":{},"uses":[{"key":3,"modules":[],'
@@ -259,19 +259,19 @@ def test_weights_are_as_far_as_the_whole_step_and_activations_are_near() -> None
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (WorkloadSpec("torchvision:"), "no name of a model"),
-        (WorkloadSpec(":x"), "no name of a model"),
-        (WorkloadSpec("op_models:conv_net?x"), "not option=value"),
-        (WorkloadSpec("op_models:conv_net", inputs="4x3xx"), "no size of an input"),
-        (WorkloadSpec("op_models:conv_net", inputs="4x0"), "a size of 0"),
-        (WorkloadSpec("op_models:conv_net", inputs="4x3:float99"), "no dtype float99"),
+        (WorkloadSpec("torchvision:"), "not a model's name"),
+        (WorkloadSpec(":x"), "not a model's name"),
+        (WorkloadSpec("op_models:conv_net?x"), "expected option=value"),
+        (WorkloadSpec("op_models:conv_net", inputs="4x3xx"), "not an input size"),
+        (WorkloadSpec("op_models:conv_net", inputs="4x0"), "sizes must be 1 or more"),
+        (WorkloadSpec("op_models:conv_net", inputs="4x3:float99"), "unsupported dtype float99"),
         (WorkloadSpec("op_models:conv_net", optimizer="lion"), "--optimizer lion"),
         (WorkloadSpec("op_models:conv_net", autocast="int8"), "--autocast int8"),
         (WorkloadSpec("op_models:conv_nat"), "no model conv_nat"),
         (WorkloadSpec("no_such_module_at_all:x"), "No module named"),
         (WorkloadSpec("op_models:SIZES_OF_NOTHING"), "no model SIZES"),
         (WorkloadSpec("json:dumps?obj=1"), "expected a torch.nn.Module"),
-        (WorkloadSpec("op_models:conv_net", weights="DEFAULT"), "makes its own"),
+        (WorkloadSpec("op_models:conv_net", weights="DEFAULT"), "a factory of your own"),
     ],
 )
 def test_a_wrong_model_is_named(wanted: WorkloadSpec, words: str) -> None:
@@ -302,7 +302,7 @@ def test_inputs_that_do_not_fit_are_said_in_a_line(caplog: pytest.LogCaptureFixt
         capture_model(asked_for(WorkloadSpec("torch.nn:Linear?in_features=4&out_features=2", inputs="3x5")), "h200")
     logging.getLogger("torch._subclasses.fake_tensor").removeHandler(caplog.handler)
     assert caplog.records == []
-    with pytest.raises(InputError, match="nothing to train"):
+    with pytest.raises(InputError, match="no parameters to train"):
         capture_model(asked_for(WorkloadSpec("torch.nn:Identity", "training", inputs="4x3")), CPU)
 
 
@@ -338,7 +338,7 @@ def test_a_step_of_ones_own_is_captured() -> None:
         looked = ops.capture(lambda: model(torch.ones(3, 4)), device=CPU)
     assert (looked.mode, names(looked)["addmm"]) == ("inference", 1)
     assert ops.rebuild(next(use.key for use in looked.uses if use.key.name == "addmm"))().shape == (3, 2)
-    with pytest.raises(InputError, match="did nothing on cpu"):
+    with pytest.raises(InputError, match="did not use cpu"):
         ops.capture(lambda: None, device=CPU)
 
 

@@ -50,7 +50,7 @@ def test_a_campaign_file_runs_no_code(here: Path, command: str, model: str) -> N
     device = ["--gpu", "cpu"] if command == "capture" else ["--device", "cpu"]
     done = CliRunner().invoke(main, ["ops", command, "--config", "campaign.yml", *device])
     assert done.exit_code == 3, done.output
-    assert "may not name Python code" in done.stderr
+    assert "must not name Python code" in done.stderr
     assert "--trust-files" in done.stderr
     assert names_in(here) == before
 
@@ -60,7 +60,7 @@ def test_a_workload_file_runs_no_code(here: Path) -> None:
     before = names_in(here)
     done = CliRunner().invoke(main, ["ops", "compare", "w.workload.json", "--device", "cpu", "--database", "b.db"])
     assert done.exit_code == 3, done.output
-    assert "may not name Python code" in done.stderr
+    assert "must not name Python code" in done.stderr
     assert names_in(here) == before
 
 
@@ -149,7 +149,7 @@ def test_a_key_cannot_write_a_file(here: Path) -> None:
 def test_a_key_names_no_attribute_of_torch_but_dtypes_layouts_and_formats() -> None:
     for kind, name in (("torch", "load"), ("layout", "hub"), ("memory_format", "float32")):
         key = OperatorKey("aten.relu.default", ({kind: name},))
-        with pytest.raises(InputError, match="cannot be made again"):
+        with pytest.raises(InputError, match="cannot be recreated"):
             rebuild(key)
 
 
