@@ -75,9 +75,13 @@ def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) 
     assert (ended.status, ended.stderr) == (0, b"")
     rank = rank_of(tmp_path)
     (energy,) = present(rank.manifest.energy)
-    assert energy.source.startswith("power summed")
+    assert energy.source.startswith("power integrated")
     notes = " ".join(rank.manifest.notes)
-    for words in ("The energy pass ended early", "No time pass", "summed over the readings"):
+    for words in (
+        "The energy measurement was cut short",
+        "No timing measurement",
+        "integrated from samples of its power",
+    ):
         assert words in notes
     assert not (rank.directory / ENERGY_MARKER).exists()
 

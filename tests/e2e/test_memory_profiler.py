@@ -264,7 +264,7 @@ def test_names_reach_the_table_and_the_csv_whatever_they_are(capsys: pytest.Capt
 @pytest.mark.parametrize("print_period", [0, -1, 2.5, "3", None])
 def test_a_print_period_is_a_whole_number_from_1_on(print_period: Any) -> None:
     bare = installed()
-    with pytest.raises(UsageError, match=r"print_period .*: must be a whole number, 1 or more"):
+    with pytest.raises(UsageError, match=r"print_period .*: expected a whole number of 1 or more"):
         memory_profiler(nn.Linear(2, 2), print_period=print_period)
     assert installed() == bare
 
@@ -288,7 +288,7 @@ def test_a_model_on_no_device_is_refused() -> None:
 def test_record_stats_before_any_iteration_is_refused() -> None:
     bare = installed()
     profiler = memory_profiler(nn.Linear(2, 2))
-    with pytest.raises(UsageError, match="has not been called"):
+    with pytest.raises(UsageError, match="was not called"):
         profiler.record_stats()
     assert installed() == bare
 
@@ -309,7 +309,7 @@ def test_another_recording_under_way_goes_first(tmp_path: Path, capsys: pytest.C
     step()
     profiler.record_stats()
     out = capsys.readouterr().out
-    assert "Iteration 1 of Epoch 1: not recorded, another recording is under way in this process" in out
+    assert "Iteration 1 of Epoch 1: not recorded, another recording is active in this process" in out
     assert "Memory Usage for Iteration 2 of Epoch 1: not recorded" in out
     step()
     profiler.record_stats()
@@ -330,7 +330,7 @@ def test_an_error_of_ours_is_said_and_the_program_goes_on(
         broken.setattr(TensorObservations, "see_gradients", lambda _self: 1 / 0)
         step()
         profiler.record_stats()
-        assert "not recorded, an error of gpuledger's own: ZeroDivisionError" in capsys.readouterr().out
+        assert "not recorded, an internal error of gpuledger: ZeroDivisionError" in capsys.readouterr().out
     for _ in range(2):
         step()
         profiler.record_stats()

@@ -370,7 +370,7 @@ def test_a_compiled_model_keeps_its_names_and_the_run_says_so(whole: bool) -> No
 
     run = record_run(program)
     assert run.manifest.notes == (
-        "1 module runs compiled: what is allocated inside a compiled region stands on its outermost module.",
+        "1 module runs compiled, and memory allocated in a compiled region is attributed to its outermost module.",
     )
     assert all(check.ok for check in run.manifest.checks)
     assert sizes(run, "weight") == sizes(run, "gradient") == {f"net.{name}": size for name, size in MLP_BYTES.items()}

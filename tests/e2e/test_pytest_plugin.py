@@ -254,7 +254,7 @@ def test_it():
 def test_energy_needs_a_card(pytester: pytest.Pytester) -> None:
     result = run(pytester, "@pytest.mark.limit_step_energy('5 J')\ndef test_it(): assert False\n", "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*limit_step_energy: no CUDA GPU here"])
+    result.stdout.fnmatch_lines(["*limit_step_energy: PyTorch has no CUDA GPU here"])
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("'5 J'", 0), ("'3 J'", 1)])

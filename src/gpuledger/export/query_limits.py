@@ -43,13 +43,15 @@ class Limits:
     def out_of_time(self) -> GpuLedgerError:
         """Return the error of a query that took too long."""
         return GpuLedgerError(
-            f"sql: stopped after {self.time_s:g} s, the time limit", hint="--timeout 10min allows more"
+            f"sql: stopped after {self.time_s:g} s, the time limit", hint="Allow more with --timeout 10min"
         )
 
     def out_of_memory(self) -> GpuLedgerError:
         """Return the error of a query that needs too much memory."""
         limit = format_bytes(self.memory_bytes)
-        return GpuLedgerError(f"sql: needs more than {limit}, the memory limit", hint="--memory-limit 4GiB allows more")
+        return GpuLedgerError(
+            f"sql: needs more than {limit}, the memory limit", hint="Allow more with --memory-limit 4GiB"
+        )
 
 
 class Stopwatch:

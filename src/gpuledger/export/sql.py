@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Run
 
 BATCH_ROWS = 10_000
-_HINT = "use SELECT, WITH, DESCRIBE or SHOW TABLES"
+_HINT = "Use SELECT, WITH, DESCRIBE or SHOW TABLES"
 _VIEWS = (
     """CREATE VIEW accounts AS
     SELECT blocks.*, coalesce(modules.path, '') AS module, modules.class_name, names.name
@@ -167,4 +167,6 @@ def _told(error: Exception, limits: Limits) -> GpuLedgerError:
         return limits.out_of_memory()
     first, _, rest = str(error).partition("\n")
     lines = [line.strip() for line in rest.splitlines() if line.strip() and not line.startswith(("LINE", " "))]
-    return UsageError(f"sql: {first}", hint=" ".join(lines) or "tables: SHOW TABLES; columns: DESCRIBE and a table")
+    return UsageError(
+        f"sql: {first}", hint=" ".join(lines) or "List tables with SHOW TABLES, and columns with DESCRIBE TABLE_NAME"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuledger.errors import UsageError
 from gpuledger.integrations.scalars import load_logger
 
-_HINT = "a directory may need MLFLOW_ALLOW_FILE_STORE=true; else give a URI such as sqlite:///mlflow.db"
+_HINT = "Use a URI such as sqlite:///mlflow.db, or set MLFLOW_ALLOW_FILE_STORE=true for a directory"
 
 
 class MlflowSink:
@@ -26,7 +26,7 @@ class MlflowSink:
         try:
             self._client = mlflow.MlflowClient(tracking_uri=uri)
         except mlflow.exceptions.MlflowException as error:
-            raise UsageError(f"{text}: MLflow does not open it: {str(error).split('. ')[0]}", hint=_HINT) from error
+            raise UsageError(f"{text}: MLflow cannot open it: {str(error).split('. ')[0]}", hint=_HINT) from error
         self._metric = mlflow.entities.Metric
         self._own = run_id is None
         self.run_id: str = self._new_run(experiment) if run_id is None else run_id

@@ -79,8 +79,8 @@ class MemoryProfiler:
         if due and self.last is None and not self._recorder.problem and not (journal and _has_run(journal)):
             self._recorder.cancel()
             raise UsageError(
-                "record_stats(): the model has not been called since the profiler was made",
-                hint="call it at the end of each iteration",
+                "record_stats(): the model was not called since the profiler was created",
+                hint="Call record_stats() at the end of each iteration",
             )
         self.iteration += 1
         if due:
@@ -134,12 +134,14 @@ def _check(model: Any, print_period: Any) -> None:
     if not isinstance(model, nn.Module):
         raise UsageError(f"memory_profiler: expected a torch.nn.Module, not {type(model).__name__}")
     if not isinstance(print_period, int) or print_period < 1:
-        raise UsageError(f"memory_profiler: print_period {print_period!r}: must be a whole number, 1 or more")
+        raise UsageError(f"memory_profiler: print_period {print_period!r}: expected a whole number of 1 or more")
     kinds = {parameter.device.type for parameter in model.parameters()}
     if not kinds:
-        raise UsageError(f"memory_profiler: {type(model).__name__} has no parameters", hint="pass the model you train")
+        raise UsageError(
+            f"memory_profiler: {type(model).__name__} has no parameters", hint="Pass the model that you train"
+        )
     if not kinds <= {"cpu", "cuda"}:
-        raise UsageError(f"memory_profiler: the model is on {', '.join(sorted(kinds))}; it has to be on cuda or cpu")
+        raise UsageError(f"memory_profiler: the model is on {', '.join(sorted(kinds))}, but it must be on cuda or cpu")
 
 
 def _has_run(journal: Journal) -> bool:

@@ -91,7 +91,7 @@ def _main_place(run: Run) -> tuple[Rank, int]:
     """Return the rank and device with the highest allocated peak; the first one where there are no blocks."""
     places = [(rank, device) for rank in run.ranks for device in metric_devices(rank)]
     if not places:
-        raise EmptyRunError(f"{run.path.name}: nothing was recorded")
+        raise EmptyRunError(f"{run.path.name}: nothing was recorded", hint="See why with: gpuledger show RUN")
 
     def peak(place: tuple[Rank, int]) -> float:
         found = measure(*place).get("peak_allocated_bytes")

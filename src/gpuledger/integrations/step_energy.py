@@ -67,10 +67,10 @@ def card_energy_counter() -> Callable[[], float]:
     import torch
 
     if not torch.cuda.is_available():
-        raise NoDeviceError("no CUDA GPU here")
+        raise NoDeviceError("PyTorch has no CUDA GPU here")
     card = open_cards().find(torch_uuid(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     if card is None:
-        raise NoDeviceError("the GPU's energy counter cannot be read: no driver knows torch's card")
+        raise NoDeviceError("the GPU's energy counter cannot be read: NVML does not list the GPU that PyTorch uses")
     _read_j(card)
     return partial(_read_j, card)
 
@@ -94,4 +94,4 @@ def _call_until_it_moves(
         if now_j != before_j:
             return calls, now_j
         if clock() - start_s > _PATIENCE_S:
-            raise GpuLedgerError("the GPU's energy counter stands still")
+            raise GpuLedgerError("the GPU's energy counter does not change")

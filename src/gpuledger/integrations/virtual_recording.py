@@ -68,12 +68,12 @@ class VirtualRecording:
         finally:
             self._stack.close()
         with self._writer.adding_to(error):
-            self._writer.close((f"Nothing ran: followed on a virtual {self._card.name}.",), post=post_missing)
+            self._writer.close((f"Simulated on a {self._card.name}: nothing ran on a GPU.",), post=post_missing)
 
     def step(self) -> None:
         """Mark the end of a step."""
         if self._session is None:
-            raise UsageError("recording.step(): nothing is being recorded", hint="use it inside the with-block")
+            raise UsageError("recording.step(): the recording is not active", hint="Call step() inside the with block")
         self._session.mark_step()
 
     def run(self) -> Run:

@@ -44,7 +44,7 @@ class WatchedRun:
         self._path = path
         self._scratch = Path(tempfile.mkdtemp(prefix="gpuledger-live-"))
         self._seen: tuple[Path, int, int] | None = None
-        self._last: tuple[int, Breakdown | None, str] = (0, None, "nothing was written yet")
+        self._last: tuple[int, Breakdown | None, str] = (0, None, "nothing is recorded yet")
 
     def read(self) -> RunNow:
         """Return the run as it is now.
@@ -75,12 +75,12 @@ class WatchedRun:
         if read_run_manifest(self._path).status != "running":
             return "the run has ended"
         if not (self._path / LISTENING).exists():
-            return "its process does not listen: start it with gpuledger run --live"
+            return "its process does not accept requests; start it with gpuledger run --live"
         try:
             write_whole(self._path / ASKED, b"")
         except OSError as error:
             return f"cannot ask: {error.strerror}"
-        return "asked for a memory pass: it begins with a step"
+        return "requested a memory recording; it starts with the next step"
 
     def _recorded(self) -> Path:
         """Return the run whose steps are shown: the last that was asked for, else the run itself."""
@@ -100,7 +100,7 @@ class WatchedRun:
     def _read_breakdown(self) -> tuple[int, Breakdown | None, str]:
         found = [self._of_rank(number, directory) for number, directory in rank_directories(self._recorded())]
         known = [(step, breakdown, "") for step, breakdown in found if breakdown is not None]
-        return max(known, key=lambda one: one[1].allocated_bytes, default=(0, None, "no step was recorded yet"))
+        return max(known, key=lambda one: one[1].allocated_bytes, default=(0, None, "no step is recorded yet"))
 
     def _of_rank(self, number: int, directory: Path) -> tuple[int, Breakdown | None]:
         if not (directory / "journal").is_dir():

@@ -172,7 +172,7 @@ def test_a_running_run_is_read_and_not_touched(tmp_path: Path) -> None:
 def test_a_run_that_has_written_nothing_yet_says_so(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"schema_version": 1, "status": "running"})
     lines = frame([], History(), WatchedRun(tmp_path).read(), 0, Choice(), Terminal(80), 24)
-    assert "nothing was written yet" in lines
+    assert "nothing is recorded yet" in lines
 
 
 def test_a_part_that_is_being_written_is_met_again_later(tmp_path: Path) -> None:

@@ -103,16 +103,18 @@ def parse_budget(text: str, name: str) -> tuple[Limit, ...]:
     document = parse_toml(text, name)
     for key in document:
         if key not in _TABLES:
-            raise _unknown(name, key, _TABLES, f"it has the tables {' and '.join(_TABLES)}")
+            raise _unknown(name, key, _TABLES, f"Use the tables {' and '.join(_TABLES)}")
         if not isinstance(document[key], dict):
-            raise InputError(f"{name}: {key}: expected a table", hint=f"[{key}]")
+            raise InputError(f"{name}: {key}: expected a table", hint=f"Write a table: [{key}]")
     limits, tolerances = (document.get(table, {}) for table in _TABLES)
     if not limits:
-        raise InputError(f"{name}: no limits", hint='[limits]\n        peak_allocated_bytes = "2 GiB"')
+        raise InputError(
+            f"{name}: no limits", hint='Write for example:\n        [limits]\n        peak_allocated_bytes = "2 GiB"'
+        )
     _check_keys(name, [*limits, *tolerances])
     for key in tolerances:
         if key not in limits:
-            raise InputError(f"{name}: tolerances: {key}: there is no limit of this name")
+            raise InputError(f"{name}: tolerances: {key}: no limit has this name")
     return tuple(_limit(name, key, value, tolerances.get(key)) for key, value in limits.items())
 
 
@@ -126,7 +128,9 @@ def parse_allowed(text: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, amount = part.strip().partition("=")
         if not equals or not amount.strip():
-            raise UsageError(f"--allow {part}: not NAME=AMOUNT", hint="such as peak_allocated_bytes=+2%")
+            raise UsageError(
+                f"--allow {part}: expected NAME=AMOUNT", hint="For example --allow peak_allocated_bytes=+2%"
+            )
         try:
             _check_keys("--allow", [key.strip()])
         except InputError as error:
@@ -149,7 +153,7 @@ def limits_against(base: Run, allowed: Mapping[str, str]) -> tuple[Limit, ...]:
     for key, amount in allowed.items():
         found = figures.find(key)
         if found is None:
-            raise UsageError(f"--allow {key}: {base.path.name} does not have this figure")
+            raise UsageError(f"--allow {key}: {base.path.name} does not have this value")
         more = _allowance(key, amount, found.value)
         value = found.value + (more if higher_is_worse(key) else -more)
         limits.append(Limit(key, value, amount, found.value))
@@ -182,7 +186,7 @@ def _gate(limit: Limit, found: Found | None) -> Gate:
         missing = "no such module" if limit.key.startswith(MODULE) else "not measured"
         return Gate(limit, None, f"{missing} in this run")
     varies = limit.base is not None and found.spread is not None and found.spread > abs(limit.value - limit.base)
-    return Gate(limit, found, "the run itself varies by more than is allowed" if varies else "")
+    return Gate(limit, found, "the steps of this run vary by more than the limit allows" if varies else "")
 
 
 class _Figures:
@@ -191,7 +195,7 @@ class _Figures:
     def __init__(self, run: Run) -> None:
         self.places = [(rank, device) for rank in run.ranks for device in metric_devices(rank)]
         if not self.places:
-            raise EmptyRunError(f"{run.path.name}: nothing was recorded")
+            raise EmptyRunError(f"{run.path.name}: nothing was recorded", hint="See why with: gpuledger show RUN")
         cards = [(rank, device) for rank, device in self.places if device >= 0]
         self.places = cards or self.places
         self._metrics: dict[tuple[int, int], dict[str, Metric]] = {}
@@ -241,8 +245,8 @@ def _limit(name: str, key: str, value: Any, tolerance: Any) -> Limit:
     if tolerance is None:
         if key in KINDS and not KINDS[key].exact:
             raise InputError(
-                f"{name}: {key}: is sampled and needs a tolerance",
-                hint=f'[tolerances] {key} = "5 %", or let `gpuledger budget RUN RUN RUN` find it from repeats',
+                f"{name}: {key}: a measured value needs a tolerance",
+                hint=f'Write [tolerances] {key} = "5 %", or measure it with: gpuledger budget RUN RUN RUN',
             )
         return Limit(key, amount, str(value))
     share = _read(name, f"tolerances: {key}", tolerance, parse_frac)
@@ -252,10 +256,10 @@ def _limit(name: str, key: str, value: Any, tolerance: Any) -> Limit:
 
 def _read(name: str, key: str, value: Any, parse: Callable[[str], float]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InputError(f"{name}: {key}: expected a figure, found {type(value).__name__}")
+        raise InputError(f"{name}: {key}: expected a number, found {type(value).__name__}")
     if not isinstance(value, str):
         if not 0 <= value < float("inf"):
-            raise InputError(f"{name}: {key}: {value} is not a figure of 0 or more")
+            raise InputError(f"{name}: {key}: {value}: expected 0 or more")
         return value
     try:
         return parse(value)
@@ -268,7 +272,7 @@ def _allowance(key: str, amount: str, base: float) -> float:
     if number.endswith("%"):
         return parse_frac(number) * base
     if unit_of(key) == "1":
-        raise UsageError(f"--allow {key}={amount}: expected a share such as +2%")
+        raise UsageError(f"--allow {key}={amount}: expected a percentage such as +2%")
     return _PARSERS[unit_of(key)](number)
 
 
@@ -279,9 +283,9 @@ def _check_keys(name: str, keys: list[str]) -> None:
             if category not in (*CATEGORIES, ROUNDING):
                 raise _unknown(name, key, [f"{CATEGORY}{one}" for one in (*CATEGORIES, ROUNDING)], "")
         elif not (key.startswith(MODULE) and key != MODULE) and key not in KINDS:
-            raise _unknown(name, key, list(KINDS), f"one of {', '.join(KINDS)}, category:NAME or module:PATH")
+            raise _unknown(name, key, list(KINDS), f"Use one of {', '.join(KINDS)}, category:NAME or module:PATH")
 
 
 def _unknown(name: str, key: str, known: tuple[str, ...] | list[str], hint: str) -> InputError:
     near = get_close_matches(key, known, 1)
-    return InputError(f"{name}: unknown key {key}", hint=f"did you mean {near[0]}?" if near else hint or None)
+    return InputError(f"{name}: unknown key {key}", hint=f"Did you mean {near[0]}?" if near else hint or None)

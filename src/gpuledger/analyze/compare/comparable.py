@@ -18,7 +18,10 @@ _SAME_FACTS = {
 
 def unfinished(run: Run) -> list[str]:
     """Return that a run is still being written, or was cut off."""
-    said = {"running": "is still being written: what is there so far counts.", "cut off": "was cut off before its end."}
+    said = {
+        "running": "is still being written. Its values are those so far.",
+        "cut off": "is incomplete: its recording was cut off.",
+    }
     status = run.manifest.status
     return [f"{run.name} {said[status]}"] if status is not None and status in said else []
 
@@ -31,8 +34,10 @@ def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
         notes.append(f"Schema versions differ: {before.name} has {versions[0]}, {after.name} has {versions[1]}.")
     counts = [len(run.ranks) for run in (before, after)]
     if counts[0] != counts[1]:
-        which = "the rank both have is" if compared == 1 else f"the {compared} ranks both have are"
-        notes.append(f"{before.name} has {_ranks(counts[0])}, {after.name} has {_ranks(counts[1])}: {which} compared.")
+        which = "the rank that both have is" if compared == 1 else f"the {compared} ranks that both have are"
+        notes.append(
+            f"{before.name} has {_ranks(counts[0])}, {after.name} has {_ranks(counts[1])}. Only {which} compared."
+        )
     return notes
 
 
@@ -61,7 +66,7 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
     notes = []
     old, new = (_cards(rank) for rank in (before, after))
     if old and new and old != new:
-        notes.append(f"Different devices: {old} before, {new} after. Times, joules and rounding are those of each.")
+        notes.append(f"Different devices: {old} before, {new} after. Times, energy and rounding differ between GPUs.")
     for key, title in _SAME_FACTS.items():
         was, now = getattr(before.manifest, key), getattr(after.manifest, key)
         if was != now and None not in (was, now) and "" not in (was, now):

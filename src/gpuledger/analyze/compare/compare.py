@@ -67,13 +67,14 @@ def compare(runs: Sequence[Run]) -> Comparison:
     for run in runs:
         own = watched(run)
         if not own:
-            notes.append(f"{run.name}: no bytes over time in it.")
+            notes.append(f"{run.name}: the run has no memory samples.")
         notes += [f"{run.name}: {note}" for note in dict.fromkeys(note for one in own for note in one.notes)]
         for place, one in enumerate(own):
             found.append(((repeat_of(run) or id(run), place), (run, one)))
     if not found:
         raise EmptyRunError(
-            notes[0].rstrip(".") if notes else "no run", hint="gpuledger watch -- COMMAND reads the card"
+            notes[0].rstrip(".") if notes else "no runs to compare",
+            hint="Sample a GPU with: gpuledger watch -- COMMAND",
         )
     notes = _merged(notes, len(runs))
     rows = []
@@ -88,7 +89,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         for row, name in zip(rows, names, strict=True)
     ]
     if any(row.repeats > 1 for row in rows):
-        notes.append("Of repeated runs the means are shown; ± is half of what lies between the lowest and the highest.")
+        notes.append("Repeated runs are shown as their mean; ± is half the range.")
     return Comparison(tuple(rows), tuple(notes))
 
 
@@ -110,7 +111,7 @@ def _mean_of(group: Sequence[tuple[Run, Watched]]) -> tuple[Compared, str]:
     if means["peak_bytes"] is not None:
         means["peak_bytes"] = round(means["peak_bytes"])
     failed = next((one.exit_status for _, one in group if one.exit_status), first.exit_status)
-    note = f"{shared[1]}: {len(group) - len(well)} of {len(group)} runs failed and are not in the mean."
+    note = f"{shared[1]}: {len(group) - len(well)} of {len(group)} runs failed and are excluded from the mean."
     mean = replace(
         first,
         name=first.name.replace(run.name, shared[1], 1),

@@ -158,7 +158,7 @@ class Diff(Shown):
 
     def __repr__(self) -> str:
         figures, accounts = len(self.main.figures), len(self.main.changes())
-        differ = f"{counted(figures, 'figure')} and {counted(accounts, 'account')} differ"
+        differ = f"{counted(figures, 'value')} and {counted(accounts, 'row')} differ"
         return f"<Diff of {self.before!r} and {self.after!r}: {'no difference' if self.is_empty else differ}>"
 
     @property
@@ -208,7 +208,7 @@ def diff_runs(
             places.append(PlaceDiff(*sides))
             notes += _lone_passes(*sides)
     if not any(side.metrics or side.breakdown for place in places for side in (place.before, place.after)):
-        raise EmptyRunError(f"{before.name}, {after.name}: no figure that can be compared was recorded")
+        raise EmptyRunError(f"{before.name}, {after.name}: neither run has values that can be compared")
     notes += own_notes(before, after)
     return Diff(before.name, after.name, tuple(places), tuple(dict.fromkeys(notes)))
 
@@ -216,7 +216,7 @@ def diff_runs(
 def _pair_ranks(before: Run, after: Run, wanted: int | None) -> list[tuple[Rank, Rank]]:
     for run in (before, after):
         if not run.ranks:
-            raise EmptyRunError(f"{run.path.name}: nothing was recorded")
+            raise EmptyRunError(f"{run.path.name}: nothing was recorded", hint="See why with: gpuledger show RUN")
     if wanted is not None:
         return [(before.rank(wanted), after.rank(wanted))]
     numbers = [rank.number for rank in before.ranks]
@@ -232,7 +232,9 @@ def _pair_devices(before: Rank, after: Rank, wanted: int | None) -> list[tuple[i
             raise EmptyRunError(f"{title(rank)}: nothing was recorded")
         if wanted is not None and wanted not in devices:
             names = ", ".join(map(str, devices))
-            raise UsageError(f"{title(rank)}: no device {wanted}", hint=f"it has: {names} (-1 is the CPU)")
+            raise UsageError(
+                f"{title(rank)}: the run has no device {wanted}", hint=f"Choose one of {names} (-1 is the CPU)"
+            )
     if wanted is not None:
         return [(wanted, wanted)]
     common = [(number, number) for number in have if number in other]
@@ -278,11 +280,13 @@ def _with_spread(metrics: dict[str, Metric], step_breakdowns: list[Breakdown]) -
 
 def _lone_passes(before: Side, after: Side) -> list[str]:
     """Return which passes one run alone has, so that nothing can be compared by module."""
-    passes = (("time", "times", before.times, after.times), ("energy", "joules", before.energies, after.energies))
+    passes = (
+        ("a timing measurement", "times", before.times, after.times),
+        ("an energy measurement", "energy", before.energies, after.energies),
+    )
     return [
-        f"Only {(before if old else after).run} has {'a' if word == 'time' else 'an'} {word} pass: "
-        f"{plural} by module are not compared."
-        for word, plural, old, new in passes
+        f"Only {(before if old else after).run} has {measurement}, so {values} by module cannot be compared."
+        for measurement, values, old, new in passes
         if bool(old) != bool(new)
     ]
 

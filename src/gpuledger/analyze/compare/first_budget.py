@@ -49,12 +49,12 @@ def write_budget(runs: Sequence[Run], headroom_frac: float) -> str:
     names = ", ".join(run.path.name for run in runs)
     if len(runs) < FEWEST_REPEATS and not any(KINDS[figure.key].exact for figure in figures):
         raise UsageError(
-            f"{names}: every figure is sampled, and one run does not tell how far it moves",
-            hint=f"give {FEWEST_REPEATS} runs or more of the same program",
+            f"{names}: all values vary between runs, and their range needs several runs",
+            hint=f"Name {FEWEST_REPEATS} runs or more of the same program",
         )
     lines = [
-        f"# What {_comment(names)} took, and {headroom_frac * 100:g} % more.",
-        "# `gpuledger check RUN --budget FILE` ends with 5 when a run takes more than this.",
+        f"# Measured in {_comment(names)}, plus {headroom_frac * 100:g} %.",
+        "# `gpuledger check RUN --budget FILE` returns exit status 5 when a run exceeds a limit.",
         "",
         "[limits]",
         *(_exact_line(figure, headroom_frac) for figure in figures if KINDS[figure.key].exact),
@@ -67,7 +67,10 @@ def write_budget(runs: Sequence[Run], headroom_frac: float) -> str:
         lines += ["", "[tolerances]", *(_tolerance_line(figure) for figure in sampled)]
     elif sampled:
         left_out = ", ".join(figure.key for figure in sampled)
-        lines += ["", f"# Sampled, so left out: {left_out}. `gpuledger budget RUN RUN RUN` sets their tolerances."]
+        lines += [
+            "",
+            f"# Not set, because they vary between runs: {left_out}. Set them with `gpuledger budget RUN RUN RUN`.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -109,7 +112,7 @@ def _proposals(runs: Sequence[Run], headroom_frac: float) -> list[str]:
     lines = [
         f"# {toml_text(one.key)} = {toml_text(_rounded_up(max(one.values) * (1 + headroom_frac)))}" for one in figures
     ]
-    return ["", "# At the peak, a module with all below it; take away the # to hold one to it.", *lines]
+    return ["", "# Memory at the peak, a module with its submodules. Remove a # to set that limit.", *lines]
 
 
 def _outer_modules(root: ModuleNode) -> list[ModuleNode]:

@@ -41,7 +41,7 @@ _FIELDS = {"class:": CLASS, "category:": CATEGORY}
 _REGEX_PREFIX = "re:"
 _SHAPES = (r"(?m)^[ \t]*\[?[ \t]*[\"']?{}", r"(?m)^[ \t]*[\"']?{}[\"']?[ \t]*=", "{}")
 """How the name of a dictionary, that of a group in it, and a keyword stand in a line."""
-HINT = 'a file has [dictionary] tables of lines such as  RNN = ["rnn", "re:lstm[0-9]+"]'
+HINT = 'Write [dictionary] tables with lines such as  RNN = ["rnn", "re:lstm[0-9]+"]'
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def parse_keyword(text: str) -> Keyword:
     else:
         keyword = Keyword(field, SUBSTRING if field == NAME else WHOLE, pattern)
     if not keyword.pattern:
-        raise ValueError("an empty keyword")
+        raise ValueError("the keyword is empty")
     _check_expression(keyword)
     return keyword
 
@@ -126,7 +126,7 @@ def parse_keyword_file(text: str, place: str) -> KeywordFile:
     except NotTomlError as error:
         raise InputError(f"{place}: line {error.line}: not a keyword file: {error.reason}", hint=HINT) from error
     if not document:
-        raise InputError(f"{place}: no dictionary in it", hint=HINT)
+        raise InputError(f"{place}: the file has no dictionaries", hint=HINT)
     reader = _Reader(text, place)
     dictionaries = tuple(reader.dictionary(name, value) for name, value in document.items())
     if sum(len(group.keywords) for one in dictionaries for group in one.groups) > MAX_KEYWORDS:
@@ -145,7 +145,7 @@ class _Reader:
         if not isinstance(value, dict):
             raise self._error((name,), f"unknown key {name!r}, expected a table such as [layer]")
         if name in RESERVED_DICTIONARIES:
-            raise self._error((name,), f"a dictionary cannot be called {name!r}", "take another name")
+            raise self._error((name,), f"{name!r} is reserved and cannot name a dictionary", "Choose another name")
         if not value:
             raise self._error((name,), f"dictionary {name!r} has no groups")
         return Dictionary(name, tuple(self._group(name, group, keywords) for group, keywords in value.items()))
@@ -155,14 +155,14 @@ class _Reader:
         if not isinstance(value, list):
             raise self._error(place, f"unknown key {name!r}, expected a list of keywords")
         if name in RESERVED_GROUPS:
-            raise self._error(place, f"a group cannot be called {name!r}", "it is what no group takes")
+            raise self._error(place, f"{name!r} is reserved and cannot name a group", "Choose another name")
         if not value:
-            raise self._error(place, f"{name} has no keywords", "an empty list matches nothing: leave the group out")
+            raise self._error(place, f"{name} has no keywords", "Add a keyword, or remove the group")
         return KeywordGroup(name, tuple(self._keyword(place, text) for text in value))
 
     def _keyword(self, place: tuple[str, ...], text: Any) -> Keyword:
         if not isinstance(text, str):
-            raise self._error(place, f"{place[-1]}: a keyword must be a text, not {type(text).__name__}")
+            raise self._error(place, f"{place[-1]}: a keyword must be a string, not {type(text).__name__}")
         try:
             return parse_keyword(text)
         except ValueError as error:
@@ -193,5 +193,5 @@ def _check_expression(keyword: Keyword) -> None:
 
 def _keyword_hint(text: str) -> str:
     if not text.partition("re:")[2]:
-        return "a keyword needs at least one letter"
-    return "RE2 syntax: no look-around, no back-references; without re: a keyword is taken as it stands"
+        return "Write at least one letter"
+    return "Use RE2 syntax, which has no look-around and no back-references, or remove re: to match the text itself"

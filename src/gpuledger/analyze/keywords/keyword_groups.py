@@ -208,17 +208,17 @@ def _untrackable(
     known = tuple(line for line in lines if line.bytes is not None)
     total = sum(line.bytes or 0 for line in known)
     if balance.instant.device_idx < 0:
-        return Untrackable(None, "CPU tensors: there is no card"), ()
+        return Untrackable(None, "CPU tensors: there is no GPU"), ()
     if balance.used_bytes is None:
         held = [f"{line.name} {format_bytes(line.bytes)}" for line in known if line.bytes]
-        note = "The GPU was not read, so Untrackable is not known; --reported-memory gives what the GPU held."
-        torch_note = f" Torch alone held {format_bytes(total)} beyond the entries: {', '.join(held)}." if held else ""
-        return Untrackable(None, "the GPU was not read"), (note + torch_note,)
+        note = "The GPU was not sampled, so Untrackable is unknown. Give the GPU's memory with --reported-memory."
+        torch_note = f" PyTorch used {format_bytes(total)} more than the entries: {', '.join(held)}." if held else ""
+        return Untrackable(None, "the GPU was not sampled"), (note + torch_note,)
     if total < 0:
-        note = f"The GPU reported {format_bytes(-total)} less than the entries hold: Untrackable is left out."
+        note = f"The GPU reported {format_bytes(-total)} less than the sum of the entries, so Untrackable is not shown."
         return Untrackable(None, "the balance", known), (note,)
     missing = [line.name for line in lines if line.bytes is None]
-    notes = (f"Not measured apart, so inside the remainder: {', '.join(missing)}.",) if missing else ()
+    notes = (f"Not measured, so part of the unaccounted memory: {', '.join(missing)}.",) if missing else ()
     return Untrackable(total, "the balance", known), notes
 
 
@@ -227,6 +227,6 @@ def _from_expected(allocated_bytes: int, expected_bytes: int) -> tuple[Untrackab
     if left >= 0:
         return Untrackable(left, "--reported-memory"), ()
     return Untrackable(None, "--reported-memory"), (
-        f"--reported-memory {format_bytes(expected_bytes)} is {format_bytes(-left)} less than the entries' sum, "
-        f"{format_bytes(allocated_bytes)}: Untrackable is left out.",
+        f"--reported-memory {format_bytes(expected_bytes)} is {format_bytes(-left)} less than the sum of the entries, "
+        f"{format_bytes(allocated_bytes)}, so Untrackable is not shown.",
     )

@@ -189,6 +189,8 @@ def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
 def _check(by: tuple[str, ...], depth: int | None) -> None:
     unknown = [word for word in by if word not in _READERS]
     if unknown or not by:
-        raise UsageError(f"--by {','.join(by) or '(nothing)'}: unknown", hint=f"use any of {', '.join(_READERS)}")
+        raise UsageError(
+            f"--by {','.join(by) or '(nothing)'}: unknown grouping", hint=f"Use one or more of {', '.join(_READERS)}"
+        )
     if depth is not None and depth < 1:
-        raise UsageError(f"--depth {depth}: must be 1 or more")
+        raise UsageError(f"--depth {depth}: expected 1 or more")

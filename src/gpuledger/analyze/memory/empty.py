@@ -15,13 +15,15 @@ UNBOUNDED_STEP = 1 << 31
 def why_empty(ranks: Sequence[Rank]) -> str:
     """Return what happened when nothing was recorded, and which steps were not reached."""
     if not ranks:
-        return "no process of the program used torch"
+        return "no process of the program used PyTorch"
     reasons = [reason for rank in ranks if (reason := steps_not_reached(rank))]
     if reasons:
         return reasons[0]
     if all(rank.manifest.window is None and len(rank.table("samples", ("t_ns",))) for rank in ranks):
-        return "it holds readings of a GPU: gpuledger plot RUN draws them, gpuledger compare RUN sums them up"
-    return "no tensor was allocated while recording"
+        return (
+            "it has only samples of a GPU; draw them with gpuledger plot RUN, or sum them up with gpuledger compare RUN"
+        )
+    return "no tensor was allocated during the recording"
 
 
 def steps_not_reached(rank: Rank) -> str | None:

@@ -95,7 +95,9 @@ def resolve_instant(rank: Rank, at: str = "peak", device_idx: int | None = None,
     start_ns = opened_ns(rank, device) if step is None else _step_start_ns(rank, device, step)
     lasted_ns = time_of(rank, lives, lives.last_index) - start_ns
     if after_ns > lasted_ns:
-        raise UsageError(f"--at {at}: past the end", hint=f"what was recorded ends after {format_ns(lasted_ns)}")
+        raise UsageError(
+            f"--at {at}: after the end of the recording", hint=f"Choose a time up to {format_ns(lasted_ns)}"
+        )
     return _describe(rank, lives, _last_event_until(rank, device, start_ns + after_ns), at)
 
 
@@ -109,7 +111,7 @@ def step_range(rank: Rank, device_idx: int, step: int) -> tuple[int, int]:
     place = np.flatnonzero((numbers == step) & (first >= 0))
     if not place.size:
         known = ", ".join(str(number) for number in numbers[first >= 0].tolist()) or "none"
-        raise UsageError(f"{title(rank)}: step {step} was not recorded", hint=f"recorded steps: {known}")
+        raise UsageError(f"{title(rank)}: step {step} was not recorded", hint=f"Choose a recorded step: {known}")
     return int(first[place[0]]), int(max(first[place[0]], last[place[0]]))
 
 
@@ -150,7 +152,9 @@ def _parse_time(at: str) -> int:
     try:
         return parse_duration_ns(at)
     except UsageError as error:
-        raise UsageError(f"--at {at}: not an instant", hint="use peak, end, or a time such as 1.5s or 350ms") from error
+        raise UsageError(
+            f"--at {at}: not a valid time", hint="Use peak, end, or a time such as 1.5s or 350ms"
+        ) from error
 
 
 def _last_event_until(rank: Rank, device_idx: int, t_ns: int) -> int:

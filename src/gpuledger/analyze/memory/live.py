@@ -132,7 +132,9 @@ def pick_device(rank: Rank, device_idx: int | None = None) -> int:
     if device_idx is not None:
         if device_idx not in have:
             names = ", ".join(map(str, have))
-            raise UsageError(f"{title(rank)}: no device {device_idx}", hint=f"it has: {names} (-1 is the CPU)")
+            raise UsageError(
+                f"{title(rank)}: the run has no device {device_idx}", hint=f"Choose one of {names} (-1 is the CPU)"
+            )
         return device_idx
     if len(have) == 1:
         return have[0]

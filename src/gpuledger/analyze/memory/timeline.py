@@ -72,7 +72,7 @@ def build_timeline(rank: Rank, device_idx: int | None = None, points: int = 4000
     Source: caching allocator's history, exact at the events kept.
     """
     if points < 2 * _KEPT_PER_BUCKET:
-        raise UsageError(f"points {points}: too few", hint=f"ask for {2 * _KEPT_PER_BUCKET} or more")
+        raise UsageError(f"points {points}: too few", hint=f"Use {2 * _KEPT_PER_BUCKET} or more")
     device = pick_device(rank, device_idx)
     lives = read_lives(rank, device)
     curve = allocated_curve(lives)

@@ -23,8 +23,10 @@ NAMELESS_TAG = re.compile(r"unknown|<unk>|untagged|ctx_source_unclear", re.ASCII
 """What the older profilers wrote where they knew no name."""
 _LINE_NAME = re.compile(r"\.py:[0-9]+ \S+$")
 """What an imported memory snapshot calls a block whose metadata says nothing: a line of its stack, which is no name."""
-_LOG_ADVICE = "the log knew no name; a keyword that fits the tag puts it into a group: gpuledger group --keywords"
-_LINES_ADVICE = "a snapshot knows lines alone; gpuledger run of the same program tells category and module"
+_LOG_ADVICE = (
+    "the log has no name for it; put it into a group with a keyword that matches its tag: gpuledger group --keywords"
+)
+_LINES_ADVICE = "a snapshot has source lines only; record the program with gpuledger run to see category and module"
 BEFORE = -1
 """The step of a block that was alive before the recording opened."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", re.ASCII)
@@ -155,13 +157,15 @@ def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
         name = frame.function if frame.function.isidentifier() else "NAME"
         return f'with gpuledger.scope("{name}"): around line {frame.line} of {os.path.basename(frame.file)}'
     if stack:
-        return "no frame of the program itself in the stack: put gpuledger.scope around the call that leads here"
+        return "the stack has no line of the program itself; put gpuledger.scope around the call that leads here"
     if step == BEFORE:
-        return "alive before the recording opened: begin recording earlier, or make it inside gpuledger.scope"
+        return "allocated before the recording began; start recording earlier, or allocate it inside gpuledger.scope"
     if step == 0:
-        return 'made before step 1: with gpuledger.scope("NAME"): around what the script makes before it trains'
+        return 'allocated before step 1; put with gpuledger.scope("NAME"): around the setup of the script'
     if stack_step is None:
-        return f"the run keeps no stacks; gpuledger run --stacks --steps {step}:{step} shows the line that makes it"
+        return (
+            f"the run has no stacks; show the line that allocates it with gpuledger run --stacks --steps {step}:{step}"
+        )
     return (
-        f"stacks are kept in step {stack_step} alone; gpuledger run --steps {step}:{step} shows the line that makes it"
+        f"only step {stack_step} has stacks; show the line that allocates it with gpuledger run --steps {step}:{step}"
     )

@@ -83,20 +83,20 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     total = capacity_bytes(rank, instant.device_idx)
     inside = [*_card_lines(rank, reading), *_torch_lines(rank, breakdown)]
     remainder, unaccounted_note = _unaccounted(reading, inside, rank.manifest.collectives)
-    used_note = "" if reading.used_bytes is not None else "the GPU was not read"
+    used_note = "" if reading.used_bytes is not None else "the GPU was not sampled"
     unused = _difference(total, reading.used_bytes, reading.driver_bytes)
     lines = (
         BalanceLine(
-            "driver", reading.driver_bytes, 0, NVML_MEMORY, "" if reading.driver_bytes is not None else "not read"
+            "driver", reading.driver_bytes, 0, NVML_MEMORY, "" if reading.driver_bytes is not None else "not sampled"
         ),
-        BalanceLine("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not read"),
+        BalanceLine("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not sampled"),
         BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
         *inside,
         *_category_lines(breakdown),
-        BalanceLine("unaccounted", remainder, 1, "what is left of used", unaccounted_note),
+        BalanceLine("unaccounted", remainder, 1, "used minus all other lines", unaccounted_note),
     )
     apart = rank.manifest.libraries and rank.manifest.libraries.source
-    notes = (*reading.notes, f"Context and library: {apart}.") if apart and reading.used_bytes else reading.notes
+    notes = (*reading.notes, f"CUDA context and libraries: {apart}.") if apart and reading.used_bytes else reading.notes
     name = rank.manifest.device(instant.device_idx).name or ("CPU" if instant.device_idx < 0 else "")
     return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, remainder, notes)
 
@@ -111,18 +111,20 @@ def read_card(rank: Rank, instant: Instant) -> Reading:
     """
     device = instant.device_idx
     if device < 0:
-        return Reading(notes=("CPU tensors: there is no GPU to close the balance against.",))
+        return Reading(notes=("CPU tensors: there is no GPU to compare with.",))
     times, index, used = _placed_readings(rank, device)
     if not times.size:
-        return Reading(notes=("The GPU was not read: its used bytes, context and remainder are unknown.",))
+        return Reading(
+            notes=("The GPU was not sampled, so its used memory, context and unaccounted memory are unknown.",)
+        )
     place = _nearest(rank, device, index, instant.index)
     reserved = reserved_curve(rank, device)
     moved = reserved.at(int(index[place])) - reserved.at(instant.index)
     notes = []
     if moved:
         notes.append(
-            f"The GPU was read at event {int(index[place])}, when segments were {format_bytes(abs(moved))} "
-            f"{'larger' if moved > 0 else 'smaller'}; that is accounted for."
+            f"The GPU was sampled at event {int(index[place])}, when segments were {format_bytes(abs(moved))} "
+            f"{'larger' if moved > 0 else 'smaller'}. The balance is corrected for that."
         )
     own, others, process_notes = _processes(rank, device, int(times[place]))
     row = np.flatnonzero(read_numbers(rank, "samples", "t_ns", device) == times[place])[0]
@@ -162,17 +164,29 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
     known = sizes >= 0
     own = (pids == rank.manifest.pid) & known
     if not known.any():
-        return None, None, ["The driver did not list the processes on the GPU; others are in the remainder."]
+        return (
+            None,
+            None,
+            ["The driver did not list the processes on the GPU. Others are part of the unaccounted memory."],
+        )
     if own.any():
-        note = [] if known.all() else ["The driver hides some processes' bytes; they are in the remainder."]
+        note = (
+            []
+            if known.all()
+            else ["The driver hides the memory of some processes. It is part of the unaccounted memory."]
+        )
         return int(sizes[own].sum()), int(sizes[known & ~own].sum()), note
     if pids.size == 1:
         return (
             int(sizes[0]),
             0,
-            [f"The one process on the GPU (process id {int(pids[0])} there) is taken as this one."],
+            [f"The only process on the GPU (process id {int(pids[0])} to the driver) is assumed to be this one."],
         )
-    return None, None, ["This process was not found in the driver's list; other processes are in the remainder."]
+    return (
+        None,
+        None,
+        ["The driver's list does not include this process. Other processes are part of the unaccounted memory."],
+    )
 
 
 def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
@@ -182,11 +196,15 @@ def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
     values = {"context": measured.context_bytes, "library": measured.library_bytes}
     apart = [
         BalanceLine(
-            name, value, 1, "measured apart", "" if value is not None else "not measured here; it is in the remainder"
+            name,
+            value,
+            1,
+            "measured separately",
+            "" if value is not None else "not measured; part of the unaccounted memory",
         )
         for name, value in values.items()
     ]
-    note = "" if reading.other_bytes is not None else "not known here; it is in the remainder"
+    note = "" if reading.other_bytes is not None else "unknown; part of the unaccounted memory"
     return [BalanceLine("other_processes", reading.other_bytes, 1, NVML_PROCESSES, note), *apart]
 
 
@@ -200,9 +218,9 @@ def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
         none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
         return [*none, BalanceLine("allocated", breakdown.allocated_bytes, 1, DISPATCH, "")]
     return [
-        BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would give it back"),
+        BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would free it"),
         BalanceLine("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
-        BalanceLine("awaiting_free", awaiting, 1, HISTORY, "given back, but another stream may still use it"),
+        BalanceLine("awaiting_free", awaiting, 1, HISTORY, "freed, but another stream may still use it"),
         BalanceLine("allocated", breakdown.allocated_bytes, 1, HISTORY, ""),
     ]
 
@@ -236,11 +254,11 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
 
 def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> tuple[int | None, str]:
     if reading.used_bytes is None:
-        return None, "the GPU was not read"
+        return None, "the GPU was not sampled"
     missing = [line.name for line in lines if line.bytes is None]
-    note = f"holds what was not measured: {', '.join(missing)}" if missing else "not explained by any line"
+    note = f"includes unmeasured parts: {', '.join(missing)}" if missing else "not explained by any line"
     if collectives == "nccl":
-        note += "; NCCL's own buffers are in it"
+        note += "; includes NCCL's buffers"
     return reading.used_bytes - sum(line.bytes or 0 for line in lines), note
 
 

@@ -83,6 +83,6 @@ def _notes(rank: Rank, peaks: AllocatorPeaks) -> tuple[str, ...]:
     if peaks.peak_allocated_bytes > peaks.recorded_peak_allocated_bytes:
         notes.append(
             f"The allocator's counters saw {format_bytes(peaks.peak_allocated_bytes)} allocated outside the recorded "
-            f"window, more than the {format_bytes(peaks.recorded_peak_allocated_bytes)} inside it."
+            f"steps, more than the {format_bytes(peaks.recorded_peak_allocated_bytes)} inside them."
         )
     return tuple(dict.fromkeys(notes))

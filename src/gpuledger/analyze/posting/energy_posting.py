@@ -36,7 +36,9 @@ def post_energy(run_directory: Path) -> list[Path]:
         if edges is None or manifest.energy is not None:
             continue
         if None in (edges.first_step, edges.last_step, edges.start_ns, edges.end_ns):
-            manifest = with_notes(manifest, "The energy pass was cut off: its process was killed, or still runs.")
+            manifest = with_notes(
+                manifest, "The energy measurement was cut off: its process was killed, or is still running."
+            )
             write_rank_manifest(directory, replace(manifest, energy=()))
             continue
         found = [measure_pass(device_idx, edges, _readings(journal, uuid)) for device_idx, uuid in edges.cards]

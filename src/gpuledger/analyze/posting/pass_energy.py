@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 COUNTER = "NVML energy counter from tick to tick"
-POWER = "power summed over its readings, no counter"
+POWER = "power integrated over samples, no counter"
 
 _SETTLED_NS = 150_000_000
 """How long the GPU needs from its last kernel to its base power."""
@@ -114,7 +114,7 @@ def measure_pass(device_idx: int, edges: EnergyEdges, readings: CardReadings | N
     notes: list[str] = []
     if readings is None:
         window, source = WindowEnergy(start_ns, end_ns, None, None, 0, None), "not read"
-        notes.append(f"No joules of {_name(device_idx)}: its sensors could not be read.")
+        notes.append(f"No energy for {_name(device_idx)}: its sensors could not be read.")
     elif len(readings.ticks) < 2:
         window, source = _summed(readings, start_ns, end_ns), POWER
         notes += _notes_on_summed(device_idx, readings, window)
@@ -191,28 +191,34 @@ def _base_w(readings: CardReadings | None, span_ns: tuple[int, int]) -> float | 
 def _notes_on_summed(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
     name, known = _name(device_idx), readings.power_w[np.isfinite(readings.power_w)]
     if window.energy_j is not None:
-        return [f"The joules of {name} are its power summed over the readings: no counter of it moves."]
+        return [
+            f"The energy of {name} is integrated from samples of its power, because it has no working energy counter."
+        ]
     if not known.size:
-        return [f"No joules of {name}: neither its energy counter nor its power can be read."]
+        return [f"No energy for {name}: neither its energy counter nor its power can be read."]
     if _stands_still(known):
         return [
-            f"No joules of {name}: it has no energy counter that moves, and its power stands still at {known[0]:.1f} W."
+            f"No energy for {name}: it has no working energy counter, and its power "
+            f"sensor is stuck at {known[0]:.1f} W."
         ]
-    return [f"No joules of {name}: the energy pass is too short for its power to be summed up."]
+    return [f"No energy for {name}: the energy measurement is too short to integrate its power."]
 
 
 def _notes_on_counted(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
     name = _name(device_idx)
     if window.energy_j is None:
         return [
-            f"The energy pass is below the resolution of {name}'s counter: {window.ticks} of its ticks lie in "
-            f"{format_ns(window.end_ns - window.start_ns)}, two are needed."
+            f"The energy measurement is too short for {name}'s counter: it has {window.ticks} updates in "
+            f"{format_ns(window.end_ns - window.start_ns)}, and two are needed."
         ]
     inside = readings.power_w[(readings.t_ns >= window.start_ns) & (readings.t_ns < window.end_ns)]
     inside = inside[np.isfinite(inside)]
     counted_w = window.energy_j / ((window.end_ns - window.start_ns) / 1e9)
     if inside.size and _stands_still(inside) and abs(inside[0] / counted_w - 1) > 2 * _GAIN_FRAC:
-        return [f"The power sensor of {name} stands still at {inside[0]:.1f} W; its counter says {counted_w:.1f} W."]
+        return [
+            f"The power sensor of {name} is stuck at {inside[0]:.1f} W, while its "
+            f"energy counter shows {counted_w:.1f} W."
+        ]
     return []
 
 
@@ -222,20 +228,22 @@ def _notes_on_card(device_idx: int, readings: CardReadings, window: WindowEnergy
     length_ns = window.end_ns - window.start_ns
     if window.throttled_ns is not None and window.throttled_ns > _THROTTLED_FRAC * length_ns:
         notes.append(
-            f"The power cap held the clock of {name} down for {format_ns(window.throttled_ns)} of the energy pass's "
+            f"The power limit lowered the clock of {name} for "
+            f"{format_ns(window.throttled_ns)} of the energy measurement's "
             f"{format_ns(length_ns)}."
         )
     inside = readings.temperature_c[(readings.t_ns >= window.start_ns) & (readings.t_ns < window.end_ns)]
     inside = inside[np.isfinite(inside)]
     if inside.size and inside[-1] - inside[0] > _DRIFT_C:
         notes.append(
-            f"{name} grew {inside[-1] - inside[0]:.0f} °C warmer in the energy pass: its power drifts with it."
+            f"{name} grew {inside[-1] - inside[0]:.0f} °C warmer during the energy "
+            "measurement, which changes its power."
         )
     if readings.foreign:
         pids = ", ".join(map(str, readings.foreign))
-        notes.append(f"Another process was on {name} in the energy pass (pid {pids}): its joules are in the figures.")
+        notes.append(f"Another process used {name} during the energy measurement (pid {pids}). Its energy is included.")
     return notes
 
 
 def _name(device_idx: int) -> str:
-    return f"cuda:{device_idx}" if device_idx >= 0 else "the card"
+    return f"cuda:{device_idx}" if device_idx >= 0 else "the GPU"

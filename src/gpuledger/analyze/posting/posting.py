@@ -146,9 +146,9 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
     for inner in ("called_roots", "workspace_bytes", "steps_asked", "activity_names", "operator_inputs"):
         facts.pop(inner, None)
     if closed is None:
-        notes.append("The recording was not closed: its process was cut off, or still runs; here is what it wrote.")
+        notes.append("The recording is incomplete: its process was killed, or is still running.")
     if facts.pop("time_pass_open", False):
-        notes.append("The time pass was cut off: its process was killed, or still runs.")
+        notes.append("The timing measurement was cut off: its process was killed, or is still running.")
     checks = [check for history in histories for check in check_device(history, journal)]
     notes.extend(
         f"Check failed: {c['name']}: expected {c['expected']}, found {c['found']}" for c in checks if not c["ok"]
@@ -183,4 +183,4 @@ def _notes_on_compiled(journal: Journal) -> list[str]:
     if not count:
         return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"
-    return [f"{modules} compiled: what is allocated inside a compiled region stands on its outermost module."]
+    return [f"{modules} compiled, and memory allocated in a compiled region is attributed to its outermost module."]

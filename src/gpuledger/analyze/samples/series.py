@@ -23,15 +23,15 @@ I64 = NDArray[np.int64]
 MEMORY = "memory"
 CPU = -1
 _KEPT_POINTS = 4000
-UNKNOWN_CARD = "unknown card"
+UNKNOWN_CARD = "unknown GPU"
 BOOK_SOURCE = "allocated bytes"
-PROCESS_SOURCE = "bytes of the program's processes on the card"
-STAND_IN_SOURCE = "the GPU's bytes above its first reading, for a program whose processes cannot be told"
+PROCESS_SOURCE = "bytes of the program's processes on the GPU"
+STAND_IN_SOURCE = "the GPU's bytes above its first sample, because the program's processes are unknown"
 _SOURCES = {
-    "used_bytes": "bytes in use on the card",
+    "used_bytes": "bytes in use on the GPU",
     "power_average_w": "mean of the last second",
     "power_instant_w": "instant, 25 ms of every 100",
-    "utilization_frac": "share of time with a kernel on the card",
+    "utilization_frac": "share of time with a kernel on the GPU",
     "sm_clock_mhz": "clock of the multiprocessors",
 }
 
@@ -136,11 +136,11 @@ def build_series(
     ``blocks``.
     """
     if per == "process" and metric != MEMORY:
-        raise UsageError(f"--per process: {metric} is known of a GPU only", hint="use --metric memory")
+        raise UsageError(f"--per process: {metric} is measured for a whole GPU only", hint="Use --metric memory")
     found, notes = read_lines(runs, metric, per)
     if not found:
-        hint = "gpuledger watch -- COMMAND reads the card"
-        raise EmptyRunError(notes[0].rstrip(".") if notes else "no run", hint=hint)
+        hint = "Sample a GPU with: gpuledger watch -- COMMAND"
+        raise EmptyRunError(notes[0].rstrip(".") if notes else "no runs given", hint=hint)
     placed = [_placed(line, align, baseline, points) for line in found]
     together = gathered([(_repeat_key(one.line, number), one) for number, one in enumerate(placed)])
     return [middle_of(ones) if len(ones) > 1 else ones[0] for ones in together], notes
@@ -159,7 +159,9 @@ def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -
     for run in runs:
         lines = [line for rank in run.ranks for line in _lines_of(run, rank, metric, column, per)]
         if not lines:
-            notes.append(f"{run.name}: no readings of {metric}" + (" of a process." if per == "process" else "."))
+            notes.append(
+                f"{run.name}: the run has no samples of {metric}" + (" of a process." if per == "process" else ".")
+            )
         found += lines
     names = told_apart([line.name for line in found])
     return [replace(line, name=name) for line, name in zip(found, names, strict=True)], notes

@@ -69,7 +69,7 @@ def _figures(run: Run, rank: Rank, line: SampleLine) -> Watched:
     power = _Power.of(rank, line.device_idx, _span_ns(run, line, above))
     notes = list(power.notes)
     if duration_s is None:
-        notes.append("The duration is the time above the first reading: the run knows of no command.")
+        notes.append("The run has no command, so its duration is the time with memory above the first sample.")
     return Watched(
         line.name,
         line.device_idx,
@@ -139,7 +139,7 @@ class _Power:
         window = _whole_window(rank, device_idx)
         if window is None or window["energy_j"] is None:
             reason = _no_energy(rank, device_idx, window)
-            notes = (f"The energy is the power summed over its readings: {reason}.",) if summed_j is not None else ()
+            notes = (f"The energy is integrated from samples of the power: {reason}.",) if summed_j is not None else ()
             return cls(summed_j, None, mean_w, peak_w, throttled_s, notes)
         seconds = (window["end_ns"] - window["start_ns"]) / 1e9
         own_throttled = window["throttled_ns"]
@@ -181,7 +181,7 @@ def _no_energy(rank: Rank, device_idx: int, window: dict[str, Any] | None) -> st
     if not rank.manifest.device(device_idx).energy_counter:
         return "the run has no energy counter"
     return (
-        "its end was not seen"
+        "the end of the run was not seen"
         if window is None
-        else "the run is shorter than the counter's steps, or was not seen whole"
+        else "the run is shorter than the counter's update interval, or was not watched from start to end"
     )

@@ -34,10 +34,10 @@ Key = tuple[str, ...]
 IDLE = "idle"
 METHOD = "base power by time, the rest by time and "
 METHOD_WITHOUT_BASE = "the base power is not known, all by time and "
-MEASURED = "measured watts"
+MEASURED = "measured power"
 MODELLED = "FLOPs and bytes"
 ASSUMED = "kind of work (assumed weights)"
-METHOD_WITHOUT_TIMES = "not apportioned: the run has no time pass"
+METHOD_WITHOUT_TIMES = "not attributed to modules: the run has no timing measurement"
 
 _ASSUMED = np.array([(one.power, one.low, one.high) for one in CLASSES], dtype=np.float64)
 
@@ -350,12 +350,12 @@ def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
 
 def _notes(step: StepEnergy, work: Work | None) -> list[str]:
     if work is None:
-        return ["Joules are of whole steps only: the run has no time pass."]
+        return ["Energy is known for whole steps only, because the run has no timing measurement."]
     notes = []
     if step.base_w is None:
-        notes.append("The base power is not known: idle time has no joules of its own.")
+        notes.append("The base power is unknown, so no energy is attributed to idle time.")
     elif step.base_w * step.duration_s > step.energy_j:
-        notes.append("The step used less than the idle GPU would: all of it goes by time.")
+        notes.append("The step used less energy than an idle GPU would, so all of it is attributed by time.")
     if work.on_host:
-        notes.append("Joules go by the time of operators on the host: no kernels were seen.")
+        notes.append("No kernels were seen, so energy is attributed by the time of operators on the CPU.")
     return notes

@@ -50,18 +50,21 @@ def read_time_log(run: Run) -> TimeLog:
     Source: the log, as it gives them (CUDA events around each layer, without a warm-up).
     """
     if not is_time_log(run):
-        raise EmptyRunError(f"{run.name}: holds no times per layer", hint="gpuledger import time-log FILE")
+        raise EmptyRunError(
+            f"{run.name}: the run has no times per layer",
+            hint="Import a log that has them: gpuledger import time-log FILE",
+        )
     times = [_times_of(rank) for rank in run.ranks]
     keys = [key for one in times for key in one]
     batches = tuple(sorted({batch for batch, _ in keys}))
     types = tuple(dict.fromkeys(name for _, name in keys))
     if not keys:
-        raise EmptyRunError(f"{run.name}: holds no times per layer")
+        raise EmptyRunError(f"{run.name}: the run has no times per layer")
     layers = max(values.size for one in times for values in one.values())
     if len(times) * len(batches) * len(types) * layers > MAX_TIMES:
         raise InputError(
-            f"{run.name}: {len(batches):,} batch sizes, {len(types):,} types and {layers:,} layers: too many",
-            hint="import fewer files at once",
+            f"{run.name}: {len(batches):,} batch sizes, {len(types):,} types and {layers:,} layers, which is too many",
+            hint="Import fewer files at once",
         )
     layer_s = np.full((len(times), len(batches), len(types), layers), np.nan)
     for algorithm, one in enumerate(times):

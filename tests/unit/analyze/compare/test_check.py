@@ -118,14 +118,14 @@ def test_what_was_not_measured_does_not_pass(runs: Path, tmp_path: Path) -> None
         ('[limits]\n"module:" = 1', "unknown key module:"),
         ('[limits]\npeak_allocated_bytes = "3 parsecs"', "unknown unit parsecs"),
         ('[limits]\npeak_allocated_bytes = "3 ms"', "unknown unit ms"),
-        ("[limits]\npeak_allocated_bytes = -1", "not a figure of 0 or more"),
-        ("[limits]\npeak_allocated_bytes = nan", "not a figure of 0 or more"),
+        ("[limits]\npeak_allocated_bytes = -1", "expected 0 or more"),
+        ("[limits]\npeak_allocated_bytes = nan", "expected 0 or more"),
         ("[limits]\npeak_allocated_bytes = true", "found bool"),
         ("[limits]\npeak_allocated_bytes = [1]", "found list"),
-        ('[limits]\nstep_time_ns = "3 ms"', "is sampled and needs a tolerance"),
+        ('[limits]\nstep_time_ns = "3 ms"', "a measured value needs a tolerance"),
         ('[limits]\nstep_time_ns = "3"\n[tolerances]\nstep_time_ns = "1 %"', "a unit is missing"),
         ('[limits]\nstep_time_ns = "3 ms"\n[tolerances]\nstep_time_ns = "1 ms"', "unknown unit ms"),
-        ("[limits]\npeak_allocated_bytes = 1\n[tolerances]\nstep_time_ns = 1", "there is no limit of this name"),
+        ("[limits]\npeak_allocated_bytes = 1\n[tolerances]\nstep_time_ns = 1", "no limit has this name"),
         ("[limits", "not TOML"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_budget_that_cannot_be_read_is_named(runs: Path, tmp_path: Path, text:
 
 def test_a_near_key_is_suggested(runs: Path, tmp_path: Path) -> None:
     path = budget(tmp_path, "[limits]\npeak_alocated_bytes = 1")
-    assert "did you mean peak_allocated_bytes?" in ask("check", runs / "one", "--budget", path).stderr
+    assert "Did you mean peak_allocated_bytes?" in ask("check", runs / "one", "--budget", path).stderr
 
 
 @pytest.mark.parametrize("function", [lambda text: parse_budget(text, "b"), parse_allowed])
@@ -162,7 +162,7 @@ def test_what_is_allowed_has_to_be_readable(runs: Path, allow: str) -> None:
 
 
 def test_what_the_base_lacks_cannot_be_allowed(runs: Path) -> None:
-    with pytest.raises(UsageError, match="does not have this figure"):
+    with pytest.raises(UsageError, match="does not have this value"):
         limits_against(read(runs), {"step_energy_j": "+3%"})
 
 
@@ -274,7 +274,7 @@ def test_a_card_that_was_only_watched_is_held_by_a_tolerance(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [("running", "is still being written"), ("cut off", "was cut off before its end")]
+    ("status", "said"), [("running", "is still being written"), ("cut off", "is incomplete: its recording was cut off")]
 )
 def test_a_run_that_is_not_whole_is_said(runs: Path, tmp_path: Path, status: str, said: str) -> None:
     shutil.copytree(runs / "one.ledger", tmp_path / "part.ledger")

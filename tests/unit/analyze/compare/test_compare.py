@@ -101,7 +101,7 @@ def test_without_a_counter_power_is_summed_and_that_is_said(tmp_path: Path) -> N
     rows = [{"t_ns": t * S, "used_bytes": MIB * (t > 0), "power_average_w": 100.0 + 100 * t} for t in range(5)]
     found = figures(tmp_path, rows, started_ns=1, ended_ns=5 * S)
     assert (found.energy_j, found.energy_uncertainty_j) == (250.0 + 350 + 450, None)
-    assert any("summed" in note for note in found.notes)
+    assert any("integrated from samples" in note for note in found.notes)
 
 
 def test_throttling_counts_only_what_holds_a_clock_down(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_each_figure_is_a_multiple_of_the_firsts(tmp_path: Path) -> None:
 
 def test_a_run_without_bytes_is_noted_and_alone_refused(tmp_path: Path) -> None:
     empty = write_imported(ImportedRun("none", "watch", (), (ImportedRank(0, {}),)), tmp_path / "none.ledger")
-    with pytest.raises(EmptyRunError, match="no bytes over time"):
+    with pytest.raises(EmptyRunError, match="no memory samples"):
         compare([empty])
     full = run_of(tmp_path, [{"t_ns": 0, "used_bytes": 0}, {"t_ns": S, "used_bytes": MIB}])
     assert any("none" in note for note in compare([empty, full]).notes)
@@ -200,8 +200,8 @@ def test_one_form_at_a_time() -> None:
 
 def test_what_is_shared_is_noted_once() -> None:
     told = ask("compare", DATA / "nvidia_smi").stderr
-    assert told.count("The duration is the time above the first reading") == 1
-    assert told.count("10 ms were taken") == 1
+    assert told.count("The run has no command, so its duration") == 1
+    assert told.count("samples are 10 ms apart") == 1
     assert "next" in told
 
 

@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_runs(runs: Path) -> None:
         assert name in KINDS
         assert change.before == measure(read_run(runs / "one.ledger").rank(), 0)[name].value
         assert change.after == measure(read_run(runs / "other.ledger").rank(), 0)[name].value
-    assert repr(both(runs)).startswith(f"<Diff of 'one' and 'other': {len(place.figures)} figures and ")
+    assert repr(both(runs)).startswith(f"<Diff of 'one' and 'other': {len(place.figures)} values and ")
 
 
 def test_a_rank_of_nothing_has_no_figures() -> None:
@@ -147,12 +147,14 @@ def test_what_cannot_be_compared_is_said(runs: Path, tmp_path: Path) -> None:
     notes = " ".join(both(runs, "one", "cpu").notes)
     assert "Different devices: NVIDIA H200 before, CPU after." in notes
     assert "Recorder differs: cuda-history before, dispatch after." in notes
-    assert "four has 4 ranks, one has 1 rank: the rank both have is compared." in both(runs, "four", "one").notes
+    assert (
+        "four has 4 ranks, one has 1 rank. Only the rank that both have is compared." in both(runs, "four", "one").notes
+    )
     shutil.copytree(runs / "one.ledger", tmp_path / "new.ledger")
     write_json(tmp_path / "new.ledger" / "manifest.json", {"schema_version": 0, "status": "running"})
     new = changed(tmp_path / "new.ledger", torch_version="2.12.0", allocator_settings={"max_split_size_mb": 20})
     said = diff_runs(read_run(runs / "one.ledger"), new).notes
-    assert "new is still being written: what is there so far counts." in said
+    assert "new is still being written. Its values are those so far." in said
     assert "Schema versions differ: one has 1, new has 0." in said
     assert "Torch differs: 2.11.0 before, 2.12.0 after." in said
     assert "Allocator settings differs: none before, max_split_size_mb=20 after." in said
@@ -169,7 +171,7 @@ def test_a_figure_that_one_run_lacks_is_named_and_not_zero(runs: Path) -> None:
 def test_runs_without_a_common_device_are_compared_by_their_main_ones(runs: Path) -> None:
     place = both(runs, "one", "cpu").main
     assert (place.before.device_idx, place.after.device_idx) == (0, -1)
-    with pytest.raises(UsageError, match="no device 0"):
+    with pytest.raises(UsageError, match="has no device 0"):
         both(runs, "one", "cpu", device_idx=0)
 
 
@@ -309,7 +311,7 @@ def test_a_time_pass_of_one_run_alone_is_not_compared(runs: Path, tmp_path: Path
     timed = with_time_pass(make_run(tmp_path / "a.ledger", blocks=100), {0: 10})
     diff = diff_runs(read_run(runs / "one.ledger"), timed)
     assert diff.main.time_changes() == ()
-    assert "Only a has a time pass: times by module are not compared." in diff.notes
+    assert "Only a has a timing measurement, so times by module cannot be compared." in diff.notes
 
 
 def with_energy(place: Path, energy_j: float) -> Run:
@@ -350,7 +352,7 @@ def test_a_run_without_joules_says_which_pass_is_missing(runs: Path, tmp_path: P
     metered = load_timed(tmp_path / "m.ledger", blocks=100, modules=4, spans=12)
     diff = diff_runs(metered, read_run(runs / "one.ledger"))
     assert diff.main.energy_changes() == ()
-    assert "Only m has an energy pass: joules by module are not compared." in diff.notes
+    assert "Only m has an energy measurement, so energy by module cannot be compared." in diff.notes
 
 
 def test_without_unicode_and_colour_and_where_nothing_can_be_written(runs: Path, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_expected_takes_the_place_of_the_balance_and_may_be_too_small(tmp_path: 
     assert group_rank(rank, layer, expected_bytes=allocated).untrackable.bytes == 0
     less = group_rank(rank, layer, expected_bytes=allocated - (5 << 20))
     assert (less.untrackable.bytes, less.total_bytes) == (None, allocated)
-    assert "5.0 MiB less than the entries' sum" in less.notes[0]
+    assert "5.0 MiB less than the sum of the entries" in less.notes[0]
 
 
 def test_untrackable_is_absent_where_nothing_tells_it(tmp_path: Any) -> None:
@@ -267,7 +267,7 @@ def test_untrackable_is_absent_where_nothing_tells_it(tmp_path: Any) -> None:
     with written([one_block()]) as rank:
         unread = group_rank(rank, read_keywords("layer").dictionaries)
     assert unread.untrackable.bytes is None
-    assert "Torch alone held 512 B beyond the entries: fragmented 512 B." in unread.notes[0]
+    assert "PyTorch used 512 B more than the entries: fragmented 512 B." in unread.notes[0]
 
 
 @settings(max_examples=12)

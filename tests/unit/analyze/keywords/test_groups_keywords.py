@@ -84,16 +84,16 @@ BAD = {
     "[layer]\nA = ['a']\nB = [\n  'b',\n  're:[',\n]": (5, "missing ]"),
     "[layer]\nA = ['re:a{1000}{1000}']": (2, "bad repetition"),
     "# A = []\n[layer]\nA = []": (3, "A has no keywords"),
-    "[layer]\nA = ['']": (2, "an empty keyword"),
-    "[layer]\nA = ['re:']": (2, "an empty keyword"),
-    "[layer]\nA = ['class:']": (2, "an empty keyword"),
-    "[layer]\nA = [1]": (2, "a keyword must be a text"),
+    "[layer]\nA = ['']": (2, "the keyword is empty"),
+    "[layer]\nA = ['re:']": (2, "the keyword is empty"),
+    "[layer]\nA = ['class:']": (2, "the keyword is empty"),
+    "[layer]\nA = [1]": (2, "a keyword must be a string"),
     "[layer]\nA = 'rnn'": (2, "unknown key 'A', expected a list"),
     "[layer]\nA = ['a']\n[layer.B]\nkeywords = ['b']": (3, "unknown key 'B'"),
     "expected = 3\n[layer]\nA = ['a']": (1, "unknown key 'expected', expected a table"),
     "[layer]\n[other]\nA = ['a']": (1, "dictionary 'layer' has no groups"),
-    "[layer]\nOthers = ['a']": (2, "cannot be called 'Others'"),
-    "\n[rank]\nA = ['a']": (2, "cannot be called 'rank'"),
+    "[layer]\nOthers = ['a']": (2, "'Others' is reserved"),
+    "\n[rank]\nA = ['a']": (2, "'rank' is reserved"),
     "[layer]\nA = ['a'": (2, "not a keyword file"),
     "[layer]\nA = ['a']\nA = ['b']": (3, "not a keyword file"),
 }
@@ -252,22 +252,22 @@ def test_the_set_that_setme_came_with_is_left_out_with_a_note(tmp_path: Path) ->
     file = read_setme(tmp_path / "SETME.py")
     assert [dictionary.name for dictionary in file.dictionaries] == ["data structure"]
     assert file.expected_bytes is None
-    assert "layer_kw_dict was never filled in" in file.notes[0]
+    assert "layer_kw_dict is an empty template" in file.notes[0]
 
 
 BAD_SETME = {
-    "layer_kw_dict = __import__('os').listdir()": "line 1: layer_kw_dict: not a literal",
-    "layer_kw_dict = {'a': ['a'] * 9 ** 9}": "not a literal",
+    "layer_kw_dict = __import__('os').listdir()": "line 1: layer_kw_dict: expected a literal value",
+    "layer_kw_dict = {'a': ['a'] * 9 ** 9}": "expected a literal",
     "layer_kw_dict = {'a': []}": "a: expected a list of keywords",
-    "layer_kw_dict = {'a': [1]}": "a keyword must be a text",
+    "layer_kw_dict = {'a': [1]}": "a keyword must be a string",
     "layer_kw_dict = {'a': ['']}": "at least one letter",
-    "layer_kw_dict = {1: ['a']}": "cannot be a group's name",
-    "layer_kw_dict = {}": "an empty dictionary",
+    "layer_kw_dict = {1: ['a']}": "cannot be used as a group's name",
+    "layer_kw_dict = {}": "the dictionary is empty",
     "layer_kw_dict = 3": "expected a dictionary",
     "layer_kw_dict = {'a': ['a']}\nexpected_sum = -1": "line 2: expected_sum",
     "layer_kw_dict = {'a': ['a']}\nexpected_sum = True": "expected_sum",
     "layer_kw_dict = {'a': ['a']}\nexpected_sum = 1e300": "expected_sum",
-    "x = 1": "no layer_kw_dict",
+    "x = 1": "does not define layer_kw_dict",
     "layer_kw_dict = {": "line 1: not Python",
     "x = " + "(" * 5_000: "not Python",
     "layer_kw_dict = " + "-" * 5_000 + "1": "not ",

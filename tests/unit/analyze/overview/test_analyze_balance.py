@@ -66,8 +66,8 @@ def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> 
     rank = load_run(tmp_path / "one.ledger").rank()
     early = build_balance(rank, at="300ms")
     assert early.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES
-    assert any("that is accounted for" in note for note in early.notes)
-    assert build_balance(rank, at="end").notes == ("Context and library: measured apart.",)
+    assert any("is corrected for that" in note for note in early.notes)
+    assert build_balance(rank, at="end").notes == ("CUDA context and libraries: measured apart.",)
 
 
 def test_awaiting_and_free_segments_are_told_apart(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_without_a_reading_nothing_of_the_card_is_claimed(tmp_path: Path) -> Non
     balance = build_balance(changed(tmp_path / "one.ledger", "samples", lambda rows: []))
     assert (balance.used_bytes, balance.unaccounted_bytes, balance.process_bytes) == (None, None, None)
     assert lines(balance)["used"] is None
-    assert "not read" in balance.notes[0]
+    assert "not sampled" in balance.notes[0]
     assert balance.total_bytes == synthetic.TOTAL_BYTES
 
 
@@ -118,7 +118,7 @@ def test_a_hosts_process_id_is_taken_only_when_it_is_alone(tmp_path: Path) -> No
     unclear = build_balance(changed(tmp_path / "two.ledger", "process_samples", host_pids))
     assert (unclear.process_bytes, lines(unclear)["other_processes"]) == (None, None)
     assert unclear.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES + synthetic.OTHER_PROCESS_BYTES
-    assert any("not found" in note for note in unclear.notes)
+    assert any("does not include this process" in note for note in unclear.notes)
     hidden = build_balance(changed(tmp_path / "six.ledger", "process_samples", lambda rows: []))
     assert hidden.process_bytes is None
 

@@ -124,7 +124,7 @@ def test_without_a_counter_the_power_is_summed_and_that_is_said() -> None:
     assert found.source == POWER
     assert found.uncertainty_j is not None
     assert found.uncertainty_j > 0.05 * present(found.energy_j)
-    assert ["summed over the readings" in note for note in found.notes] == [True]
+    assert ["integrated from samples" in note for note in found.notes] == [True]
 
 
 NOTHING = np.full(100, np.nan)
@@ -133,9 +133,9 @@ NOTHING = np.full(100, np.nan)
 @pytest.mark.parametrize(
     ("changes", "span_ms", "words"),
     [
-        ({}, (1010, 1060), "below the resolution"),
+        ({}, (1010, 1060), "too short for cuda:0's counter"),
         ({"ticks": (), "power_w": NOTHING}, (1000, 3000), "neither its energy counter nor its power"),
-        ({"ticks": (), "power_w": np.full(100, 300.0)}, (1000, 3000), "stands still at 300.0 W"),
+        ({"ticks": (), "power_w": np.full(100, 300.0)}, (1000, 3000), "is stuck at 300.0 W"),
         ({"ticks": ()}, (1000, 1020), "too short"),
     ],
 )
@@ -156,8 +156,8 @@ def test_readings_that_are_not_there_are_none() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"power_w": np.full(100, 90.0)}, "stands still at 90.0 W; its counter says 400.0 W"),
-        ({"foreign": (77,)}, "Another process was on cuda:0 in the energy pass (pid 77)"),
+        ({"power_w": np.full(100, 90.0)}, "is stuck at 90.0 W, while its energy counter shows 400.0 W"),
+        ({"foreign": (77,)}, "Another process used cuda:0 during the energy measurement (pid 77)"),
         ({"temperature_c": np.linspace(40, 60, 100)}, "°C warmer"),
         (
             {
@@ -165,7 +165,7 @@ def test_readings_that_are_not_there_are_none() -> None:
                     Tick(n * TICK_NS, round(n * WATTS * TICK_NS / 1e6), 3 * MS, n * 50 * MS) for n in range(50)
                 )
             },
-            "The power cap held the clock of cuda:0 down for 1.00 s",
+            "The power limit lowered the clock of cuda:0 for 1.00 s",
         ),
     ],
 )

@@ -124,10 +124,10 @@ def test_what_a_run_does_not_have_is_noted_or_refused(tmp_path: Path, old: list[
     with_power = sampled(tmp_path, "power", [0, 1], power_average_w=[1, 2])
     series, notes = build_series([with_power, old[0]], "power")
     assert len(series) == 1
-    assert notes == ["imported: no readings of power."]
-    with pytest.raises(EmptyRunError, match="no readings of clock"):
+    assert notes == ["imported: the run has no samples of power."]
+    with pytest.raises(EmptyRunError, match="no samples of clock"):
         build_series(old, "clock")
-    with pytest.raises(UsageError, match="known of a GPU only"):
+    with pytest.raises(UsageError, match="measured for a whole GPU only"):
         build_series(old, "power", per="process")
 
 

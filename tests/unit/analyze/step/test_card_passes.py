@@ -108,7 +108,7 @@ def test_what_the_database_holds_of_the_card_shares_the_joules_and_says_for_how_
     known = with_facts(rank, measured_watts=table.to_json())
     before, after = joules_of("neumf-training"), break_down_energy(known)
     assert after is not None
-    share = re.search(r"measured watts of (\d+)% of it", after.method)
+    share = re.search(r"measured power of (\d+)% of it", after.method)
     assert share is not None
     assert 40 <= int(share[1]) <= 70
     assert "measured" not in before.method

@@ -129,7 +129,7 @@ def test_a_spread_that_was_measured_is_narrower_than_an_assumed_one() -> None:
 def test_the_method_is_taken_apart_where_lines_may_end_and_nothing_is_lost() -> None:
     told = [
         "base power by time",
-        "the rest by time and measured watts of 44% of it (yours, of today)",
+        "the rest by time and measured power of 44% of it (yours, of today)",
         "weights for the rest",
     ]
     found = EnergyBreakdown(0, 10, 1.0, 0.1, None, ", ".join(told), (), ())

@@ -70,7 +70,7 @@ def test_what_could_not_be_measured_is_a_dash_and_says_why(tmp_path: Path) -> No
     text = ask("balance", run)
     context = next(line for line in text.splitlines() if line.strip().startswith("context "))
     assert context.split()[1] == "–"
-    assert "context, library: not measured here" in text
+    assert "context, library: not measured; part of" in text
     assert {line["name"]: line["bytes"] for line in balance(run)["lines"]}["context"] is None
 
 

@@ -109,7 +109,7 @@ def test_a_run_without_a_process_says_so(tmp_path: Path, run: Path) -> None:
     bare.mkdir()
     write_json(bare / "manifest.json", read_json(run / "manifest.json") | {"notes": ["sh: no Python was started"]})
     text = summary(read_run(bare))
-    assert text.splitlines() == ["empty  no process of the program used torch", "note   sh: no Python was started"]
+    assert text.splitlines() == ["empty  no process of the program used PyTorch", "note   sh: no Python was started"]
 
 
 def test_several_ranks_name_the_imbalance(tmp_path: Path) -> None:
