@@ -97,7 +97,7 @@ def _read_toml(path: Path) -> KeywordFile:
     from gpuledger.analyze.keywords.keyword_file import MAX_FILE_BYTES, parse_keyword_file
     from gpuledger.files.reading import read_limited, reading
 
-    with reading(f"--keywords {path}", hint=f"a file, or one of {', '.join(SHIPPED)}"):
+    with reading(f"--keywords {path}", hint=f"Give a file, or one of {', '.join(SHIPPED)}"):
         content = read_limited(path, MAX_FILE_BYTES)
     try:
         return parse_keyword_file(content.decode("utf-8-sig").replace("\r\n", "\n"), str(path))

@@ -51,7 +51,10 @@ def import_each(
         not_read += run.manifest.imported.unread if run.manifest.imported else ()
         yield run
     if not runs:
-        raise InputError(not_read[0], hint=f"nothing of {len(not_read)} was read" if len(not_read) > 1 else None)
+        raise InputError(
+            not_read[0],
+            hint=f"Check the files: none of the {len(not_read)} could be read" if len(not_read) > 1 else None,
+        )
 
 
 def choose_places(
@@ -79,7 +82,10 @@ def choose_places(
         place = place.with_name(place.name.removesuffix(SUFFIX) + SUFFIX)
         if place in places:
             taken = places[place][0]
-            raise UsageError(f"{group[0]}: its run would have the name of {taken}'s", hint="import them one by one")
+            raise UsageError(
+                f"{group[0]}: the run would have the same name as that of {taken}",
+                hint="Import the files one by one with --out",
+            )
         if not force:
             choose_directory(str(place), force=False, stem=place.stem)
         places[place] = group

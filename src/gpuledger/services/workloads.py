@@ -145,4 +145,6 @@ def refuse_taken(path: Path, *, replace: bool, other: str = "name") -> None:
         UsageError: it exists and ``replace`` is not given. ``other`` is what else can be given.
     """
     if is_taken(path) and not replace:
-        raise UsageError(f"{path}: exists", hint=f"--force replaces it, -o gives another {other}")
+        raise UsageError(
+            f"{path}: already exists", hint=f"Choose another {other} with -o, or overwrite it with --force"
+        )

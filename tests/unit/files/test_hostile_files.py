@@ -42,7 +42,7 @@ def limit() -> Any:
 def test_a_time_log_of_very_many_algorithms_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "log.txt"
     place.write_text("".join(f"A{n}, 1, FORWARD, 1.0\n" for n in range(20_000)))
-    with pytest.raises(InputError, match="20,000 algorithms, at most 64 are read"):
+    with pytest.raises(InputError, match="20,000 algorithms, the limit is 64"):
         read_files("time-log", (place,), "x", {})
 
 
@@ -218,7 +218,7 @@ def test_an_exchanged_database_names_the_row_that_is_damaged(database: Path, tmp
 
 
 def test_a_url_that_is_none_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="not a URL"):
+    with pytest.raises(UsageError, match="not a valid URL"):
         parse_url("postgresql://[::1")
 
 
@@ -236,7 +236,7 @@ def test_a_kept_calibration_that_is_damaged_is_measured_again(tmp_path: Path) ->
         place.write_text(content)
         found = load_profile(CardKey("a", "b", "c", "d", "e"), place)
         assert found.profile is None
-        assert "kept calibration ignored" in found.notes[0]
+        assert "not usable, so the calibration" in found.notes[0]
 
 
 def test_a_model_that_is_damaged_is_bad_input(tmp_path: Path) -> None:

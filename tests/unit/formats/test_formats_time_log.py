@@ -108,7 +108,7 @@ def test_content_tells_the_format(tmp_path: Path) -> None:
 def test_a_run_of_another_kind_holds_no_times(tmp_path: Path) -> None:
     run = make("nvidia-smi", tmp_path, DATA / "nvidia_smi" / "memory_cudnn.txt")
     assert not is_time_log(run)
-    with pytest.raises(GpuLedgerError, match="holds no times"):
+    with pytest.raises(GpuLedgerError, match="has no times per layer"):
         read_time_log(run)
 
 

@@ -85,7 +85,11 @@ def test_a_file_is_refused_before_anything_is_captured(tmp_path: Path) -> None:
     place.write_text("mine")
     with pytest.raises(UsageError, match="exists") as caught:
         list(write_workloads(capture(), place, single=True))
-    assert (begun, place.read_text(), caught.value.hint) == ([], "mine", "--force replaces it, -o gives another name")
+    assert (begun, place.read_text(), caught.value.hint) == (
+        [],
+        "mine",
+        "Choose another name with -o, or overwrite it with --force",
+    )
     assert len(list(write_workloads(capture(), place, single=True, replace=True))) == 1
     assert read_workload(place).name == "one"
     with pytest.raises(UsageError):
@@ -124,7 +128,7 @@ def test_sums_stand_beside_whole_models(tmp_path: Path, monkeypatch: pytest.Monk
     database = tmp_path / "new.database"
     (workload,) = capture_models([WorkloadSpec("torch.nn:ReLU", inputs="8x8")], "cpu", left_out=print)
     for untrusted in (workload, named("train")):
-        with pytest.raises(InputError, match=r"may not name Python code|captured from a program"):
+        with pytest.raises(InputError, match=r"must not name Python code|captured from a program"):
             compared(untrusted, database, trusted=False)
         assert not database.exists()  # what cannot be run is refused before anything is measured
     (pair,) = compared(workload, database, trusted=True)
