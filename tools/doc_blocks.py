@@ -3,7 +3,7 @@
 Blocks in `sh`, `console` and `python` are run in the order of their page, in one directory, which holds `train.py` and
 the old files of tests/data. In a `console` block what follows a command is compared with its standard output; a line
 `…` stands for any lines. With `--write` it is replaced by what was printed, up to as many lines as stood there. A block
-that cannot be run everywhere has a comment before it, `<!-- needs: card -->`, and a command whose exit status is
+that cannot be run everywhere has a comment before it, `<!-- needs: GPU -->`, and a command whose exit status is
 meant has one behind it, `# exit 5`.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_LANGUAGES = ("sh", "console", "python")
-REASONS = ("card", "network", "another library", "a minute")
+REASONS = ("GPU", "network", "another library", "a minute")
 """What a block may need that the tests have not; one that takes a minute has tests of its own."""
 RUN_ELSEWHERE = ("make demo", "make test", "make site", "pip install .")
 """Lines that .ci/run or the wheel's test runs."""

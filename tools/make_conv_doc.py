@@ -165,7 +165,7 @@ def memory(results: Row) -> list[str]:
         "",
         *table(head, rows),
         "",
-        "What the layer that takes most takes by itself, its output included:",
+        "Memory of the layer that needs most, with its output:",
         "",
         *taken(results),
     ]
@@ -182,7 +182,7 @@ def taken(results: Row) -> list[str]:
         ]
         for row in results["algorithms"]
     ]
-    return table(["MiB taken by a layer", *(f"batch {batch}" for batch in batches), "MiB per image"], rows)
+    return table(["MiB of the layer", *(f"batch {batch}" for batch in batches), "MiB per image"], rows)
 
 
 def findings(results: Row) -> list[str]:
@@ -198,7 +198,7 @@ def findings(results: Row) -> list[str]:
         "",
         *(line for name in ("fft", "winograd", "im2col") for line in wrap(describe_batching(results, name))),
         "",
-        "### Beside the first experiment",
+        "### Compared with the first experiment",
         "",
         *first_experiment(results),
     ]
@@ -211,8 +211,8 @@ def exactness(results: Row) -> str:
     missed = sorted({name for name, one in cases if not one["within_tolerance"]})
     verdict = f"not within {results['tolerance']:g}: {', '.join(missed)}" if missed else "all within"
     return (
-        f"**The same result.** Each layer's output was held against cuDNN's for the same input: the largest absolute "
-        f"difference is {worst['largest_difference']:.1e} ({name}, batch {worst['batch']}), limit "
+        f"**Results are equal.** The largest absolute difference of a layer's output from cuDNN's "
+        f"is {worst['largest_difference']:.1e} ({name}, batch {worst['batch']}), limit "
         f"{results['tolerance']:g}: {verdict}."
     )
 
@@ -232,9 +232,9 @@ def growth(results: Row) -> str:
     growing = [f"{name} (× {grew:.2f})" for name, grew in grown.items() if grew >= CONSTANT_BELOW]
     return (
         f"Between batch {batches[0]} and batch {batches[-1]}, {len(straight)} of the {len(rows)} peaks follow a "
-        f"straight line to within {LINE_HOLDS_FRAC:.0%}. Constant in effect: {', '.join(constant) or 'none'}. "
+        f"straight line to within {LINE_HOLDS_FRAC:.0%}. Nearly constant: {', '.join(constant) or 'none'}. "
         f"Growing: {', '.join(growing) or 'none'}. Activations grow with the batch in every algorithm. Spectra and "
-        "transforms of filters do not; columns and tiles do, unless images are convolved one after another."
+        "transforms of filters do not. Columns and tiles do, unless images are convolved one after another."
     )
 
 
@@ -250,7 +250,7 @@ def describe_growth(results: Row, row: Row) -> str:
     verdict = f"still holds at batch {held_out}" if holds else f"is off by {off_frac:+.0%} at batch {held_out}"
     shape = "" if is_straight(results, row) else "no straight line, best "
     return (
-        f"- {label(row)}: {shape}{line['constant_mib']:,.0f} MiB + {line['mib_per_image']:,.1f} MiB an image, "
+        f"- {label(row)}: {shape}{line['constant_mib']:,.0f} MiB + {line['mib_per_image']:,.1f} MiB per image, "
         f"which {verdict}; {where}."
     )
 
@@ -266,10 +266,10 @@ def batching(results: Row) -> str:
     held_out, capacity = results["held_out"], results["capacity_bytes"]
     peaks = {name: case(find(results, name), held_out)["peak_bytes"] for name in ("fft", "winograd")}
     largest = max(peaks.values())
-    verdict = "No, not on this card" if largest < capacity / 2 else "It fits this GPU, narrowly"
+    verdict = "No, not on this GPU" if largest < capacity / 2 else "It fits this GPU, narrowly"
     told = " and ".join(f"{name} {count / GIB:.1f} GiB" for name, count in peaks.items())
     return (
-        f"{verdict}: {held_out} images convolved at once took {told} at the peak, at most "
+        f"{verdict}: {held_out} images convolved at once need {told} at the peak, at most "
         f"{largest / capacity:.0%} of its {capacity / GIB:.0f} GiB."
     )
 
@@ -280,15 +280,15 @@ def describe_batching(results: Row, algorithm: str) -> str:
     whole, loop = (case(find(results, algorithm, mode), batch) for mode in ("batched", "loop"))
     saved = whole["peak_bytes"] - loop["peak_bytes"]
     ratio = loop["total_ms"] / whole["total_ms"]
-    takes = f"takes × {ratio:.2f} the time" if ratio >= 1 else f"is faster, × {ratio:.2f} the time"
+    takes = f"needs {ratio:.2f} times the time"
     return f"- {algorithm}, batch {batch}: looping {takes} and saves {mib(saved)} of {mib(whole['peak_bytes'])} MiB."
 
 
 def first_experiment(results: Row) -> list[str]:
     """Return the first experiment's figures beside these, from its own logs."""
     batches = [results["batches"][0], results["batches"][-1]]
-    head = ["", *(f"ms then, batch {batch}" for batch in batches), *(f"ms here, batch {batch}" for batch in batches)]
-    head += ["peak MiB then, batch 1", f"here, batch {batches[0]}"]
+    head = ["", *(f"old ms, batch {batch}" for batch in batches), *(f"new ms, batch {batch}" for batch in batches)]
+    head += ["old peak MiB, batch 1", f"new, batch {batches[0]}"]
     rows = []
     for name in dict.fromkeys(row["algorithm"] for row in results["algorithms"]):
         here = [case(find(results, name), batch) for batch in batches]
@@ -296,9 +296,9 @@ def first_experiment(results: Row) -> list[str]:
         then_mib = f"{first_peak_mib(name):,}"
         rows.append([name, *then, *(ms(one["total_ms"]) for one in here), then_mib, mib(here[0]["peak_bytes"])])
     told = (
-        "Then: its published logs, another GPU, FFT and Winograd looping over the batch, milliseconds summed over the "
-        "convolutions, and the whole GPU's bytes above the first reading; here: the tables above, so context and "
-        f"library are not in the bytes, and all weights are. {blame(results)}"
+        "The old figures are from published logs of another GPU, with FFT and Winograd looping over the batch. Their "
+        "memory is that of the whole GPU above the first sample. The new figures are from the tables above, without "
+        f"context and libraries. {blame(results)}"
     )
     return [*wrap(told), "", *table(head, rows)]
 
@@ -308,9 +308,9 @@ def blame(results: Row) -> str:
     words = []
     for name in ("fft", "winograd"):
         frac = case(find(results, name), results["batches"][0])["peak_bytes"] / MIB / first_peak_mib(name)
-        whose = "its implementation's for the most part" if frac < OWN_FROM_FRAC else "the algorithm's own"
-        words.append(f"{name} takes {frac:.0%} of what it took then: the bytes were {whose}")
-    return "; ".join(words).capitalize().replace("Fft", "FFT") + "."
+        cause = "mostly of the implementation" if frac < OWN_FROM_FRAC else "of the algorithm itself"
+        words.append(f"{name.upper()} needs {frac:.0%} of its old memory, which was {cause}.")
+    return " ".join(words)
 
 
 def first_peak_mib(name: str) -> int:
@@ -331,7 +331,7 @@ def first_total_ms(name: str, batch: int) -> float:
 def layers(results: Row) -> list[str]:
     """Return, for each batch, times and bytes of each layer."""
     text = [
-        "Milliseconds as CONV + OVERHEAD (TOTAL is their sum), then the MiB that the layer takes, its output included.",
+        "Milliseconds as CONV + OVERHEAD (TOTAL is their sum), then the MiB of the layer with its output.",
         "",
     ]
     for batch in results["batches"]:

@@ -89,27 +89,22 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any], new: dict[str, 
     upper = {kind: excess_factor(found, LEVEL) - 1 for kind, found in ratios.items()}
     versions = results["truth_on"]["versions"]["torch"], results["estimated_on"]["versions"]["torch"]
     words = (
-        f"**The interval** is made of our own errors (`simulate/estimate/errors.toml`): {len(held(every))} trainings "
-        f"on one {results['truth_on']['card']} with torch {versions[0]}, estimated on a machine without a GPU with "
-        f"torch {versions[1]}. {_where_from(sets)} The interval is that of the program's kind: where all workspaces "
-        f"follow a rule the truth was at most {excess['followed']:.1%} above the estimate, with cuDNN's layers, whose "
-        f"algorithms are guessed where their shapes were not measured, {excess['guessed']:.1%}. A program of yours is "
-        "another model, so each of the kind's n models counts once, by its worst training: with probability p the next "
-        "one lies below the ceil((n + 1) p)-th. So few models cannot tell 95%; beyond the largest seen, "
-        "the excess is taken to go on as an exponential whose mean is not known. At 95% the upper end is "
-        f"{upper['followed']:.1%} and "
-        f"{upper['guessed']:.1%} above the estimate, and nowhere less than half a percent. Held against the errors of "
-        f"the other models alone, {summary['above_upper_left_out_frac']:.1%} of the trainings lay above their upper end"
-        f"{_named(summary['above_upper_left_out'])}, {summary['above_upper_left_out_models_frac']:.1%} of the models. "
-        "`--confidence` chooses p. Other GPUs borrow the H200's context and library bytes, which "
-        "`gpuledger gpus` marks, and its convolutions' workspaces, which a note says."
+        f"The interval is made of the errors of {len(held(every))} trainings. They ran on one "
+        f"{results['truth_on']['card']} with torch {versions[0]}, and were estimated on a machine without a GPU with "
+        f"torch {versions[1]}. {_where_from(sets)} At a confidence level of 95% the upper bound is "
+        f"{upper['followed']:.1%} above the estimate if all workspaces follow a rule. With cuDNN's convolutions, of "
+        f"which the algorithms are predicted, it is {upper['guessed']:.1%} above. "
+        f"The largest errors in these two groups were {excess['followed']:.1%} and {excess['guessed']:.1%}. "
+        "If each training is left out in turn, "
+        f"{summary['above_upper_left_out_frac']:.1%} of the trainings are above their upper bound"
+        f"{_named(summary['above_upper_left_out'])}; that is not an independent test."
     )
     errors = [{name: one["error"] for name, one in held(some).items()} for some in sets]
     worst = sorted(
         ((name, error) for some in errors for name, error in some.items()),
         key=lambda item: -abs(item[1]["peak_reserved_bytes"]),
     )[:6]
-    farthest = ["The six farthest off:", "", "| training | allocated | reserved | process |", "|---|---|---|---|"]
+    farthest = ["The six largest errors:", "", "| training | allocated | reserved | process |", "|---|---|---|---|"]
     farthest += [
         f"| {name} | " + " | ".join(f"{error[key]:+.2%}" for key, _ in FIGURES) + " |" for name, error in worst
     ]
@@ -119,16 +114,15 @@ def paragraph(results: dict[str, Any], held_out: dict[str, Any], new: dict[str, 
 def _where_from(sets: list[dict[str, Any]]) -> str:
     """Return which trainings the rules were written in the light of, and which not."""
     said = (
-        f"Many of the rules were written in the light of the first {len(held(sets[0]))}, and the shapes of their "
-        f"convolutions are among the measured ones. The next {len(held(sets[1]))} are models that were tried "
-        "afterwards: their errors prompted the measuring of convolutions, but none of their shapes has a part in what "
-        "was made of it."
+        f"The first {len(held(sets[0]))} were in sight while the rules were written. The next {len(held(sets[1]))} "
+        "were tried afterwards, and convolutions were then measured because of their errors. The figures of these are "
+        "from after that."
     )
     if len(sets) > 2:
+        outside = sets[2]["summary"]["above_stated_frac"]
         said += (
-            f" The last {len(held(sets[2]))} are models chosen before anything was measured, and estimated before "
-            "they were ever trained on the GPU, by the rules as they are; "
-            f"{sets[2]['summary']['above_stated_frac']:.0%} of them lay above the upper end that was stated to them."
+            f" The last {len(held(sets[2]))} were chosen before the convolutions were measured, and estimated before "
+            f"they ran on the GPU. Of these, {outside:.0%} were above the upper bound that was printed for them."
         )
     return said
 
@@ -136,9 +130,10 @@ def _where_from(sets: list[dict[str, Any]]) -> str:
 def _table(errors: list[dict[str, Any]]) -> list[str]:
     """Return median and worst of each figure, a column for each set of trainings."""
     titles = [
-        f"{title} {len(some)}" for title, some in zip(("the grid's", "the next", "the last"), errors, strict=False)
+        f"{title}: {len(some)}"
+        for title, some in zip(("in sight", "tried afterwards", "estimated before they ran"), errors, strict=False)
     ]
-    lines = [f"| error: median, worst | {' | '.join(titles)} |", "|---|" + "---|" * len(errors)]
+    lines = [f"| error (median, worst) | {' | '.join(titles)} |", "|---|" + "---|" * len(errors)]
     for key, word in FIGURES:
         sizes = ([abs(error[key]) for error in some.values() if key in error] for some in errors)
         lines.append(f"| {word} | " + " | ".join(f"{statistics.median(s):.2%}, {max(s):.2%}" for s in sizes) + " |")

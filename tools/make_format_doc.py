@@ -14,36 +14,37 @@ from gpuledger.model.tables import SCHEMA_VERSION, TABLES, Table
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "format.md"
 
 INTRODUCTION = f"""\
-<!-- Made by tools/make_format_doc.py from src/gpuledger/model; `make docs` writes it, a test keeps it current. -->
-# The format of a run
+# What is in a run on disk?
 
-Schema version {SCHEMA_VERSION}. A run is a directory, written once, read in place by anything that reads Parquet and
-JSON. There is no pickle in it, no environment, and of the command only arguments whose names do not look secret.
+A run is a directory of Parquet tables and JSON files, which any tool for these formats can open. `make docs` makes this
+page from the source. It describes schema version {SCHEMA_VERSION}.
 
 ```
 NAME.ledger/
-  manifest.json                    the whole run: command, times, exit status, settings and where each came from
+  manifest.json                    the whole run: command, times, exit status, settings
   rank-0/                          one process
-    manifest.json                  recorder, devices, versions, window, pauses, checks, notes
-    blocks/part-00000.parquet      one directory per table below; a table nobody wrote is absent
+    manifest.json                  recorder, devices, versions, recorded steps, pauses, checks, notes
+    blocks/part-00000.parquet      one directory for each table below; an empty table is absent
     …
-    journal/00000.npz              what the process wrote while it ran; everything above is made from it
-    journal/00001.log              the same, appended to at the end of each recorded step
+    journal/00000.npz              raw events, from which the tables are made
+    journal/00001.log              the same, with one entry for each recorded step
   rank-1/ …
-  notes/1234.txt                   a process that could not be recorded says why; absent where there is none
+  notes/1234.txt                   why a process could not be recorded; usually absent
 ```
 
-Every file but a journal's `.log` is written beside its place and renamed, so a killed run leaves whole files and all
-steps but the one it was in: its manifest's `status` says `cut off`. `run_id` tells a run from others of its name.
-A reader refuses a `schema_version` newer than its own; a new column alone does not raise it.
+- The directory contains no pickle and no environment variables. Secrets in the command are replaced by `***`.
+- A killed run contains all complete steps. Its `status` is `cut off`.
+- `run_id` distinguishes runs with the same name.
+- A reader rejects a newer `schema_version`. A new column does not change it.
+- Integers are in base units, and the column's name has the unit.
+- An unknown value is null, never 0. In JSON it is null or absent, with a note.
 
-Integers are in base units, and the unit is in the column's name. Missing is null (in JSON: null or absent, with a
-sentence in `notes`), never 0. An event is one entry of the allocator's history; `index` i is a device's i-th event, and
-"at index i" is the state just after it. Index -1 is before the recording. Times tie; indices do not.
+An event is one entry of the allocator's history. `index` i is the i-th event of a device, and "at index i" is the state
+after it. Index -1 is before the recording. Times can be equal; indices are not.
 
-A block is allocated at i when `alloc_index <= i` and `free_requested_index` is null or above i; it is active until
-`free_index`. The sum of `allocated_bytes` of allocated blocks is the allocator's own `allocated_bytes` at that event.
-Grouped by category it sums requested bytes, and the account `{ROUNDING}` holds the rest.
+A block is allocated at i if `alloc_index <= i` and `free_requested_index` is null or above i. It is active until
+`free_index`. The `allocated_bytes` of allocated blocks sum to the allocator's counter. By category, requested bytes are
+summed, and `{ROUNDING}` has the rest.
 
 ```sql
 select category, sum(requested_bytes) from blocks
@@ -54,47 +55,71 @@ where alloc_index <= 1200 and (free_requested_index is null or free_requested_in
 MANIFESTS = """\
 ## Manifests
 
-`manifest.json` of the run: `schema_version`, `gpuledger_version`, `run_id`, `name`, `command` (a list), `started_ns`,
-`ended_ns`, `exit_status`, `signal` (that ended it, or null), `status` (running, complete, cut off), `settings`
-({name: {value, origin}}), `notes`.
+Keys of the run's `manifest.json`:
 
-`rank-N/manifest.json`: `schema_version`, `rank`, `pid`, `recorder` (cuda-history or dispatch), `devices` (device_idx,
-name, uuid, total_bytes, driver_version), `torch_version`, `cuda_version`, `python_version`, `allocator_settings`,
-`passes`, `energy_pass` (the edges its process wrote down; absent without one), `energy` (per GPU: device_idx,
-first_step, last_step, start_ns, end_ns, energy_j, uncertainty_j, ticks, throttled_ns, source, base_before_w and
-base_after_w of the idle GPU, idle_w before the program, notes), `inputs` (module, shape and tokens of the first input
-tensor of the outermost module), `calls` (runs of steps with one shape: first, last, rows, length),
-`measured_watts` (of operators on its GPU, by which joules are shared: GPU, source, types; absent where not known),
-`power_model` (watts by FLOPs and bytes on its GPU: peaks, coefficients; absent where the catalogue lacks it),
-`time_steps` (first and last of the time pass; absent without one), `kernels_alone` (from which of them on, and from
-which time, only kernels were recorded; null where operators always were), `host_waits` (the time pass's gaps on each
-device, and the part of them that the host took), `status` (closed, cut off),
-`closed_by`, `window` (first_step, last_step, asked), `steps_seen`, `journal_parts` and `journal_bytes` (posted so far),
-`stacks`, `notes`,
-`left_out` (what a pass that nobody asked for by name could not have; absent where each had all), `damaged` (parts that
-could not be read), `pauses` (reason, start_ns, duration_ns), `checks` (name, device_idx,
-expected, found, ok: the replay against the allocator's own counters), `operators` (of the dispatch-mode recorder;
-`blocks.operator_id` is the place in this list), `oom` (device_idx, tried_bytes, total_bytes,
-free_bytes, largest_free_bytes), `recorder_bytes`, `collectives` (nccl, gloo, …; null without a process group),
-`libraries` (context_bytes, library_bytes, source; absent where not measured).
+| key | content |
+| --- | --- |
+| `schema_version`, `gpuledger_version` | versions of the format and the writer |
+| `run_id`, `name` | identity of the run |
+| `command` | list of arguments |
+| `started_ns`, `ended_ns` | times |
+| `exit_status`, `signal` | how the program ended |
+| `status` | running, complete or cut off |
+| `settings` | {name: {value, origin}} |
+| `notes` | sentences for the reader |
+
+Keys of `rank-N/manifest.json`:
+
+| key | content |
+| --- | --- |
+| `schema_version`, `rank`, `pid` | identity of the process |
+| `recorder` | cuda-history or dispatch |
+| `devices` | device_idx, name, uuid, total_bytes, driver_version |
+| `torch_version`, `cuda_version`, `python_version` | versions |
+| `allocator_settings` | value of `PYTORCH_CUDA_ALLOC_CONF` |
+| `passes` | measurements that were requested |
+| `energy_pass` | start and end of the energy measurement; absent without one |
+| `energy` | for each GPU: steps, times, energy, uncertainty, ticks, throttled time, source, idle power, notes |
+| `inputs` | module, shape and tokens of the first input tensor of the outermost module |
+| `calls` | groups of steps with one shape: first, last, rows, length |
+| `measured_watts` | measured power of operators on this GPU, for the energy of layers; absent if unknown |
+| `power_model` | power by FLOPs and bytes on this GPU; absent if the GPU is not in the catalogue |
+| `time_steps` | first and last profiled step; absent without one |
+| `kernels_alone` | first profiled step without operators, and its time; null if all have operators |
+| `host_waits` | gaps between kernels on each device, and the part in which the GPU waited for the CPU |
+| `status`, `closed_by` | closed or cut off, and by which event |
+| `window` | first_step and last_step of the memory recording, and whether they were requested |
+| `steps_seen` | number of steps |
+| `journal_parts`, `journal_bytes` | raw events that are in the tables |
+| `stacks` | whether Python stacks were recorded |
+| `notes` | sentences for the reader |
+| `left_out` | measurements that were not possible |
+| `damaged` | parts that could not be read |
+| `pauses` | reason, start_ns, duration_ns |
+| `checks` | name, device_idx, expected, found, ok: the replay compared with the allocator's counters |
+| `operators` | names of operators; `blocks.operator_id` is the place in this list |
+| `oom` | device_idx, tried_bytes, total_bytes, free_bytes, largest_free_bytes |
+| `recorder_bytes` | host memory of the recorder |
+| `collectives` | nccl, gloo and so on; null without a process group |
+| `libraries` | context_bytes, library_bytes, source; absent if not measured |
 """
 
 JOURNAL_ROWS = {
-    "events": "one entry of the allocator's history, or of the dispatch-mode recorder",
-    "tags": "what a tag on an event means: where the allocating thread was",
-    "snapshots": "one picture of all segments and blocks, and the number of events before it",
-    "snapshot_segments": "one segment in a snapshot",
-    "snapshot_blocks": "one block in a snapshot",
-    "identities": "a storage seen to be a weight, buffer, gradient, optimizer state or input, and when",
-    "counters": "the allocator's counters at one moment",
-    "samples": "one reading of the GPU's memory",
-    "process_samples": "one process's bytes on the card",
-    "steps": "one step",
-    "activities": "one event of the time pass, as Kineto tells it",
-    "sensors": "one reading of a GPU's slower sensors, at the time of a row of samples",
-    "windows": "one energy window",
-    "ticks": "one move of a GPU's energy counter",
-    "pauses": "one stretch in which the recorder held the program up",
+    "events": "an entry of the allocator's history, or of the CPU recorder",
+    "tags": "meaning of a tag on an event: module, phase and scope of the allocating thread",
+    "snapshots": "a snapshot of all segments and blocks, and the number of events before it",
+    "snapshot_segments": "a segment in a snapshot",
+    "snapshot_blocks": "a block in a snapshot",
+    "identities": "a storage of a weight, buffer, gradient, optimizer state or input, and the time it was seen",
+    "counters": "the allocator's counters at one time",
+    "samples": "a sample of the GPU's memory",
+    "process_samples": "memory of one process on the GPU",
+    "steps": "a step",
+    "activities": "an event of the timing measurement, from PyTorch's profiler",
+    "sensors": "a sample of the GPU's slower sensors, at the time of a row of samples",
+    "windows": "an energy window",
+    "ticks": "a change of a GPU's energy counter",
+    "pauses": "a time in which the recorder stopped the program",
 }
 
 
@@ -127,15 +152,18 @@ def words() -> str:
     return "\n".join(
         [
             "## Words\n",
-            f"Categories: {', '.join(CATEGORIES)}; beside them the account `{ROUNDING}`.\n",
+            f"Categories: {', '.join(CATEGORIES)}. Breakdowns also have `{ROUNDING}`.\n",
             f"Phases: {', '.join(PHASES)}.\n",
             f"Device lines of the balance: {', '.join(DEVICE_LINES)}.\n",
             f"`counters.reason` and pauses: {', '.join(REASONS)}. `steps.kind`: {', '.join(STEP_KINDS)}.\n",
-            "A category comes from identity where somebody saw whose storage it is (a parameter, a buffer, a gradient,",
-            "an optimizer's state, an argument of the outermost module). Otherwise from the block's life, by the first",
-            "rule that holds. *Same visit*: given back before the phase it was born in was left; *later*: in a later",
-            "phase or step; *kept*: outlived its step and was never given back; *alive*: not given back when the",
-            "recording closed inside its step.\n",
+            "The category comes from the block's storage if gpuledger knows it. Such storages belong to parameters,",
+            "buffers, gradients, optimizer state and arguments of the outermost module. Otherwise, the first matching",
+            "rule of the second table applies.\n",
+            "| word | meaning |\n| --- | --- |",
+            "| same visit | freed before its phase ended |",
+            "| later | freed in a later phase or step |",
+            "| kept | never freed, and older than its step |",
+            "| alive | not freed when the recording ended inside its step |\n",
             grid(("rule", "category", "allocated in", "ended", "why"), rules),
         ]
     )
@@ -158,11 +186,11 @@ def journal() -> str:
     )
     return "\n".join(
         [
-            "## The journal\n",
-            f"Journal version {JOURNAL_VERSION}. Numbered `.npz` parts, read without pickle; an array is named",
-            "`table.column`, and `text` holds names, modules, stacks, notes and facts as JSON. It is the evidence the",
-            "tables are made from and may change from version to version: read the tables.\n",
-            grid(("table", "a row", "columns"), rows),
+            "## Raw events\n",
+            f"The files in `journal/` have version {JOURNAL_VERSION} of their own, which can change between releases:",
+            "read the tables instead. They are numbered `.npz` files without pickle. An array is named `table.column`,",
+            "and `text` contains names, modules, stacks and notes as JSON.\n",
+            grid(("table", "row", "columns"), rows),
             f"{codes}. In columns of ids -1 is none.\n",
         ]
     )

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-BEGIN, END = "<!-- overhead -->", "<!-- /overhead -->"
+BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 PEERS = {
     "torch memory history, Python stacks": "torch history + stacks",
     "torch.profiler, CPU and CUDA": "torch.profiler",
     "torch.profiler, memory, shapes and stacks": "… + memory + stacks",
 }
+BYTES = {"peak_allocated_bytes": "allocated", "peak_reserved_bytes": "reserved", "process_bytes": "process"}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -28,90 +30,103 @@ def read(name: str) -> dict[str, Any]:
 
 
 def overhead_table() -> list[str]:
-    """Return the table of step times, against the bare step of the same run."""
+    """Return the table of step times, as multiples of the unprofiled step of the same process."""
     results = read("time/results/h200/overhead.json")
-    columns = ["model", "bare step", "bound by", "in the window", "after it", *PEERS.values(), "pauses"]
-    rows = [[*columns], ["---"] + ["---:"] * (len(columns) - 1)]
+    columns = ["model", "unprofiled step", "limited by", "recorded steps", "last recorded step", "later steps"]
+    columns += [*PEERS.values(), "pauses"]
+    rows = [[*columns], ["---", "---:", "---"] + ["---:"] * (len(columns) - 3)]
     for name, model in results["models"].items():
-        peers = [f"× {model['peers'][peer]['median']:.2f}" for peer in PEERS]
+        peers = [f"{model['peers'][peer]['median']:.2f}" for peer in PEERS]
         window, after = model["in_window"]["median"], model["after_window"]["median"]
+        last = model["stacks_step_with_closing_pause"]["median"]
         pauses_ms = model["pauses_per_window_ms"]["total"]
-        bare = f"{model['bare_step_ms']:.1f} ms"
-        rows.append(
-            [name, bare, model["binds"], f"**× {window:.3f}**", f"× {after:.4f}", *peers, f"{pauses_ms:.0f} ms"]
-        )
+        unprofiled = f"{model['bare_step_ms']:.1f} ms"
+        ours = [f"{window:.3f}", f"{last:.2f}", f"{after:.3f}"]
+        rows.append([name, unprofiled, model["binds"], *ours, *peers, f"{pauses_ms:.0f} ms"])
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def slowest_stack_step() -> tuple[str, float]:
-    """Return the model whose step with stacks took longest against its bare step, and how much longer."""
-    models = read("time/results/h200/overhead.json")["models"]
-    slowest = max(models, key=lambda name: float(models[name]["stacks_step_pauses_apart"]["median"]))
-    return slowest, float(models[slowest]["stacks_step_pauses_apart"]["median"])
-
-
-def accuracy_lines() -> list[str]:
-    """Return what the recordings of the same models were held against."""
-    results = read("memory/results/h200/accuracy.json")
-    models = results["models"]
-    made = sum(model["checks"]["made"] for model in models.values())
-    failed = sum(len(model["checks"]["failed"]) for model in models.values())
-    same = [name for name, model in models.items() if is_same(model)]
-    other = max(model["other_frac"] for model in models.values())
-    unaccounted = max(abs(model["unaccounted_bytes"]) for model in models.values()) / 2**20
-    share = max(abs(model["unaccounted_frac"]) for model in models.values())
-    spread = "".join(f"; {bare_spread(name, models[name])}" for name in models if name not in same)
-    return [
-        f"- {made} comparisons with the allocator's own counters and its closing snapshot, {failed} failed.",
-        f"- Peak bytes recorded equal peak bytes bare in {len(same)} of {len(models)} models{spread}.",
-        f"- Bytes at the peak in category `other`: at most {other:.2%}.",
-        f"- Unaccounted memory, calibrated: at most {unaccounted:.1f} MiB, {share:.1%} of the process's bytes.",
+def accuracy_table() -> list[str]:
+    """Return what was compared with the GPU: each row one set of programs, its truth, median or mean, and worst."""
+    sums = read("operators/results/h200/operator_pairs.json")["errors"]
+    trainings = read("operators/results/h200/operator_pairs_training.json")["errors"]
+    zeus = read("energy/results/h200/time_energy.json")["zeus"]
+    energy = read("energy/results/h200/time_energy.json")["summary"]
+    blind = read("estimate/results/h200/estimate_new.json")["summary"]
+    rows = [
+        ["recorded peak, allocated bytes", "PyTorch's counter", *recorded_peaks()],
+        ["unaccounted memory, share of the process", "NVML", *unaccounted()],
+        ["energy of a step, run again", "the first run", *of(energy, "energy_repeats_within", "median", "worst")],
+        ["energy of 10 s", "Zeus, the same counter", "", f"{max(map(abs, zeus['off'])):.1%}"],
+        *(
+            [f"estimate of {word} bytes, {blind[key]['count']} new models", "the H200", *of(blind[key], "")]
+            for key, word in BYTES.items()
+        ),
     ]
+    for name, errors in (("inference", sums), ("training", trainings)):
+        for key, way in (("busy_time", "as CUDA graph"), ("time", "eager")):
+            label = f"sum of measured operators, {name}, {errors[key]['pairs']} models, {way}"
+            found = errors[key]
+            rows.append([label, "the whole model", f"{found['mean_frac']:.1%} (mean)", f"{found['worst_frac']:.0%}"])
+    head = [["figure", "compared with", "median", "worst"], ["---"] * 4]
+    return ["| " + " | ".join(row) + " |" for row in [*head, *rows]]
+
+
+def of(values: dict[str, Any], name: str, *ends: str) -> list[str]:
+    """Return the median and the worst of an error, as percentages."""
+    found = [values["_".join(filter(None, (name, end)))] for end in ends or ("median", "worst")]
+    return [f"{one:.2%}" for one in found]
+
+
+def recorded_peaks() -> list[str]:
+    """Return in how many models the recorded program's peak equals the unprofiled one's, and what the others show."""
+    models = read("memory/results/h200/accuracy.json")["models"]
+    same = [name for name, model in models.items() if is_same(model)]
+    off = {name: peak_difference(model) for name, model in models.items() if name not in same}
+    return [f"equal in {len(same)} of {len(models)}", ", ".join(f"{name} {one:.2%}" for name, one in off.items())]
+
+
+def peak_difference(model: dict[str, Any]) -> float:
+    """Return how far the recorded peak is from the nearest unprofiled run's, as a share of it."""
+    recorded, runs = model["recorded_peak_allocated_bytes"], model["bare_peak_allocated_bytes"]
+    return min(abs(recorded - one) / one for one in runs)
+
+
+def unaccounted() -> list[str]:
+    """Return the share of the process's bytes that the balance cannot explain, median and worst of the models."""
+    shares = [abs(model["unaccounted_frac"]) for model in read("memory/results/h200/accuracy.json")["models"].values()]
+    return [f"{statistics.median(shares):.2%}", f"{max(shares):.2%}"]
 
 
 def is_same(model: dict[str, Any]) -> bool:
-    """Return whether every bare run and the recorded one reached the same peak."""
+    """Return whether every unprofiled run and the recorded one reached the same peak."""
     return {model["recorded_peak_allocated_bytes"]} == set(model["bare_peak_allocated_bytes"])
-
-
-def bare_spread(name: str, model: dict[str, Any]) -> str:
-    """Return how far the peaks of bare runs of one model lie apart."""
-    bare = model["bare_peak_allocated_bytes"]
-    found = f"{model['recorded_peak_allocated_bytes']:,} recorded"
-    return f"{name}: {len(bare)} bare runs gave {min(bare):,} to {max(bare):,} bytes by themselves, {found}"
-
-
-def scale_line() -> str:
-    """Return the figures for a run of a million blocks."""
-    scale = read("report/results/cpu/scale.json")
-    show, report = scale["show"], scale["report"]
-    return (
-        f"A run of {scale['blocks']:,} blocks on two cores: `show` {show['wall_s']:.1f} s and "
-        f"{show['peak_rss_bytes'] / 2**20:.0f} MiB, `report` {report['wall_s']:.1f} s and "
-        f"{report['peak_rss_bytes'] / 2**20:.0f} MiB, its file {report['file_bytes'] / 1e6:.1f} MB "
-        "(`bench/report/scale.py`)."
-    )
 
 
 def section() -> str:
     """Return everything between the two marks."""
     about = read("time/results/h200/overhead.json")["environment"]
-    model, ratio = slowest_stack_step()
+    outside = f"{read('estimate/results/h200/estimate_new.json')['summary']['above_stated_frac']:.0%}"
     lines = [
-        f"{about['card']}, driver {about['driver']}, torch {about['versions']['torch']}, {about['date'][:10]}.",
-        "Step time against the bare step of the same process, median of 30 alternations (`bench/time/overhead.py`).",
-        "The peers, in the same process, have no modules or no categories.",
+        f"One {about['card']}, driver {about['driver']}, torch {about['versions']['torch']}. No other GPU is included.",
+        "",
+        *accuracy_table(),
+        "",
+        "The models of the estimates were chosen before their rules were measured, and estimated before they ran.",
+        f"Of these, {outside} were above the upper bound of their 95 % interval.",
+        "Eager models that the CPU limits take longer than the sum of their operators.",
+        "Recorded peaks and unaccounted memory are from `bench/memory/accuracy.py`.",
+        "",
+        "### Overhead",
+        "",
+        f"{about['card']}, {about['date'][:10]}, `bench/time/overhead.py`. The columns from `recorded steps` on are",
+        "step times as multiples of the unprofiled step in the same process: medians of 30 alternations.",
+        "PyTorch's own tools were measured in one round each, and do not report modules or categories.",
         "",
         *overhead_table(),
         "",
-        f"The last recorded step also keeps Python stacks and is slower, up to × {ratio:.1f} ({model});",
-        "`--no-stacks` leaves them out. Pauses are those of one window of three steps, apart from the step times.",
-        "",
-        "The same models, recorded as a user would (`bench/memory/accuracy.py`):",
-        "",
-        *accuracy_lines(),
-        "",
-        scale_line(),
+        "The last recorded step also records Python stacks and ends with a pause: its column includes both, and",
+        "`--no-stacks` leaves the stacks out. `pauses` is the total of one recording of three steps.",
     ]
     return "\n".join(lines)
 

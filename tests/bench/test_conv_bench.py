@@ -197,7 +197,7 @@ def test_the_page_has_every_figure_of_the_results(page_maker: ModuleType, load: 
     assert "Card, driver 1.2, torch 9.9, cuDNN 9, 2030-01-02" in page
     assert "| direct | 20.0 | 40.0 | 80.0 | 160 | 20% |" in page
     assert "| direct | 700 | 800 | 1,000 | 1,400 | 100.0 | 600.0 | 0.0 | 3,800 | 3,800 |" in page
-    assert "- fft: 600 MiB + 2.8 MiB an image, which still holds at batch 32" in page
+    assert "- fft: 600 MiB + 2.8 MiB per image, which still holds at batch 32" in page
     assert "| conv0 | 1.00 + 0.25, 152 |" in page
     assert page.count("<details>") == page.count("</details>") == 3
     assert "Not measured" not in page
@@ -216,8 +216,8 @@ def test_the_pages_words_follow_the_figures(page_maker: ModuleType, load: Load) 
     fine = flat(fill(page_maker, load, make_results({})))
     assert "all within" in fine
     assert "| fft | 8,534 | 33,380 | 20.0 | 160 | 6,247 | 700 |" in fine
-    assert "FFT takes 11% of what it took then: the bytes were its implementation's for the most part" in fine
-    assert "FFT takes 56% of what it took then: the bytes were the algorithm's own; winograd" in flat(
+    assert "FFT needs 11% of its old memory, which was mostly of the implementation." in fine
+    assert "FFT needs 56% of its old memory, which was of the algorithm itself. WINOGRAD" in flat(
         fill(page_maker, load, make_results({"fft batched": 2900}))
     )
     assert "8 of the 8 peaks follow a straight line" in fine
@@ -228,7 +228,7 @@ def test_the_pages_words_follow_the_figures(page_maker: ModuleType, load: Load) 
     assert "not within 0.001: cudnn, direct, fft" in off
     assert "It fits this GPU, narrowly: 32 images" in off
     assert "which is off by +24% at batch 32" in off
-    assert "- winograd, batch 8: looping takes × 1.00 the time and saves 15,200 of 16,600 MiB." in off
+    assert "- winograd, batch 8: looping needs 1.00 times the time and saves 15,200 of 16,600 MiB." in off
 
 
 def test_the_page_is_current(page_maker: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         "activation_gradient",
         ("backward",),
         FATES,
-        why="allocated in backward and handed on; the parameters' gradients were taken out by identity",
+        why="allocated in backward and handed on; the parameters' gradients are found by identity",
     ),
     Rule("optimizer_state", ("optimizer",), _NOT_FREED, why="allocated by an optimizer and kept"),
     Rule("temporary", ("optimizer",), ("later",), why="allocated by an optimizer and given back by a later phase"),
@@ -151,7 +151,7 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         ("setup", "between"),
         ("later",),
         freed_in_backward=True,
-        why="made outside every module and given back by a backward pass, whose graph held it",
+        why="allocated outside modules and freed by a backward, because the graph used it",
     ),
     Rule(
         "input",

@@ -64,12 +64,12 @@ _HISTORY = "caching allocator's history, exact"
 _REPLAY = "address replay of the history, exact, checked against the closing snapshot"
 _CLOCK = "host clock (Unix time); ties are possible, order is by index"
 _TAG = "tag of the thread that allocated, set when a module is entered, left or run backward"
-_SHAPES = "formulas of the shapes that Kineto tells"
+_SHAPES = "formulas of the shapes from PyTorch's profiler"
 _DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 is the CPU", "torch")
 
 SAMPLES = Table(
     "samples",
-    "one reading of one card",
+    "one sample of one GPU",
     (
         Column("t_ns", "int64", "ns", "time of the reading", "host clock (Unix time)"),
         _DEVICE,
@@ -84,7 +84,7 @@ SAMPLES = Table(
         Column(
             "driver_bytes", "int64", "B", "bytes the driver keeps for itself", "NVML memory info v2 (reserved)", True
         ),
-        Column("total_bytes", "int64", "B", "capacity of the card", "NVML memory info", True),
+        Column("total_bytes", "int64", "B", "capacity of the GPU", "NVML memory info", True),
         Column("power_average_w", "float64", "W", "power, mean of the last second", "NVML field 185", True),
         Column("power_instant_w", "float64", "W", "power, 25 ms of every 100 ms", "NVML field 186", True),
         Column(
@@ -95,23 +95,23 @@ SAMPLES = Table(
             "NVML total energy, ticks every 100 ms",
             True,
         ),
-        Column("utilization_frac", "float64", "1", "share of time with a kernel on the card", "NVML utilization", True),
+        Column("utilization_frac", "float64", "1", "share of time with a kernel on the GPU", "NVML utilization", True),
         Column("sm_clock_mhz", "int32", "MHz", "clock of the multiprocessors", "NVML clock info", True),
-        Column("temperature_c", "int32", "°C", "temperature of the card", "NVML temperature", True),
+        Column("temperature_c", "int32", "°C", "temperature of the GPU", "NVML temperature", True),
         Column("throttle", "int64", "bit mask", "reasons for a lower clock", "NVML clocks event reasons", True),
     ),
 )
 
 PROCESS_SAMPLES = Table(
     "process_samples",
-    "one process's bytes on one card",
+    "one process's bytes on one GPU",
     (
         Column("t_ns", "int64", "ns", "time of the reading", "host clock (Unix time)"),
         _DEVICE,
         Column(
             "pid", "int64", "", "process id as NVML gives it (in a container it can be the host's)", "NVML process list"
         ),
-        Column("bytes", "int64", "B", "bytes that process holds on the card", "NVML process list", True),
+        Column("bytes", "int64", "B", "bytes of the process on the GPU", "NVML process list", True),
     ),
 )
 
@@ -133,7 +133,7 @@ COUNTERS = Table(
             "event_index",
             "int64",
             "",
-            "last event before the reading; null outside the recorded window",
+            "last event before the sample; null outside the recorded steps",
             "count of allocations and frees",
             True,
         ),
@@ -213,7 +213,7 @@ BLOCKS = Table(
         Column("free_ns", "int64", "ns", "time it could be used again", _CLOCK, True),
         Column("step", "int32", "", "step that allocated it; 0 before the first", _TAG),
         Column("phase", "label", "", "phase that allocated it", _TAG),
-        Column("category", "label", "", "what it is for", "identity, else lifetime (model/accounts.py)"),
+        Column("category", "label", "", "purpose", "identity, otherwise lifetime"),
         Column(
             "module_id",
             "int32",
@@ -307,7 +307,7 @@ MODULES = Table(
         Column("class_name", "string", "", "class", "recorder"),
         Column("root_id", "int32", "", "outermost module it was reached from", "recorder"),
         Column("depth", "int32", "", "0 for an outermost module", "recorder"),
-        Column("compiled", "bool", "", "runs as a compiled region, so nothing inside it is told apart", "recorder"),
+        Column("compiled", "bool", "", "runs as a compiled region, so its modules are not separated", "recorder"),
     ),
 )
 
