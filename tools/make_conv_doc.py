@@ -306,10 +306,10 @@ def first_experiment(results: Row) -> list[str]:
 def blame(results: Row) -> str:
     """Return whose the first experiment's bytes were, the algorithm's or its implementation's."""
     words = []
-    for name in ("fft", "winograd"):
+    for name, title in (("fft", "FFT"), ("winograd", "Winograd")):
         frac = case(find(results, name), results["batches"][0])["peak_bytes"] / MIB / first_peak_mib(name)
         cause = "mostly of the implementation" if frac < OWN_FROM_FRAC else "of the algorithm itself"
-        words.append(f"{name.upper()} needs {frac:.0%} of its old memory, which was {cause}.")
+        words.append(f"{title} needs {frac:.0%} of its old memory, which was {cause}.")
     return " ".join(words)
 
 

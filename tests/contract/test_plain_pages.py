@@ -13,6 +13,7 @@ BUILT = ROOT / "docs" / "_build"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if BUILT not in page.parents),
 ]
 README_MAX_LINES = 200
