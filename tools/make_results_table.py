@@ -50,14 +50,12 @@ def accuracy_table() -> list[str]:
     """Return what was compared with the GPU: each row one set of programs, its truth, median or mean, and worst."""
     sums = read("operators/results/h200/operator_pairs.json")["errors"]
     trainings = read("operators/results/h200/operator_pairs_training.json")["errors"]
-    zeus = read("energy/results/h200/time_energy.json")["zeus"]
     energy = read("energy/results/h200/time_energy.json")["summary"]
     blind = read("estimate/results/h200/estimate_new.json")["summary"]
     rows = [
         ["recorded peak, allocated bytes", "PyTorch's counter", *recorded_peaks()],
         ["unaccounted memory, share of the process", "NVML", *unaccounted()],
         ["energy of a step, run again", "the first run", *of(energy, "energy_repeats_within", "median", "worst")],
-        ["energy of 10 s", "Zeus, the same counter", "", f"{max(map(abs, zeus['off'])):.1%}"],
         *(
             [f"estimate of {word} bytes, {blind[key]['count']} new models", "the H200", *of(blind[key], "")]
             for key, word in BYTES.items()
@@ -112,10 +110,8 @@ def section() -> str:
         "",
         *accuracy_table(),
         "",
-        "The models of the estimates were chosen before their rules were measured, and estimated before they ran.",
-        f"Of these, {outside} were above the upper bound of their 95 % interval.",
+        f"The new models were estimated before they ran; {outside} were above the upper bound of their 95 % interval.",
         "Eager models that the CPU limits take longer than the sum of their operators.",
-        "Recorded peaks and unaccounted memory are from `bench/memory/accuracy.py`.",
         "",
         "### Overhead",
         "",
