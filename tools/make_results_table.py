@@ -53,7 +53,7 @@ def accuracy_table() -> list[str]:
     energy = read("energy/results/h200/time_energy.json")["summary"]
     blind = read("estimate/results/h200/estimate_new.json")["summary"]
     rows = [
-        ["recorded peak, allocated bytes", "PyTorch's counter", *recorded_peaks()],
+        ["recorded peak, allocated bytes", "runs without recording", *recorded_peaks()],
         ["unaccounted memory, share of the process", "NVML", *unaccounted()],
         ["energy of a step, run again", "the first run", *of(energy, "energy_repeats_within", "median", "worst")],
         *(
@@ -106,7 +106,7 @@ def section() -> str:
     about = read("time/results/h200/overhead.json")["environment"]
     outside = f"{read('estimate/results/h200/estimate_new.json')['summary']['above_stated_frac']:.0%}"
     lines = [
-        f"One {about['card']}, driver {about['driver']}, torch {about['versions']['torch']}. No other GPU is included.",
+        f"{about['card']}, driver {about['driver']}, torch {about['versions']['torch']}. No other GPU is included.",
         "",
         *accuracy_table(),
         "",
