@@ -33,7 +33,7 @@ from environment import describe_environment, write_results
 from models import EIGHT
 
 from gpuledger.analyze.step.energy import break_down_energy
-from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
@@ -82,7 +82,7 @@ def record(script: list[str], name: str, directory: Path) -> dict[str, Any]:
         "sample_energy_j": None if rates is None else rates.sample_energy_j,
         "passes": passes,
         "notes": rank.manifest.notes,
-        "timed_step_against_bare": own_cost(rank).timed_step_frac,
+        "timed_step_against_bare": find_overhead(rank).profiled_step_frac,
         **_times(rank),
         **_around_the_passes(done.stdout, rank.manifest),
     }

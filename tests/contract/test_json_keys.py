@@ -42,7 +42,7 @@ BALANCE = {
     "schema_version": int,
     "rank": int,
     "device_idx": int,
-    "card": str,
+    "device_name": str,
     "instant": dict,
     "total_bytes": int,
     "used_bytes": int,

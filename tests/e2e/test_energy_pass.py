@@ -80,7 +80,7 @@ def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) 
     for words in (
         "The energy measurement was cut short",
         "No timing measurement",
-        "integrated from samples of its power",
+        "integrated over the samples",
     ):
         assert words in notes
     assert not (rank.directory / ENERGY_MARKER).exists()
@@ -106,9 +106,11 @@ def test_show_sets_bytes_times_and_joules_side_by_side(by: str, whole: Rank) -> 
     shown = CliRunner().invoke(main, ["show", str(whole.directory.parent), "--by", by, "--sort", "energy", "-n", "3"])
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
-    assert any(line.startswith("joules ") and "±" in line for line in lines)
-    assert any(line.startswith("rate ") and "batch 8: first input of Sequential, 8 × 16" in line for line in lines)
-    assert any(line.startswith("cost ") for line in lines)
+    assert any(line.startswith("Energy ") and "±" in line for line in lines)
+    assert any(" per sample" in line for line in lines)
+    overview = CliRunner().invoke(main, ["show", str(whole.directory.parent)]).stdout
+    assert "samples/s (batch 8: first input of Sequential)" in overview
+    assert "\nOverhead " in overview
     title = next(line for line in lines if line.startswith(f"by {by}"))
     assert "ms" in title
     assert " J " in title
@@ -121,7 +123,7 @@ def test_the_documents_of_show_hold_the_same_joules(whole: Rank) -> None:
     energy = document["energy"]
     assert math.fsum(one["energy_j"] for one in energy["accounts"]) == pytest.approx(energy["step_energy_j"])
     assert document["rates"]["sample_energy_j"] == pytest.approx(energy["step_energy_j"] / 8)
-    assert document["own_cost"]["paused_ns"] > 0
+    assert document["overhead"]["paused_ns"] > 0
 
 
 def test_the_parts_of_a_step_sum_to_it(whole: Rank) -> None:

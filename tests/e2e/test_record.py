@@ -254,7 +254,7 @@ def test_all_passes_give_their_figures_as_values(step: Training) -> None:
     assert rank.manifest.time_steps == (14, 15)
     assert present(rank.manifest.inputs).shape == (ROWS, 16)
     assert rank.manifest.energy == ()
-    assert [note for note in rank.manifest.notes if note.startswith("No energy:")]
+    assert [note for note in rank.manifest.notes if note.startswith("Energy was not measured")]
 
 
 def test_passes_of_a_recording_are_checked_before_anything_is_written(step: Training) -> None:

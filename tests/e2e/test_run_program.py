@@ -26,8 +26,8 @@ def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
     lines = ended.stderr.decode().splitlines()
     start = "gpuledger: recording to train.ledger, CPU tensors (--devices cpu)"
     assert lines[0] == start
-    assert lines[1].startswith("peak ")
-    assert lines[-1].startswith("next ")
+    assert lines[1].startswith("Peak memory ")
+    assert lines[-2].startswith("Next  gpuledger show ")
     rank = load(tmp_path / "train.ledger").rank(0)
     assert present(rank.manifest.window).to_json() == {"first_step": 1, "last_step": 3, "asked": [1, 3]}
     breakdown = break_down(rank, find_peak(rank))

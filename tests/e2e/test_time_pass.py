@@ -16,7 +16,7 @@ from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 
-NO_JOULES = "No energy: the program did not use a GPU that reports its energy."
+WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU whose energy can be read."
 STEPS = TRAIN + "for _ in range({count}): step()\n"
 PROFILED = """
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -94,7 +94,7 @@ def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> Non
     write_script(tmp_path, STEPS.format(count=20))
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert (rank.manifest.notes, rank.manifest.left_out) == ((), (NO_JOULES,))
+    assert (rank.manifest.notes, rank.manifest.left_out) == ((), (WITHOUT_ENERGY,))
     assert rank.manifest.passes == ("energy", "memory", "time")
     assert rank.manifest.time_steps == (14, 15)
     assert not rank.manifest.energy_pass
@@ -127,7 +127,7 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(count: int, tmp_pat
     assert rank.manifest.notes == ()
     said = {
         2: ("No energy measurement and no timing measurement: the program ended after step 2, before it could start.",),
-        14: (NO_JOULES, "The timing measurement was cut short: the program ended during it."),
+        14: (WITHOUT_ENERGY, "The timing measurement was cut short: the program ended during it."),
     }
     assert rank.manifest.left_out == said[count]
     assert (break_down_time(rank) is not None) == (count == 14)

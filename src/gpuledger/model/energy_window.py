@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU whose energy can be read."
+"""The note of a run without an energy measurement."""
+
+NOTES_WITHOUT_ENERGY = ("Energy was not measured:", "No joules")
+"""How notes on missing energy begin; the second of runs of earlier versions."""
+
 ENERGY_MARKER = "energy-pass.json"
 """In a rank's directory while its energy pass is open: tells whoever reads the GPUs that it is time, and which."""
 

@@ -112,7 +112,7 @@ def group_rank(
     return Grouping(
         rank=rank.number,
         device_idx=balance.instant.device_idx,
-        device_name=balance.card,
+        device_name=balance.device_name,
         instant=balance.instant,
         allocated_bytes=allocated,
         dictionaries=group_entries(entries, dictionaries, classes_by_path(rank)),

@@ -9,7 +9,7 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpuledger.analyze.memory.breakdown import Account
 
@@ -54,6 +54,17 @@ def label_of(account: Account, word: str) -> str:
     if word == "scope":
         return account.scope or NO_SCOPE
     return account.phase or "(no phase)" if word == "phase" else account.name or UNNAMED
+
+
+def module_label(path: str, classes: Mapping[str, str]) -> str:
+    """Return what a module is called: its path, with its class if the path ends in a number, ``0 (Linear)``.
+
+    Args:
+        path: The module's path; "" is outside modules.
+        classes: The class of every module, by its path.
+    """
+    class_name = classes.get(path, "") if path.rpartition(".")[2].isdecimal() else ""
+    return f"{path} ({class_name})" if class_name else path or OUTSIDE_PATH
 
 
 def _largest_first(part: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -148,6 +148,12 @@ def module_paths(rank: Rank) -> dict[int, str]:
     return dict(zip(table["module_id"].to_pylist(), table["path"].to_pylist(), strict=True))
 
 
+def module_classes(rank: Rank) -> dict[str, str]:
+    """Return ``path -> class name`` of every module."""
+    table = rank.table("modules", ("path", "class_name"))
+    return dict(zip(table["path"].to_pylist(), table["class_name"].to_pylist(), strict=True))
+
+
 def _parse_time(at: str) -> int:
     try:
         return parse_duration_ns(at)

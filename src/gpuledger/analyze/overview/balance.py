@@ -1,4 +1,4 @@
-"""The balance: the GPU's used bytes, line by line down to categories, with the remainder as a line."""
+"""The balance: the GPU's used bytes, line by line down to categories, with unaccounted memory as a line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Balance(Shown):
     """
 
     instant: Instant
-    card: str
+    device_name: str
     total_bytes: int | None
     used_bytes: int | None
     process_bytes: int | None
@@ -75,14 +75,14 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
         EmptyRunError: no block was recorded.
         UsageError: there is no such device, ``at`` names no instant, or the step was not recorded.
 
-    Source: each line names its own. The remainder is what the GPU reports beyond all other lines.
+    Source: each line names its own. Unaccounted memory is what the GPU reports beyond all other lines.
     """
     instant = resolve_instant(rank, at, device_idx, step)
     breakdown = break_down(rank, instant, by=("category",))
     reading = read_card(rank, instant)
     total = capacity_bytes(rank, instant.device_idx)
     inside = [*_card_lines(rank, reading), *_torch_lines(rank, breakdown)]
-    remainder, unaccounted_note = _unaccounted(reading, inside, rank.manifest.collectives)
+    unaccounted, unaccounted_note = _unaccounted(reading, inside, rank.manifest.collectives)
     used_note = "" if reading.used_bytes is not None else "the GPU was not sampled"
     unused = _difference(total, reading.used_bytes, reading.driver_bytes)
     lines = (
@@ -93,12 +93,12 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
         BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
         *inside,
         *_category_lines(breakdown),
-        BalanceLine("unaccounted", remainder, 1, "used minus all other lines", unaccounted_note),
+        BalanceLine("unaccounted", unaccounted, 1, "used minus all other lines", unaccounted_note),
     )
     apart = rank.manifest.libraries and rank.manifest.libraries.source
     notes = (*reading.notes, f"CUDA context and libraries: {apart}.") if apart and reading.used_bytes else reading.notes
     name = rank.manifest.device(instant.device_idx).name or ("CPU" if instant.device_idx < 0 else "")
-    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, remainder, notes)
+    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, unaccounted, notes)
 
 
 def read_card(rank: Rank, instant: Instant) -> Reading:
@@ -215,11 +215,11 @@ def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
     fragmented = breakdown.reserved_bytes - free_segments - breakdown.active_bytes
     if breakdown.instant.device_idx < 0:
         beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
-        none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors have no reserve") for name, size in beyond.items()]
+        none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors are not cached") for name, size in beyond.items()]
         return [*none, BalanceLine("allocated", breakdown.allocated_bytes, 1, DISPATCH, "")]
     return [
         BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would free it"),
-        BalanceLine("fragmented", fragmented, 1, HISTORY, "free pieces inside segments in use"),
+        BalanceLine("fragmented", fragmented, 1, HISTORY, "free memory inside segments in use"),
         BalanceLine("awaiting_free", awaiting, 1, HISTORY, "freed, but another stream may still use it"),
         BalanceLine("allocated", breakdown.allocated_bytes, 1, HISTORY, ""),
     ]
@@ -255,7 +255,7 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
 def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> tuple[int | None, str]:
     if reading.used_bytes is None:
         return None, "the GPU was not sampled"
-    missing = [line.name for line in lines if line.bytes is None]
+    missing = [line.name.replace("_", " ") for line in lines if line.bytes is None]
     note = f"includes unmeasured parts: {', '.join(missing)}" if missing else "not explained by any line"
     if collectives == "nccl":
         note += "; includes NCCL's buffers"

@@ -1,7 +1,7 @@
-"""What would lower the peak: up to five findings, each with its evidence, what it could save, and how to see it.
+"""What would lower the peak: up to five findings, each with its evidence, its saving and a command that shows it.
 
-A saving is what the highest point of the whole recording would fall by if the bytes in question were away: where
-another instant comes right after the peak, little is saved, and it says so.
+A saving is the difference between the peak of the recording and the peak of a replay without the bytes in question.
+If another instant is nearly as high as the peak, the saving is small.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.families import find_families
-from gpuledger.analyze.memory.instant import find_peak, module_paths
+from gpuledger.analyze.memory.groups import module_label
+from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
 from gpuledger.analyze.memory.live import (
     I64,
     allocated_curve,
@@ -26,6 +27,7 @@ from gpuledger.analyze.memory.live import (
     reserved_curve,
     running_sum,
 )
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import read_card
 from gpuledger.analyze.overview.summary import capacity_bytes
 from gpuledger.analyze.posting.replay import NEVER
@@ -46,16 +48,21 @@ _LEAST_SHARE = 0.03
 class Finding:
     """One finding. ``command`` are the words after ``gpuledger`` that show it, ``RUN`` standing for the run.
 
-    ``saving_bytes`` is an estimate, taken off ``saved_from``; ``search`` is what a report searches for.
+    ``action`` is the advice in a few words. ``saving_bytes`` is an estimate, taken off ``saved_from``; it is an upper
+    bound if ``is_upper_bound``. ``is_replayed`` is False if the saving is not one of the peak, replayed from this run.
+    ``search`` is what a report searches for.
     """
 
     title: str
     evidence: str
+    action: str
     advice: str
     saving_bytes: int
     saved_from: str
     command: tuple[str, ...]
     search: str
+    is_upper_bound: bool = False
+    is_replayed: bool = True
 
 
 def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, ...]:
@@ -99,6 +106,11 @@ class _PeakFacts:
         return module_paths(self.rank)
 
     @cached_property
+    def classes(self) -> dict[str, str]:
+        """Return the class of every module, by its path."""
+        return module_classes(self.rank)
+
+    @cached_property
     def is_trained(self) -> bool:
         """Return whether a backward was recorded: what a forward leaves is kept for one only then."""
         codes, words = read_labels(self.rank, "spans", "phase", self.device_idx)
@@ -139,7 +151,8 @@ def _optimizer_state(facts: _PeakFacts) -> Finding | None:
     return Finding(
         f"Optimizer state is {facts.share(size)} of the peak",
         f"{format_bytes(size)} at the peak{beside}",
-        "an optimizer with 8-bit states keeps a quarter of 32-bit ones; sharded over n ranks each keeps an n-th",
+        "use 8-bit optimizer states",
+        "8-bit states take a quarter of 32-bit ones; sharding (ZeRO, FSDP) divides the states by the number of ranks",
         facts.saving(state, _SMALL_STATE_FRAC),
         "the peak, with 8-bit states",
         facts.show("--by", "category"),
@@ -149,11 +162,14 @@ def _optimizer_state(facts: _PeakFacts) -> Finding | None:
 
 _KEPT_FOR_BACKWARD = (
     " for backward",
-    "activation checkpointing keeps those of one at a time and computes the others again, for more time",
+    "checkpoint the activations of {name}",
+    "activation checkpointing keeps the activations of one module at a time and computes the others again, which "
+    "takes longer",
 )
 _KEPT_IN_INFERENCE = (
     ", though no backward was recorded",
-    "often a cache of keys and values (use_cache=False where nothing is generated), or outputs that are collected",
+    "free what {name} keeps",
+    "often a cache of keys and values (set use_cache=False if nothing is generated), or a list of outputs",
 )
 
 
@@ -166,13 +182,14 @@ def _repeated_activations(facts: _PeakFacts) -> Finding | None:
     if family is None or size < 0.15 * facts.peak_bytes:
         return None
     kept = 1 / family.count
-    why, advice = _KEPT_FOR_BACKWARD if facts.is_trained else _KEPT_IN_INFERENCE
+    why, action, advice = _KEPT_FOR_BACKWARD if facts.is_trained else _KEPT_IN_INFERENCE
     return Finding(
         f"Activations of {family.name} are {facts.share(size)} of the peak",
         f"{format_bytes(size)} of what {family.count} modules of class {family.class_name} keep{why}",
+        action.format(name=family.name),
         advice,
         facts.saving(activations & np.isin(facts.module_id, family.members), 1 - kept),
-        "the peak, at most: what passes between them stays",
+        "the peak; the outputs of these modules stay",
         facts.show("--by", "module", "--depth", str(family.depth)),
         "activation",
     )
@@ -184,11 +201,13 @@ def _batch(facts: _PeakFacts) -> Finding | None:
     size = facts.held(blocks)
     if size < 0.5 * facts.peak_bytes:
         return None
-    half = "half the batch, twice as often with gradients accumulated," if facts.is_trained else "half the batch"
     return Finding(
         f"What grows with the batch is {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, {'their gradients, ' if facts.is_trained else ''}temporaries and inputs",
-        f"{half} halves them; autocast to bf16 does much the same",
+        "halve the batch and accumulate gradients" if facts.is_trained else "halve the batch",
+        "half the batch, with gradients accumulated over two, halves them"
+        if facts.is_trained
+        else "half the batch halves them",
         facts.saving(blocks, 0.5),
         "the peak, with half the batch",
         facts.show("--by", "category"),
@@ -205,8 +224,9 @@ def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
         return None
     size = facts.held(gradients)
     return Finding(
-        "Gradients of the step before stay through the forward",
+        "Gradients of the previous step are held during the forward",
         f"{format_bytes(size)} of gradients at the peak, in {facts.peak.phase or 'setup'}",
+        "call optimizer.zero_grad() before the forward",
         "optimizer.zero_grad() before the forward frees them earlier than after it",
         saving,
         "the peak",
@@ -227,16 +247,19 @@ def _one_module(facts: _PeakFacts) -> Finding | None:
     module_id, size = int(ids[np.argmax(sizes)]), int(sizes.max())
     if size < 0.1 * facts.peak_bytes:
         return None
-    name = facts.paths.get(module_id, "") or "code outside modules"
+    name = module_label(facts.paths.get(module_id, ""), facts.classes)
     largest = int(facts.lives.allocated_bytes[blocks & (facts.module_id == module_id)].max())
     return Finding(
         f"{name} alone holds {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations and temporaries, the largest block {format_bytes(largest)}",
-        "where these are logits, a loss in chunks or a fused one never has them all; else look at what it keeps",
+        f"reduce the activations of {name}" if module_id >= 0 else "reduce tensors outside modules, such as the loss",
+        "if these are logits, a loss in chunks or a fused loss never holds all of them; otherwise see which tensors it "
+        "keeps",
         facts.saving(blocks & (facts.module_id == module_id)),
         "the peak, at most",
         facts.show("--by", "module", "-n", "50"),
-        name if module_id >= 0 else "(outside modules)",
+        facts.paths.get(module_id, "") or OUTSIDE_PATH,
+        is_upper_bound=True,
     )
 
 
@@ -252,8 +275,9 @@ def _kept_activations(facts: _PeakFacts) -> Finding | None:
         return None
     each = sum(sizes) // len(sizes)
     return Finding(
-        f"Every step leaves {format_bytes(each)} behind",
+        f"Every step keeps {format_bytes(each)} more",
         f"activations of steps 1 to {last - 1} are still allocated at the end, {format_bytes(sum(sizes))} in all",
+        "keep loss.item() instead of loss",
         "something keeps tensors with their graph, such as a list of losses: keep loss.item() or loss.detach()",
         facts.saving(kept & (steps < last)),
         f"the peak of {last} steps, and as much again with as many more",
@@ -271,19 +295,29 @@ def _fragmentation(facts: _PeakFacts) -> Finding | None:
         return None
     settings = facts.rank.manifest.allocator_settings or {}
     expandable = bool(settings.get("expandable_segments"))
-    advice = (
-        "expandable segments are on already: fewer different sizes (padding to a few lengths) leave smaller gaps"
+    action, advice = (
+        (
+            "pad inputs to a few lengths",
+            "expandable segments are on already; fewer different sizes, such as inputs padded to a few lengths, leave "
+            "smaller gaps",
+        )
         if expandable
-        else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets segments grow instead of leaving gaps"
+        else (
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets segments grow instead of leaving gaps",
+        )
     )
     return Finding(
         f"{format_frac(gap / reserved, 0)} of what torch reserves was never in use at once",
-        f"{format_bytes(reserved)} reserved, {format_bytes(reserved - gap)} in use at the most",
+        f"{format_bytes(reserved)} reserved, at most {format_bytes(reserved - gap)} in use",
+        action,
         advice,
         gap,
         "reserved bytes, at most",
         ("balance", *facts.show()[1:]),
         "",
+        is_upper_bound=True,
+        is_replayed=False,
     )
 
 
@@ -293,13 +327,15 @@ def _other_processes(facts: _PeakFacts) -> Finding | None:
     if not capacity or not reading.other_bytes or reading.other_bytes < 0.03 * capacity:
         return None
     return Finding(
-        f"Other processes hold {format_frac(reading.other_bytes / capacity, 0)} of the card",
-        f"{format_bytes(reading.other_bytes)} when the GPU was read nearest to the peak",
-        "nvidia-smi names them; a notebook left open is the usual one",
+        f"Other processes hold {format_frac(reading.other_bytes / capacity, 0)} of the GPU",
+        f"{format_bytes(reading.other_bytes)} at the sample nearest to the peak",
+        "end other processes on the GPU",
+        "nvidia-smi lists them; often it is a notebook that was left open",
         reading.other_bytes,
         "the GPU, not this process",
         ("balance", *facts.show()[1:]),
         "",
+        is_replayed=False,
     )
 
 

@@ -9,6 +9,7 @@ from gpuledger.analyze.memory.instant import Instant, find_peak
 from gpuledger.analyze.memory.live import read_numbers
 from gpuledger.analyze.memory.peaks import AllocatorPeaks, allocator_peaks
 from gpuledger.analyze.step.steps import StepTimes, step_times
+from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
         capacity_bytes=capacity_bytes(rank, device),
         instant=instant,
         step_time=step_times(rank),
-        notes=_notes(rank, peaks),
+        notes=_notes(rank, peaks, device),
     )
 
 
@@ -77,12 +78,15 @@ def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
     return rank.manifest.device(device_idx).total_bytes
 
 
-def _notes(rank: Rank, peaks: AllocatorPeaks) -> tuple[str, ...]:
+def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...]:
+    """Return the notes on a device; that energy was not measured goes without saying of CPU tensors."""
     damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
     notes = [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
     if peaks.peak_allocated_bytes > peaks.recorded_peak_allocated_bytes:
         notes.append(
-            f"The allocator's counters saw {format_bytes(peaks.peak_allocated_bytes)} allocated outside the recorded "
-            f"steps, more than the {format_bytes(peaks.recorded_peak_allocated_bytes)} inside them."
+            f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, more than "
+            f"the {format_bytes(peaks.recorded_peak_allocated_bytes)} in them."
         )
+    if device_idx < 0:
+        notes = [note for note in notes if not note.startswith(NOTES_WITHOUT_ENERGY)]
     return tuple(dict.fromkeys(notes))

@@ -114,7 +114,7 @@ def measure_pass(device_idx: int, edges: EnergyEdges, readings: CardReadings | N
     notes: list[str] = []
     if readings is None:
         window, source = WindowEnergy(start_ns, end_ns, None, None, 0, None), "not read"
-        notes.append(f"No energy for {_name(device_idx)}: its sensors could not be read.")
+        notes.append(f"Energy was not measured: the sensors of {_name(device_idx)} could not be read.")
     elif len(readings.ticks) < 2:
         window, source = _summed(readings, start_ns, end_ns), POWER
         notes += _notes_on_summed(device_idx, readings, window)
@@ -191,17 +191,15 @@ def _base_w(readings: CardReadings | None, span_ns: tuple[int, int]) -> float | 
 def _notes_on_summed(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
     name, known = _name(device_idx), readings.power_w[np.isfinite(readings.power_w)]
     if window.energy_j is not None:
-        return [
-            f"The energy of {name} is integrated from samples of its power, because it has no working energy counter."
-        ]
+        return [f"Energy of {name} is its power integrated over the samples: it has no energy counter that changes."]
     if not known.size:
-        return [f"No energy for {name}: neither its energy counter nor its power can be read."]
+        return [f"Energy was not measured: neither energy counter nor power of {name} can be read."]
     if _stands_still(known):
         return [
-            f"No energy for {name}: it has no working energy counter, and its power "
-            f"sensor is stuck at {known[0]:.1f} W."
+            f"Energy was not measured: {name} has no energy counter that changes, and its power stays "
+            f"at {known[0]:.1f} W."
         ]
-    return [f"No energy for {name}: the energy measurement is too short to integrate its power."]
+    return [f"Energy was not measured: the measurement on {name} is too short to integrate its power."]
 
 
 def _notes_on_counted(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import NO_SCOPE, group_accounts
+from gpuledger.analyze.memory.instant import module_classes
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.step.energy import IDLE, StepEnergy, share_energy, step_energy, work_by_class
 from gpuledger.analyze.step.work import read_work
@@ -80,7 +81,7 @@ def lines_by(
         )
         for label in dict.fromkeys((*sizes, *times, *joules))
     ]
-    return sort_lines(fold_numbers(lines, _classes(rank)) if fold else lines, sort)
+    return sort_lines(fold_numbers(lines, module_classes(rank)) if fold else lines, sort)
 
 
 def sort_lines(lines: Sequence[GroupLine], sort: str | None) -> tuple[GroupLine, ...]:
@@ -131,11 +132,6 @@ def _folded(label: str, group: list[GroupLine]) -> GroupLine:
         uncertainty_j=summed([line.uncertainty_j for line in group]),
         folded=len(group),
     )
-
-
-def _classes(rank: Rank) -> dict[str, str]:
-    table = rank.table("modules", ("path", "class_name"))
-    return dict(zip(table["path"].to_pylist(), table["class_name"].to_pylist(), strict=True))
 
 
 def _label(text: str, word: str) -> str:

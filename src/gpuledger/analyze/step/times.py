@@ -46,8 +46,8 @@ class TimeBreakdown:
     ``busy_ns`` is the time in which at least one span was at work (the union), ``work_ns`` the sum of all spans, which
     is more where streams overlap; the accounts sum to it, and the scopes do. ``idle_ns`` is derived: the unprofiled
     step minus busy; None without unprofiled steps, or on the host, where operators leave no gaps that mean anything.
-    ``host_bound_ns`` is the part of it in which the host had launched nothing that the device could have gone on with,
-    by the share of such gaps in the time pass; None where idle is, or where that share is not known.
+    ``idle_waiting_for_cpu_ns`` is the part of it in which the host had launched no work for the device, by the share of
+    such gaps in the profiled steps; None where idle is, or where that share is not known.
     ``between_ns`` is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns``
     nothing is known: no module, no phase, no operator.
 
@@ -60,7 +60,7 @@ class TimeBreakdown:
     work_ns: float
     busy_ns: float
     idle_ns: float | None
-    host_bound_ns: float | None
+    idle_waiting_for_cpu_ns: float | None
     unplaced_ns: float
     between_ns: float
     by_kind_ns: dict[str, float]
@@ -92,7 +92,7 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         work_ns=float(duration.sum()) / count,
         busy_ns=busy_ns,
         idle_ns=idle_ns,
-        host_bound_ns=_host_bound_ns(rank, work.device_idx, idle_ns),
+        idle_waiting_for_cpu_ns=_idle_waiting_for_cpu_ns(rank, work.device_idx, idle_ns),
         unplaced_ns=float(duration[unplaced].sum()) / count,
         between_ns=float(duration[between & ~unplaced].sum()) / count,
         by_kind_ns=kinds,
@@ -102,7 +102,7 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
     )
 
 
-def _host_bound_ns(rank: Rank, device_idx: int, idle_ns: float | None) -> float | None:
+def _idle_waiting_for_cpu_ns(rank: Rank, device_idx: int, idle_ns: float | None) -> float | None:
     found = [one for one in rank.manifest.host_waits if one.device_idx == device_idx and one.gap_ns]
     return None if idle_ns is None or not found else max(idle_ns, 0.0) * found[0].host_ns / found[0].gap_ns
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
 from gpuledger.analyze.memory.empty import steps_not_reached
-from gpuledger.analyze.memory.instant import Instant, resolve_instant
+from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.live import device_indices, pick_device
 from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
@@ -20,7 +20,7 @@ from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
-from gpuledger.analyze.step.own_cost import OwnCost, own_cost
+from gpuledger.analyze.step.overhead import Overhead, find_overhead
 from gpuledger.analyze.step.rates import Rates, find_rates
 from gpuledger.analyze.step.side_by_side import lines_by
 from gpuledger.analyze.step.step_parts import StepParts, step_parts
@@ -39,6 +39,7 @@ from gpuledger.analyze.view.step_amounts import (
 from gpuledger.analyze.view.watched_card import WatchedCard, read_cards, read_power, read_windows
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
+from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY
 
 if TYPE_CHECKING:
     from gpuledger.analyze.samples.series import SampleLine
@@ -134,9 +135,9 @@ class DeviceView:
         return find_rates(self.rank, self.device_idx)
 
     @cached_property
-    def cost(self) -> OwnCost:
-        """Return what recording took."""
-        return own_cost(self.rank, self.device_idx)
+    def overhead(self) -> Overhead:
+        """Return the overhead of recording."""
+        return find_overhead(self.rank, self.device_idx)
 
     @cached_property
     def lines(self) -> tuple[GroupLine, ...]:
@@ -153,7 +154,7 @@ class DeviceView:
         lines = lines_by(self.rank, self.breakdown, group_by, depth=asked.depth, sort=asked.sort, fold=asked.fold)
         if not lines and group_by != "tensor":
             hint = "gpuledger run --passes memory,energy,time"
-            raise UsageError(f"--by {group_by}: the run has no time pass", hint=hint)
+            raise UsageError(f"--by {group_by}: the run has no timing measurement", hint=hint)
         return lines
 
     @cached_property
@@ -196,6 +197,11 @@ class DeviceView:
         table = self.rank.table("modules", ("module_id", "parent_id", "path", "class_name"))
         columns = (table[name].to_pylist() for name in table.column_names)
         return tuple(Module(*row) for row in zip(*columns, strict=True))
+
+    @cached_property
+    def classes(self) -> dict[str, str]:
+        """Return the class of every module, by its path."""
+        return module_classes(self.rank)
 
     @cached_property
     def tree(self) -> ReportTree:
@@ -252,10 +258,14 @@ class RunView:
 
     @cached_property
     def closing_notes(self) -> tuple[str, ...]:
-        """Return the notes that belong at the end of a recording: what was left out by intent is not among them."""
+        """Return the notes for the end of a recording, without what was left out by default.
+
+        That no energy was measured is one of them.
+        """
         notes = list(self.run.manifest.notes)
-        unasked = {note for rank in self.ranks for note in rank.manifest.left_out}
-        notes += [note for note in self.notes if note not in unasked]
+        left_out = [note for rank in self.ranks for note in rank.manifest.left_out]
+        notes += [note for note in left_out if note.startswith(NOTES_WITHOUT_ENERGY)]
+        notes += [note for note in self.notes if note not in left_out]
         if self.devices:
             notes += [reason for rank in self.ranks if (reason := steps_not_reached(rank))]
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from gpuledger.cli.common import force_option, open_run, output_option, print_notes, quoted
@@ -36,7 +38,10 @@ def budget_command(run_paths: tuple[str, ...], headroom: str, output: str | None
     share = parse_frac(headroom)
     place = choose_file(output, "budget.toml", force=force)
     from gpuledger.analyze.compare.first_budget import write_budget
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.text import next_lines
 
     write_text(place, write_budget([open_run(path) for path in run_paths], share))
     echo_path(place)
-    print_notes([f"next   gpuledger check {quoted(run_paths[0])} --budget {quoted(place)}"])
+    command = f"gpuledger check {quoted(run_paths[0])} --budget {quoted(place)}"
+    print_notes(next_lines([command], Terminal.of(sys.stderr)))

@@ -108,6 +108,7 @@ def _print(run: str, gates: Sequence[Gate], notes: tuple[str, ...], *, as_json: 
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.check_document import check_document
     from gpuledger.report.text.check_text import check_lines, check_markdown
+    from gpuledger.report.text.text import note_lines
 
     if as_json:
         print_json(check_document(run, gates, notes))
@@ -116,4 +117,4 @@ def _print(run: str, gates: Sequence[Gate], notes: tuple[str, ...], *, as_json: 
     else:
         print_lines(check_lines(gates, Terminal.of(sys.stdout)))
     stderr = Terminal.of(sys.stderr)
-    print_notes(line for note in notes for line in stderr.paragraph(note, "note   ", 7))
+    print_notes(note_lines(notes, stderr))

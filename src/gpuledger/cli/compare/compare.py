@@ -54,10 +54,10 @@ def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_ma
 def _print_text(comparison: Comparison, run_paths: Sequence[str]) -> None:
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.compare_table import comparison_lines
-    from gpuledger.report.text.text import next_lines
+    from gpuledger.report.text.text import next_lines, note_lines
 
     print_lines(comparison_lines(comparison, Terminal.of(sys.stdout)))
     terminal = Terminal.of(sys.stderr)
-    notes = [line for note in comparison.notes for line in terminal.paragraph(note, "note   ", 7)]
     again = " ".join(quoted(path) for path in run_paths[:3]) + (" …" if len(run_paths) > 3 else "")
-    print_notes(["", *notes, *next_lines([f"gpuledger plot {again} -o compared.png"], terminal)])
+    following = next_lines([f"gpuledger plot {again} -o compared.png"], terminal)
+    print_notes(["", *note_lines(comparison.notes, terminal), *following])

@@ -131,9 +131,9 @@ def _print_text(diff: Diff, flags: DiffFlags) -> None:
 
 
 def _closing_lines(diff: Diff, flags: DiffFlags, terminal: Terminal) -> list[str]:
-    from gpuledger.report.text.text import next_lines
+    from gpuledger.report.text.text import next_lines, note_lines
 
-    notes = [line for note in diff.notes for line in terminal.paragraph(note, "note   ", 7)]
+    notes = note_lines(diff.notes, terminal)
     if diff.is_empty:
         return notes
     closer = "tensor" if flags.by == "module" else "module"

@@ -44,14 +44,15 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.document import balance_document
     from gpuledger.report.text.tables import balance_lines
+    from gpuledger.report.text.text import note_lines
 
     balances = [(rank.number, build_balance(rank, device, at)) for rank, device in places]
     if as_json:
         documents = [balance_document(number, balance) for number, balance in balances]
         print_json(documents[0] if len(documents) == 1 else {**documents[0], "ranks": documents})
         return
-    terminal, notes = Terminal.of(sys.stdout), Terminal.of(sys.stderr)
+    terminal = Terminal.of(sys.stdout)
     for position, (number, balance) in enumerate(balances):
         print_lines([*([""] if position else []), *balance_lines(number, balance, terminal)])
-    seen = dict.fromkeys(note for _, balance in balances for note in balance.notes)
-    print_notes(line for note in seen for line in notes.paragraph(note, "note   ", 7))
+    notes = [note for _, balance in balances for note in balance.notes]
+    print_notes(note_lines(notes, Terminal.of(sys.stderr)))

@@ -93,23 +93,27 @@ def group_command(flags: GroupFlags) -> None:
     groupings = group_places(places, asked, at=flags.at, step=flags.step)
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.group_table import group_document, grouping_lines
+    from gpuledger.report.text.text import note_lines
 
     if flags.as_json:
         print_json(group_document(groupings))
         return
-    terminal, notes = Terminal.of(sys.stdout), Terminal.of(sys.stderr)
+    terminal = Terminal.of(sys.stdout)
     for position, grouping in enumerate(groupings):
         print_lines([*([""] if position else []), *grouping_lines(grouping, flags.rows, terminal)])
-    said = dict.fromkeys(note for grouping in groupings for note in grouping.notes)
-    print_notes(line for note in said for line in notes.paragraph(note, "note   ", 7))
+    notes = [note for grouping in groupings for note in grouping.notes]
+    print_notes(note_lines(notes, Terminal.of(sys.stderr)))
 
 
 def _propose(places: list[tuple[Rank, int]], proposal: str, flags: GroupFlags) -> None:
     """Write a keyword file that fits the entries of every place."""
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.text import next_lines
+
     text = propose_keywords_for(places, at=flags.at, step=flags.step)
     if proposal == STDOUT:
         click.echo(text, nl=False)
         return
     write_text(Path(proposal), text)
     following = f"gpuledger group {quoted(flags.run_path)} --keywords {quoted(proposal)}"
-    print_notes([f"gpuledger: wrote {proposal}", f"next   {following}"])
+    print_notes([f"gpuledger: wrote {proposal}", *next_lines([following], Terminal.of(sys.stderr))])

@@ -16,7 +16,7 @@ from typing import Any
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.passes import energy_cards
-from gpuledger.model.energy_window import ENERGY_MARKER
+from gpuledger.model.energy_window import ENERGY_MARKER, WITHOUT_ENERGY
 
 STEPS = 10
 """Steps of the pass, at least, where nobody asks for a number."""
@@ -77,7 +77,7 @@ class EnergyPass:
             self._leave_idle()
         self._began_ns, self._began_step = time.time_ns(), self._steps.seen
         if not self._cards:
-            self._say("No energy: the program did not use a GPU that reports its energy.")
+            self._say(WITHOUT_ENERGY)
             self._start()
 
     def end_step(self) -> bool:

@@ -22,6 +22,7 @@ from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
+from gpuledger.model.energy_window import WITHOUT_ENERGY
 
 TIME_STEPS = 2
 """Steps of the time pass where nobody asks for a number."""
@@ -92,7 +93,7 @@ class LaterPasses:
         if self._settings.passes_asked or self._has_metered_card():
             self._energy_pass.begin()
         else:
-            self._say("No energy: the program did not use a GPU that reports its energy.")
+            self._say(WITHOUT_ENERGY)
 
     def end_step(self) -> bool:
         """A step after the window has ended; return whether it was the last that is of interest."""

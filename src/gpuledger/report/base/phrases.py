@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.terminal import BOLD, Terminal
-from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
+from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, parse_bytes, share_frac
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
-    from gpuledger.analyze.overview.summary import Summary
-    from gpuledger.analyze.step.energy import EnergyBreakdown
-    from gpuledger.analyze.step.own_cost import OwnCost
-    from gpuledger.analyze.step.rates import Rates
-    from gpuledger.analyze.step.times import TimeBreakdown
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.step.overhead import Overhead
 
 MISSING = "–"
-LABEL_CELLS = 7
+_LABEL_CELLS = 8
 
 
 def percent(part: float | None, whole: float | None) -> str:
@@ -45,6 +41,7 @@ class Unit:
 
     name: str
     bytes: int
+    decimals: int = 1
 
     def amount(self, value_bytes: int | None) -> str:
         """Return bytes in this unit, ``72,908.8``; ``< 0.1`` for a little, a dash where they are unknown."""
@@ -52,16 +49,25 @@ class Unit:
             return MISSING
         if self.bytes == 1:
             return f"{value_bytes:,}"
-        if 0 < abs(value_bytes) < self.bytes / 20:
-            return "< 0.1" if value_bytes > 0 else "> -0.1"
-        return f"{value_bytes / self.bytes:,.1f}"
+        least = 10**-self.decimals
+        if 0 < abs(value_bytes) < self.bytes * least / 2:
+            return f"< {least:.{self.decimals}f}" if value_bytes > 0 else f"> -{least:.{self.decimals}f}"
+        return f"{value_bytes / self.bytes:,.{self.decimals}f}"
 
 
-def column_unit(largest_bytes: int) -> Unit:
-    """Return MiB, or KiB or B where the largest figure would have fewer than four digits before its point."""
-    if largest_bytes >= 1_000 << 20:
-        return Unit("MiB", 1 << 20)
-    return Unit("KiB", 1 << 10) if largest_bytes >= 1_000 << 10 else Unit("B", 1)
+MOST_DECIMALS = 3
+
+
+def column_unit(total_bytes: int, shown_bytes: int | None = None) -> Unit:
+    """Return the unit in which :func:`format_bytes` writes ``total_bytes``, for a whole column.
+
+    It has as many decimals as give ``shown_bytes`` four digits, one to three. Without ``shown_bytes`` it is the total
+    that gets them.
+    """
+    name = format_bytes(total_bytes).split(" ")[1]
+    unit_bytes = parse_bytes(f"1 {name}")
+    digits = len(str(int(abs(total_bytes if shown_bytes is None else shown_bytes) / unit_bytes)))
+    return Unit(name, unit_bytes, min(max(4 - digits, 1), MOST_DECIMALS))
 
 
 def device_label(device_idx: int) -> str:
@@ -79,116 +85,120 @@ def of_capacity(value_bytes: int, capacity_bytes: int | None) -> str:
     return f"{value} of {whole} ({percent(value_bytes, capacity_bytes)})"
 
 
+def device_text(device_idx: int, device_name: str, rank: int = 0) -> str:
+    """Return ``cuda:0 NVIDIA H200``, or ``CPU tensors``, with the rank if it is not the first."""
+    label = device_label(device_idx)
+    device = " ".join(dict.fromkeys(part for part in (label, device_name) if part))
+    return ("CPU tensors" if device_idx < 0 else device) + (f" of rank {rank}" if rank else "")
+
+
+def instant_title(instant: Instant, step: int | None = None) -> str:
+    """Return the label of what is allocated at an instant: ``Peak memory``, ``Memory at 1.5s``."""
+    if instant.label == "peak":
+        return f"Peak of step {step}" if step else "Peak memory"
+    return "Memory at the end" if instant.label == "end" else f"Memory at {instant.label}"
+
+
+def place_text(instant: Instant, classes: Mapping[str, str] | None = None) -> str:
+    """Return where the program was in words: ``in step 2, backward of layers.31.mlp``; "" if it is not known."""
+    module = f"of {module_label(instant.module, classes or {})}" if instant.module else ""
+    phase = {"between": "between phases"}.get(instant.phase, instant.phase)
+    doing = " ".join(part for part in (phase, module) if part)
+    parts = [part for part in (f"step {instant.step}" if instant.step else "", doing.removeprefix("of ")) if part]
+    return f"in {', '.join(parts)}" if parts else ""
+
+
+def allocated_text(allocated_bytes: int, instant: Instant, device: str) -> str:
+    """Return how much is allocated, where and when: ``2.1 GiB on cuda:0 NVIDIA H200, in step 2, backward``."""
+    size = f"{format_bytes(allocated_bytes)} {'of' if instant.device_idx < 0 else 'on'} {device}"
+    return ", ".join(part for part in (size, place_text(instant)) if part)
+
+
 def place_of(instant: Instant) -> str:
     """Return where the program was: ``step 2 · backward · layers.31.mlp``."""
     step = f"step {instant.step}" if instant.step else ""
     return " · ".join(part for part in (step, instant.phase, instant.module) if part)
 
 
-def labelled(terminal: Terminal, label: str, parts: Sequence[str]) -> list[str]:
-    """Return ``parts`` after a label in bold; following lines are indented below the first part."""
-    return labelled_rows(terminal, {label: parts})
+def entry(terminal: Terminal, label: str, *texts: str, cells: int | None = None) -> list[str]:
+    """Return ``texts`` after a label in bold, each on a line of its own; lines are broken at spaces to the width.
+
+    They begin at column ``cells``, right after the label without it. On a narrow terminal they stand below the label.
+    """
+    cells = len(label) + 2 if cells is None else cells
+    is_narrow = terminal.width_cells is not None and terminal.width_cells < 3 * cells
+    indent = 2 if is_narrow else cells
+    room = None if terminal.width_cells is None else max(terminal.width_cells - indent, 8)
+    lines = [label] if is_narrow and texts else []
+    for text in texts:
+        words = [word if room is None else terminal.shortened(word, room) for word in _words(terminal.text(text))]
+        start = " " * indent if lines else f"{label:<{cells}}"
+        lines += terminal.wrapped([start + words[0], *words[1:]], indent, " ")
+    return [terminal.styled(label, BOLD) + lines[0][len(label) :], *lines[1:]] if lines else []
+
+
+_UNIT = re.compile(r"([KMGTP]i)?B|ns|[µum]?s|min|h|[µumkM]?J|W|%|×")
+
+
+_WHOLE_CELLS = 32
+"""Shorter parts of a list are not broken."""
+
+
+def _words(text: str) -> list[str]:
+    """Return what stays on one line: words, a number with its unit, and short parts between commas."""
+    words: list[str] = []
+    *parts, last = text.split(", ")
+    for part in (*(f"{part}," for part in parts), last):
+        if len(part) <= _WHOLE_CELLS:
+            words.append(part)
+            continue
+        begin = len(words)
+        for word in part.split(" "):
+            if words[begin:] and words[-1][-1:].isdigit() and _UNIT.fullmatch(word.rstrip(".,;:)")):
+                words[-1] += f" {word}"
+            else:
+                words.append(word)
+    return words
 
 
 def labelled_rows(terminal: Terminal, rows: Mapping[str, Sequence[str]]) -> list[str]:
     """Return rows by label, as many parts each; they stand below each other, and are broken before the same part."""
-    room = None if terminal.width_cells is None else max(terminal.width_cells - LABEL_CELLS, 8)
+    room = None if terminal.width_cells is None else max(terminal.width_cells - _LABEL_CELLS, 8)
     safe = [[terminal.text(part) for part in parts] for parts in rows.values()]
     fitted = [[part if room is None else terminal.shortened(part, room) for part in parts] for parts in safe]
     widths = [max(cell_len(part) for part in column) for column in zip(*fitted, strict=True)]
     lines = []
     for label, parts in zip(rows, fitted, strict=True):
         even = [part + " " * (cells - cell_len(part)) for part, cells in zip(parts, widths, strict=True)]
-        first, *more = terminal.wrapped([f"{label:<{LABEL_CELLS - 1}} {even[0]}", *even[1:]], LABEL_CELLS)
+        first, *more = terminal.wrapped([f"{label:<{_LABEL_CELLS - 1}} {even[0]}", *even[1:]], _LABEL_CELLS)
         lines += [terminal.styled(label, BOLD) + first[len(label) :].rstrip(), *(line.rstrip() for line in more)]
     return lines
 
 
-def head_lines(view: DeviceView, terminal: Terminal) -> list[str]:
-    """Return the lines that what is said of one device begins with: bytes, step time, and what a step takes."""
-    summary, breakdown = view.summary, view.breakdown
-    instant = breakdown.instant
-    parts = [
-        of_capacity(breakdown.allocated_bytes, summary.capacity_bytes),
-        place_of(instant),
-        f"reserved {format_bytes(breakdown.reserved_bytes)}" if instant.device_idx >= 0 else "CPU tensors",
-    ]
-    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
-    if label == "at":
-        parts.insert(0, instant.label)
-    lines = [*labelled(terminal, label, parts), *labelled(terminal, "step", step_time(summary))]
-    if view.times is not None:
-        lines += labelled(terminal, "time", time_parts(view.times))
-    if view.energy is not None:
-        lines += labelled(terminal, "joules", energy_parts(view.energy))
-    if view.rates is not None and (view.times is not None or view.energy is not None):
-        lines += labelled(terminal, "rate", rate_parts(view.rates))
-    return lines
+def overhead_parts(overhead: Overhead) -> list[str]:
+    """Return what recording took in parts: ``12.1 MiB of host memory``, ``3.20 s of pauses``; none if it took nothing.
 
-
-def cost_lines(cost: OwnCost, terminal: Terminal) -> list[str]:
-    """Return what recording took, in a line; none where it took nothing."""
-    return labelled(terminal, "cost", cost_parts(cost)) if cost.recorder_bytes or cost.paused_ns else []
-
-
-def time_parts(times: TimeBreakdown) -> list[str]:
-    """Return where a step's time goes, in parts: ``busy 31.20 ms``, ``idle 1.10 ms``, ``Kineto, 2 steps``."""
-    source = f"Kineto, {times.steps} steps" if times.steps > 1 else "Kineto, 1 step"
-    if times.on_host:
-        return [f"operators {format_ns(round(times.work_ns))} a step", f"host time, {source}"]
-    step_ns = times.unprofiled.median_ns
-    busy = f"busy {format_ns(round(times.busy_ns))} a step"
-    parts = [f"{busy} ({percent(min(times.busy_ns, step_ns), step_ns)})" if step_ns else busy]
-    if times.idle_ns is not None:
-        parts.append(f"idle {format_ns(max(round(times.idle_ns), 0))} (derived)")
-    if times.host_bound_ns is not None:
-        parts.append(f"host-bound {format_ns(round(times.host_bound_ns))} of it")
-    others = {kind: round(times.by_kind_ns.get(kind, 0)) for kind in ("copy", "collective")}
-    return [*parts, *(f"{kind} {format_ns(time_ns)}" for kind, time_ns in others.items() if time_ns), source]
-
-
-_AT_COMMAS = re.compile(r", (?![^(]*\))")
-"""Where a sentence may be taken apart: at commas that are not within brackets."""
-
-
-def energy_parts(energy: EnergyBreakdown) -> list[str]:
-    """Return a step's joules in parts: ``4.21 J ± 10.00 mJ a step``, ``base power 118 W``, the method of the shares."""
-    parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} a step"]
-    if energy.base_w is not None:
-        parts.append(f"base power {energy.base_w:.0f} W")
-    return [*parts, f"{energy.steps} steps", *_AT_COMMAS.split(energy.method)]
-
-
-def rate_parts(rates: Rates) -> list[str]:
-    """Return samples, or prefill and decode, in parts."""
-    parts = []
-    if rates.samples_per_s is not None:
-        parts.append(f"{rates.samples_per_s:,.1f} samples/s")
-    if rates.sample_energy_j is not None:
-        parts.append(f"{format_joules(rates.sample_energy_j)} a sample")
-    for kind in rates.kinds:
-        joules = "" if kind.token_energy_j is None else f", {format_joules(kind.token_energy_j)} a token"
-        parts.append(f"{kind.name} {kind.tokens_per_s:,.1f} tokens/s{joules}")
-    return [*parts, f"batch {rates.batch}: {rates.source}"]
-
-
-def cost_parts(cost: OwnCost) -> list[str]:
-    """Return what recording took in parts: ``this profiler: 12.1 MiB of host memory``, ``3.20 s of pauses``."""
-    parts = [f"this profiler: {format_ns(cost.paused_ns)} of pauses"]
-    if cost.recorder_bytes is not None:
-        parts.insert(0, f"this profiler: {format_bytes(cost.recorder_bytes)} of host memory")
-        parts[1] = f"{format_ns(cost.paused_ns)} of pauses"
-    if cost.timed_step_frac is not None:
-        named = "" if cost.named_step_frac is None else f" ({cost.named_step_frac:.2f} with its operators)"
-        parts.append(f"a step in the time pass takes {cost.timed_step_frac:.2f} of a bare one{named}")
-    if cost.energy_j is not None:
-        parts.append(f"{format_joules(cost.energy_j)} in pauses, at most")
+    A step that was profiled is compared with one that was not.
+    """
+    if not overhead.recorder_bytes and not overhead.paused_ns:
+        return []
+    parts = [f"{format_ns(overhead.paused_ns)} of pauses"]
+    if overhead.recorder_bytes is not None:
+        parts.insert(0, f"{format_bytes(overhead.recorder_bytes)} of host memory")
+    if overhead.energy_j is not None:
+        parts[-1] += f" (at most {format_joules(overhead.energy_j)})"
+    if overhead.profiled_step_frac is not None:
+        speed, of_operators = _speed(overhead.profiled_step_frac), overhead.profiled_operators_step_frac
+        named = "" if of_operators is None else f" ({_speed(of_operators)} with operators recorded)"
+        parts.append(f"profiled steps are {speed} {'as' if speed == AS_FAST else 'than'} unprofiled ones{named}")
     return parts
 
 
-def step_time(summary: Summary) -> list[str]:
-    """Return the step time in parts: ``412.00 ms (p95 431.00 ms)``, ``host clock, 5 unprofiled steps``."""
-    times = summary.step_time
-    if times.median_ns is None:
-        return [MISSING, times.source]
-    return [f"{format_ns(times.median_ns)} (p95 {format_ns(times.p95_ns)})", times.source]
+AS_FAST = "as fast"
+
+
+def _speed(frac: float) -> str:
+    """Return how a time compares with another, whose share it is: ``2.1× slower``, ``as fast`` within 5 %."""
+    if 0.95 <= frac <= 1.05:
+        return AS_FAST
+    return f"{frac:.1f}× slower" if frac > 1 else f"{1 / frac if frac else 0:.1f}× faster"

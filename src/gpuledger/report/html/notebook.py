@@ -81,7 +81,7 @@ def _category_parts(breakdown: Breakdown) -> list[str]:
 
 
 def _balance_parts(balance: Balance) -> list[str]:
-    where = " · ".join(part for part in (balance.card, place_of(balance.instant)) if part)
+    where = " · ".join(part for part in (balance.device_name, place_of(balance.instant)) if part)
     sizes = [abs(line.bytes) for line in balance.lines if line.bytes is not None]
     largest = max([balance.total_bytes or 0, *sizes, 1])
     rows = [

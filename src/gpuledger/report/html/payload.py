@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 REPORT_PARTS = (
     *("summary", "timeline", "bands", "modules", "account_series", "tensors", "balance", "findings", "windows"),
-    *("times", "parts", "energy", "rates", "cost"),
+    *("times", "parts", "energy", "rates", "overhead"),
 )
 """What of a device is computed from its tables; the rest is made of these."""
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.model.manifest import RankManifest, Window
 from gpuledger.model.run_manifest import RunManifest
-from gpuledger.report.base.phrases import cost_parts
+from gpuledger.report.base.phrases import overhead_parts
 from gpuledger.units import format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.step.own_cost import OwnCost
+    from gpuledger.analyze.step.overhead import Overhead
 
 Row = tuple[str, str]
 _FIRST_DATE_NS = 10**17
@@ -34,7 +34,7 @@ def facts_of_run(manifest: RunManifest) -> list[Row]:
     return [row for row in rows if row[1]]
 
 
-def facts_of_rank(manifest: RankManifest, device_idx: int, cost: OwnCost | None = None) -> list[Row]:
+def facts_of_rank(manifest: RankManifest, device_idx: int, overhead: Overhead | None = None) -> list[Row]:
     """Return name and value of what is known of one process and one of its devices, and of what recording took."""
     device = manifest.device(device_idx)
     rows = [
@@ -52,14 +52,14 @@ def facts_of_rank(manifest: RankManifest, device_idx: int, cost: OwnCost | None 
             ", ".join(f"{k}={v}" for k, v in sorted((manifest.allocator_settings or {}).items())),
         ),
         ("Pauses of the recorder", _pauses(manifest)),
-        ("Overhead of recording", "" if cost is None else _cost(cost)),
+        ("Overhead of recording", "" if overhead is None else _overhead(overhead)),
         ("Recording", _text(manifest.status)),
     ]
     return [row for row in rows if row[1]]
 
 
-def _cost(cost: OwnCost) -> str:
-    return " · ".join(cost_parts(cost)) if cost.recorder_bytes or cost.paused_ns else ""
+def _overhead(overhead: Overhead) -> str:
+    return " · ".join(overhead_parts(overhead))
 
 
 def check_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:

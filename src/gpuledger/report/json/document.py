@@ -87,7 +87,7 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "time": None if view.times is None else _time_document(view.times),
         "energy": None if view.energy is None else _energy_document(view.energy),
         "rates": None if view.rates is None else asdict(view.rates),
-        "own_cost": asdict(view.cost),
+        "overhead": asdict(view.overhead),
         "accounts": [_account_document(account, view.options.account_words) for account in breakdown.accounts],
         "lines": [asdict(line) for line in view.lines],
         "notes": list(summary.notes),

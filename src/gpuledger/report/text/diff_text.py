@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_label, labelled_rows, place_of
+from gpuledger.report.base.phrases import (
+    MISSING,
+    Unit,
+    column_unit,
+    device_label,
+    device_text,
+    labelled_rows,
+    place_text,
+)
 from gpuledger.report.base.quantities import (
     LESS_COLOR,
     MORE_COLOR,
@@ -59,8 +67,8 @@ def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
     """Return what is compared, part below part: the run, its allocated bytes at the instant, where both were."""
     sides = (place.before, place.after)
     peaks = [MISSING if side.breakdown is None else format_bytes(side.breakdown.allocated_bytes) for side in sides]
-    instants = ["" if side.breakdown is None else place_of(side.breakdown.instant) for side in sides]
-    wheres = [f"rank {side.rank} · {device_label(side.device_idx)} · {side.device_name}" for side in sides]
+    instants = ["" if side.breakdown is None else place_text(side.breakdown.instant) for side in sides]
+    wheres = [device_text(side.device_idx, side.device_name, side.rank) for side in sides]
     if not any(side.breakdown for side in sides):
         peaks = ["", ""]
     cells = max(map(len, peaks))
@@ -98,7 +106,9 @@ def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
     """Return the accounts that differ, summed by ``word``, closed by the change of allocated bytes."""
     changes = place.changes(word)
     sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
-    return _change_table(f"by {word}", changes, column_unit(int(max(sizes))), rows)
+    largest = max((side.breakdown.allocated_bytes for side in (place.before, place.after) if side.breakdown), default=0)
+    unit = column_unit(largest or int(max(sizes)), int(max(abs(change.delta or 0) for change in changes)))
+    return _change_table(f"by {word}", changes, unit, rows)
 
 
 def time_table(place: PlaceDiff, rows: int) -> Table:

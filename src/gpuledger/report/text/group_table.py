@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.keywords.keyword_file import UNTRACKABLE
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.report.base.colors import category_color, stack_order
-from gpuledger.report.base.phrases import LABEL_CELLS, column_unit, device_label, labelled, place_of
+from gpuledger.report.base.phrases import allocated_text, column_unit, device_text, entry, instant_title
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
 from gpuledger.report.json.document import instant_document, place_document
 from gpuledger.report.text.tables import Row, Scale
@@ -26,13 +26,9 @@ OVERLAPS_SHOWN = 8
 
 def grouping_lines(grouping: Grouping, top: int, terminal: Terminal) -> list[str]:
     """Return a head and one table per dictionary; of each group the ``top`` largest entries."""
-    device = device_label(grouping.device_idx) if grouping.device_idx >= 0 else "CPU tensors"
-    where = " · ".join(part for part in (f"rank {grouping.rank}" if grouping.rank else "", device) if part)
-    instant = grouping.instant
-    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
-    at = instant.label if label == "at" else ""
-    parts = [part for part in (at, format_bytes(grouping.allocated_bytes), place_of(instant), where) if part]
-    lines = labelled(terminal, label, parts)
+    device = device_text(grouping.device_idx, grouping.device_name, grouping.rank)
+    text = allocated_text(grouping.allocated_bytes, grouping.instant, device)
+    lines = entry(terminal, instant_title(grouping.instant), text)
     for place, one in enumerate(grouping.dictionaries):
         last = place + 1 == len(grouping.dictionaries)
         lines += ["", *_table(one, grouping, top, listed=last).lines(terminal), *_beside(one, terminal)]
@@ -42,7 +38,7 @@ def grouping_lines(grouping: Grouping, top: int, terminal: Terminal) -> list[str
 def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -> Table:
     """Return a dictionary's table; ``listed``: with the lines that Untrackable is made of."""
     total, left = grouping.total_bytes, grouping.untrackable
-    scale = Scale(column_unit(total), total)
+    scale = Scale(column_unit(grouping.allocated_bytes), total)
     largest = max([1, left.bytes or 0, *(group.bytes for group in one.groups)])
     body: list[Row] = [
         row for group in one.groups if group.entries for row in _group_rows(group, scale, largest, max(top, 0))
@@ -64,18 +60,18 @@ def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -
 
 def _group_rows(group: EntryGroup, scale: Scale, largest: int, top: int) -> list[Row]:
     rows: list[Row] = [(Cell(group.name, BOLD), *scale.cells(group.bytes, BOLD), _bar(group, largest))]
-    rows += [(f"  {entry.name}", *scale.cells(entry.bytes), Bar(())) for entry in group.entries[:top]]
+    rows += [(f"  {one.name}", *scale.cells(one.bytes), Bar(())) for one in group.entries[:top]]
     rest = group.entries[top:]
     if rest and top:
-        left = sum(entry.bytes for entry in rest)
+        left = sum(one.bytes for one in rest)
         rows.append((Cell(f"  … {len(rest):,} more", DIM), *scale.cells(left, DIM), Bar(())))
     return rows
 
 
 def _bar(group: EntryGroup, largest: int) -> Bar:
     sizes: dict[str, int] = {}
-    for entry in group.entries:
-        sizes[entry.category] = sizes.get(entry.category, 0) + entry.bytes
+    for one in group.entries:
+        sizes[one.category] = sizes.get(one.category, 0) + one.bytes
     return Bar(tuple((sizes[name] / largest, category_color(name)) for name in stack_order(tuple(sizes))))
 
 
@@ -130,11 +126,11 @@ def _document(grouping: Grouping) -> dict[str, Any]:
 
 
 def _group_document(group: EntryGroup) -> dict[str, Any]:
-    return {"group": group.name, "bytes": group.bytes, "entries": [_entry_document(entry) for entry in group.entries]}
+    return {"group": group.name, "bytes": group.bytes, "entries": [_entry_document(one) for one in group.entries]}
 
 
-def _entry_document(entry: Entry) -> dict[str, Any]:
-    return {"name": entry.name, "bytes": entry.bytes, "blocks": entry.blocks}
+def _entry_document(one: Entry) -> dict[str, Any]:
+    return {"name": one.name, "bytes": one.bytes, "blocks": one.blocks}
 
 
 def _overlap_document(overlap: Overlap) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The table in which bytes, milliseconds and joules stand side by side."""
+"""The table with memory, time and energy side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,13 @@ def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> U
     return Units(time[0], time[1] * batch, energy[0], energy[1] * batch)
 
 
-def ledger_table(lines: Sequence[GroupLine], word: str, rows: int, units: Units = OF_A_STEP) -> Table:
-    """Return the first ``rows`` lines as a table, closed by the rest and a total; columns nobody has are left out."""
+def ledger_table(
+    lines: Sequence[GroupLine], word: str, rows: int, units: Units = OF_A_STEP, names: Mapping[str, str] | None = None
+) -> Table:
+    """Return the first ``rows`` lines as a table, then the rest and a total; columns without any figure are left out.
+
+    ``names`` are what some of the labels are shown as.
+    """
     columns = [Column(f"by {word}", shrinks=True)]
     cells: list[Callable[[Sequence[GroupLine]], list[str]]] = []
     if any(line.bytes is not None for line in lines):
@@ -65,15 +70,16 @@ def ledger_table(lines: Sequence[GroupLine], word: str, rows: int, units: Units 
         )
         cells.append(lambda some: [_energy(amount(some) / units.joules) for amount in sums])
     chosen, rest = lines[:rows], lines[rows:]
-    body = [_row(_label(line), [line], cells, "") for line in chosen]
+    body = [_row(_label(line, names or {}), [line], cells, "") for line in chosen]
     if rest:
         body.append(_row(f"… {len(rest):,} more", rest, cells, DIM))
     body.append(_row("total", lines, cells, BOLD))
     return Table(tuple(columns), tuple(body))
 
 
-def _label(line: GroupLine) -> str:
-    return f"{line.label} ({line.folded})" if line.folded > 1 else line.label
+def _label(line: GroupLine, names: Mapping[str, str]) -> str:
+    label = names.get(line.label, line.label)
+    return f"{label} ({line.folded})" if line.folded > 1 else label
 
 
 def _row(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.groups import module_label
 from gpuledger.errors import UsageError
-from gpuledger.report.base.phrases import cost_lines, device_label, head_lines
+from gpuledger.report.base.kernel_names import short_kernel_names
+from gpuledger.report.text.first_screen import first_screen, short_screen
 from gpuledger.report.text.ledger_table import OF_A_STEP, Units, ledger_table, units_of_samples
-from gpuledger.report.text.tables import group_table, imbalance_line, rank_table, tensor_table
-from gpuledger.report.text.text import next_lines
+from gpuledger.report.text.tables import group_table, rank_table, tensor_table
+from gpuledger.report.text.text import next_lines, note_lines
 from gpuledger.report.text.unknown_text import unknown_lines
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Table, Terminal
 
 ROWS, ROWS_OF_TWO = 20, 10
+PIPED_CELLS = 80
+"""Width of tables of kernels in a pipe or a file: their names have no end."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +32,21 @@ class TableOptions:
 
 
 def show_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[str]:
-    """Return the only device; of several a row each and, where one table was asked for, the one with the highest peak.
+    """Return the first screen and the tables that were asked for; of several devices a row each comes first.
+
+    Below a single table, or at another instant than the peak, stands a shorter screen.
 
     Raises:
         UsageError: figures of one sample were asked for, and it is not known how many samples a step has.
     """
-    if len(view.devices) == 1:
-        return _device_lines(view.devices[0], tables, terminal)
-    lines = rank_table(view.devices).lines(terminal)
-    if view.imbalance is not None:
-        lines += ["", *terminal.paragraph(imbalance_line(view.imbalance))]
-    highest = view.highest
-    if highest.options.group_by is None:
-        return lines
-    where = f"rank {highest.rank.number} · {device_label(highest.device_idx)}, whose peak is highest"
-    return [*lines, "", where, *_device_lines(highest, tables, terminal)]
+    options = view.highest.options
+    is_overview = options.group_by is None and options.at == "peak" and options.step is None
+    lines = (first_screen if is_overview else short_screen)(view, terminal)
+    if len(view.devices) > 1:
+        lines += ["", *rank_table(view.devices).lines(terminal)]
+        if options.group_by is None:
+            return lines
+    return [*lines, *_table_lines(view.highest, tables, terminal)]
 
 
 def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[str]:
@@ -55,8 +59,8 @@ def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) 
 
 def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     """Return the notes, once each, and the commands to try next on the run at ``path``."""
-    lines = [line for note in view.notes for line in terminal.paragraph(note, "note   ", 7)]
     highest = view.highest
+    notes = [*view.notes, *_energy_notes(highest)]
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {highest.device_idx}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
@@ -64,15 +68,24 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
         commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]
     else:
         commands = [f"gpuledger show {path} --by module -n 50", f"gpuledger report {path} --open"]
-    return ["", *lines, *next_lines(commands, terminal)]
+    return ["", *note_lines(notes, terminal), *next_lines(commands, terminal)]
 
 
-def _device_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> list[str]:
-    lines = [*head_lines(view, terminal), *cost_lines(view.cost, terminal)]
+def _energy_notes(view: DeviceView) -> list[str]:
+    """Return how the energy of a step was divided over the rows of a table, where it was."""
+    if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in ("category", "tensor"):
+        return []
+    return [f"Energy of a row is estimated from the measured energy of a step: {view.energy.method}."]
+
+
+def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> list[str]:
     units = _units_of_a_sample(view) if tables.per_sample else OF_A_STEP
     group_by = view.options.group_by
+    if group_by in ("kernel", "operator") and terminal.width_cells is None:
+        terminal = replace(terminal, width_cells=PIPED_CELLS)
     if group_by == "tensor":
-        return [*lines, "", *tensor_table(view.breakdown, tables.rows or ROWS).lines(terminal)]
+        return ["", *tensor_table(view.breakdown, tables.rows or ROWS, view.classes).lines(terminal)]
+    lines: list[str] = []
     for word in (group_by,) if group_by else ("category", "module"):
         rows = tables.rows or (ROWS if group_by else ROWS_OF_TWO)
         lines += ["", *_table(view, word, rows, units).lines(terminal)]
@@ -82,10 +95,18 @@ def _device_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) ->
 def _table(view: DeviceView, word: str, rows: int, units: Units) -> Table:
     """Return the table of bytes with its bars where nothing else is known, else of all that is known."""
     lines = view.lines or view.lines_by(word)
+    names = _names([line.label for line in lines], word, view)
     bytes_alone = all(line.time_ns is None and line.energy_j is None for line in lines)
     if bytes_alone and not view.options.fold:
-        return group_table(view.breakdown, word, rows)
-    return ledger_table(lines, word, rows, units)
+        return group_table(view.breakdown, word, rows, view.classes)
+    return ledger_table(lines, word, rows, units, names)
+
+
+def _names(labels: list[str], word: str, view: DeviceView) -> dict[str, str]:
+    """Return what the rows of a table are called, where that is not their label."""
+    if word == "module":
+        return {label: module_label(label, view.classes) for label in labels if label in view.classes}
+    return short_kernel_names(labels) if word in ("kernel", "operator") else {}
 
 
 def _units_of_a_sample(view: DeviceView) -> Units:

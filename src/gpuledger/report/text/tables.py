@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of
+from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of, module_label
 from gpuledger.analyze.overview.balance import DISPATCH, HISTORY, NVML_MEMORY, NVML_PROCESSES, BalanceLine
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import category_color
-from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_label, labelled, percent, place_of, share
+from gpuledger.report.base.phrases import (
+    MISSING,
+    Unit,
+    allocated_text,
+    column_unit,
+    device_label,
+    device_text,
+    entry,
+    instant_title,
+    percent,
+    share,
+)
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
 from gpuledger.units import format_bytes, format_ns
 
@@ -21,8 +32,9 @@ if TYPE_CHECKING:
     from gpuledger.analyze.view.view import DeviceView
 
 Row = tuple[str | Cell | Bar, ...]
-CLOSED_LINES = ("card", "memory", "used", "allocated", "unaccounted", "total")
+CLOSED_LINES = ("capacity", "used", "allocated", "unaccounted", "total")
 """Lines of the balance that are sums or differences of others, set in bold."""
+CATEGORY_LEVEL = 2
 SHORT_SOURCES = {
     HISTORY: "allocator history",
     DISPATCH: "dispatcher",
@@ -44,15 +56,20 @@ class Scale:
         return Cell(amount, style), Cell(fraction, style)
 
 
-def group_table(breakdown: Breakdown, word: str, rows: int) -> Table:
-    """Return the accounts as a table with one row per ``word``, closed by a total."""
+def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str, str]) -> Table:
+    """Return the accounts as a table with one row per ``word`` and a total; ``classes`` are the modules', by path."""
     groups = group_accounts(breakdown.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
     total = breakdown.allocated_bytes
     scale, largest = Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
-    make_row = _category_row if word == "category" else _stacked_row
     blanks = ("",) if word == "category" else ("", "")
-    body: list[Row] = [make_row(group, scale, largest) for group in shown]
+    named = classes if word == "module" else {}
+    body: list[Row] = [
+        _category_row(group, scale, largest)
+        if word == "category"
+        else _stacked_row(group, module_label(group.label, named), scale, largest)
+        for group in shown
+    ]
     if rest:
         left = sum(group.bytes for group in rest)
         body.append((Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks))
@@ -67,15 +84,15 @@ def group_table(breakdown: Breakdown, word: str, rows: int) -> Table:
     return Table(columns, tuple(body))
 
 
-def tensor_table(breakdown: Breakdown, rows: int) -> Table:
+def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) -> Table:
     """Return the accounts as a table with one row per tensor name and category, closed by a total.
 
-    What has no name goes by its module.
+    What has no name goes by its module; ``classes`` are those of modules, by path.
     """
     shown, rest = breakdown.accounts[:rows], breakdown.accounts[rows:]
     total = breakdown.allocated_bytes
     scale = Scale(column_unit(total), total)
-    body: list[Row] = [_tensor_row(account, scale) for account in shown]
+    body: list[Row] = [_tensor_row(account, scale, classes) for account in shown]
     if rest:
         left = sum(account.bytes for account in rest)
         body.append((Cell(f"… {len(rest):,} more", DIM), "", "", *scale.cells(left, DIM)))
@@ -96,9 +113,9 @@ def rank_table(views: Sequence[DeviceView]) -> Table:
         Column("rank", right=True),
         Column("device"),
         Column("peak", right=True),
-        Column("of card", right=True, optional=2),
+        Column("of GPU", right=True, optional=2),
         Column("reserved", right=True, optional=1),
-        Column("most", optional=3),
+        Column("largest category", optional=3),
         Column("step time", right=True, optional=4),
     )
     return Table(columns, tuple(_rank_row(view) for view in views))
@@ -116,13 +133,13 @@ def imbalance_line(imbalance: Imbalance) -> str:
 
 
 def balance_lines(rank: int, balance: Balance, terminal: Terminal) -> list[str]:
-    """Return the balance of one device: a head, one row per line, a total that closes it, and why lines are missing."""
+    """Return the balance of one device: a head, one row per line, their sum, and why lines are missing."""
     device_idx, whole = balance.instant.device_idx, balance.total_bytes
-    where = " · ".join(part for part in (f"rank {rank}", device_label(device_idx), balance.card) if part)
-    head = labelled(terminal, balance.instant.label, [place_of(balance.instant), where])
-    largest = max([whole or 0, *(line.bytes or 0 for line in balance.lines)])
-    scale = Scale(column_unit(largest), whole)
-    lines = (_card_line(balance), *balance.lines, _closing_line(balance))
+    allocated = sum(line.bytes or 0 for line in balance.lines if line.name == "allocated")
+    device = device_text(device_idx, balance.device_name, rank)
+    head = entry(terminal, instant_title(balance.instant), allocated_text(allocated, balance.instant, device))
+    scale = Scale(column_unit(allocated), whole)
+    lines = (BalanceLine("capacity", whole, -1, "", ""), *balance.lines, _closing_line(balance))
     rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
     columns = (
         Column(),
@@ -139,9 +156,14 @@ def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for line in balance.lines:
         if line.bytes is None:
-            reasons.setdefault(line.note or "not measured", []).append(line.name)
+            reasons.setdefault(line.note or "not measured", []).append(_line_name(line))
     texts = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
-    return [line for text in texts for line in terminal.paragraph(text, f"{terminal.text(MISSING)}      ", 7)]
+    return [line for text in texts for line in entry(terminal, terminal.text(MISSING), text)]
+
+
+def _line_name(line: BalanceLine) -> str:
+    """Return a line's name in words; categories are written as everywhere."""
+    return line.name if line.level == CATEGORY_LEVEL else line.name.replace("_", " ")
 
 
 def _category_row(group: Group, scale: Scale, largest: int) -> Row:
@@ -149,19 +171,19 @@ def _category_row(group: Group, scale: Scale, largest: int) -> Row:
     return (Cell(group.label, color=color), *scale.cells(group.bytes), Bar(((group.bytes / largest, color),)))
 
 
-def _stacked_row(group: Group, scale: Scale, largest: int) -> Row:
+def _stacked_row(group: Group, label: str, scale: Scale, largest: int) -> Row:
     """Return a row whose bar is divided into categories, with the largest of them in words."""
     bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
     name, size = group.by_category[0]
     mostly = name if len(group.by_category) == 1 else f"{name} {percent(size, group.bytes)}"
     words = "" if name == ROUNDING else mostly
-    return (group.label, *scale.cells(group.bytes), Cell(words, color=category_color(name)), bar)
+    return (label, *scale.cells(group.bytes), Cell(words, color=category_color(name)), bar)
 
 
-def _tensor_row(account: Account, scale: Scale) -> Row:
+def _tensor_row(account: Account, scale: Scale, classes: Mapping[str, str]) -> Row:
     named = account.name or account.category == ROUNDING
     return (
-        label_of(account, "tensor") if named else f"{label_of(account, 'module')} {UNNAMED}",
+        label_of(account, "tensor") if named else f"{module_label(account.module, classes)} {UNNAMED}",
         Cell("" if account.category == ROUNDING else account.category, color=category_color(account.category)),
         f"{account.blocks:,}",
         *scale.cells(account.bytes),
@@ -182,24 +204,19 @@ def _rank_row(view: DeviceView) -> Row:
     )
 
 
-def _card_line(balance: Balance) -> BalanceLine:
-    name = "memory" if balance.instant.device_idx < 0 else "card"
-    return BalanceLine(name, balance.total_bytes, -1, "capacity", "")
-
-
 def _closing_line(balance: Balance) -> BalanceLine:
-    """Return the line that says what the lines inside ``used`` sum to, and whether the GPU reports the same."""
+    """Return the sum of the lines inside ``used``, and whether it is what the GPU reports."""
     total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
     if balance.used_bytes is None:
-        note = "what the allocator holds; there is no reading to close it against"
+        note = "memory of the allocator; used memory was not read"
     else:
         left = balance.used_bytes - total
-        note = "equals used" if left == 0 else f"differs from used by {format_bytes(left)}"
+        note = "equal to used" if left == 0 else f"differs from used by {format_bytes(left)}"
     return BalanceLine("total", total, 1, "sum of the lines", note)
 
 
 def _balance_row(line: BalanceLine, scale: Scale, style: str) -> Row:
-    name = "  " * (line.level + 1) + line.name
+    name = "  " * (line.level + 1) + _line_name(line)
     source = SHORT_SOURCES.get(line.source, line.source)
     note = "" if line.bytes is None else line.note
     amount, fraction = scale.cells(line.bytes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.unknown import BEFORE
 from gpuledger.model.tables import SCHEMA_VERSION
-from gpuledger.report.base.phrases import LABEL_CELLS, device_label, labelled, percent, place_of, share
+from gpuledger.report.base.phrases import allocated_text, device_text, entry, instant_title, percent, share
 from gpuledger.report.base.terminal import BOLD, DIM, Terminal
 from gpuledger.report.json.document import instant_document
 from gpuledger.units import format_bytes
@@ -24,15 +24,11 @@ INDENT = 10
 def unknown_lines(unknowns: Unknowns, rows: int, terminal: Terminal) -> list[str]:
     """Return the sum of what has no name, then one paragraph each, most bytes first, with the stack and what to do."""
     total, instant = unknowns.allocated_bytes, unknowns.instant
-    label = instant.label if len(instant.label) < LABEL_CELLS else "at"
-    where = [instant.label] if label == "at" else []
-    lines = labelled(
-        terminal, label, [*where, format_bytes(total), place_of(instant), device_label(instant.device_idx)]
-    )
     share_text = f"{format_bytes(unknowns.bytes)} of it ({percent(unknowns.bytes, total)})"
     count = f"{unknowns.blocks:,} block{'' if unknowns.blocks == 1 else 's'}"
     said = f"{share_text} in {count} without a name" if unknowns.blocks else "all of it has a name"
-    lines += terminal.paragraph(said, " " * LABEL_CELLS, LABEL_CELLS)
+    size = allocated_text(total, instant, device_text(instant.device_idx, ""))
+    lines = entry(terminal, instant_title(instant), size, said)
     for item in unknowns.items[:rows]:
         lines += ["", *_item_lines(item, total, terminal)]
     rest = unknowns.items[rows:]

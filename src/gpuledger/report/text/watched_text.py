@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuledger.report.base.phrases import MISSING, labelled
+from gpuledger.report.base.phrases import MISSING, entry
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.units import format_bytes, format_joules, format_seconds
+from gpuledger.report.text.first_screen import CELLS
+from gpuledger.report.text.text import note_lines
+from gpuledger.units import counted, format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:
     from gpuledger.analyze.samples.watched import Watched
@@ -20,20 +22,17 @@ def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> l
     for one in figures:
         mean = MISSING if one.mean_active_bytes is None else format_bytes(one.mean_active_bytes)
         area = MISSING if one.area_mib_s is None else f"{one.area_mib_s:,.1f} MiB·s"
-        lines += labelled(
-            terminal,
-            "memory" if len(figures) == 1 else f"gpu {one.device_idx}",
-            [f"peak {_maybe_bytes(one.peak_bytes)}", f"mean while active {mean}", area, _baseline(one)],
+        parts = (f"{_maybe_bytes(one.peak_bytes)}{_baseline(one)}", f"mean while active {mean}", area)
+        peak = ", ".join(part for part in parts if part)
+        gpu = "" if len(figures) == 1 else f" of GPU {one.device_idx}"
+        lines += entry(terminal, f"Peak memory{gpu}", peak, cells=CELLS)
+        lines += entry(
+            terminal, "Duration", f"{format_seconds(one.duration_s)}, {counted(one.samples, 'sample')}", cells=CELLS
         )
-        lines += labelled(terminal, "time", [format_seconds(one.duration_s), f"{one.samples:,} samples"])
-        lines += labelled(terminal, "energy", _energy(one))
-        for note in one.notes:
-            lines += terminal.paragraph(note, "note   ", 7)
-    notes = list(run.manifest.notes)
-    notes += [note for rank in run.ranks for note in rank.manifest.notes]
-    for note in dict.fromkeys(notes):
-        lines += terminal.paragraph(note, "note   ", 7)
-    return lines
+        lines += entry(terminal, "Energy", ", ".join(_energy(one)), cells=CELLS)
+        lines += note_lines(one.notes, terminal)
+    notes = [*run.manifest.notes, *(note for rank in run.ranks for note in rank.manifest.notes)]
+    return lines + note_lines(notes, terminal)
 
 
 def _maybe_bytes(value: int | None) -> str:
@@ -41,12 +40,12 @@ def _maybe_bytes(value: int | None) -> str:
 
 
 def _baseline(one: Watched) -> str:
-    return "" if one.baseline_bytes is None else f"above {format_bytes(one.baseline_bytes)} at the start"
+    return "" if one.baseline_bytes is None else f" above the {format_bytes(one.baseline_bytes)} at the start"
 
 
 def _energy(one: Watched) -> list[str]:
     if one.energy_j is None:
-        return [f"{MISSING} (too short a time, or a GPU that does not tell)"]
+        return [f"{MISSING} (too short, or the GPU does not report its energy)"]
     spread = "" if one.energy_uncertainty_j is None else f" ± {format_joules(one.energy_uncertainty_j)}"
     parts = [f"{format_joules(one.energy_j)}{spread}"]
     if one.mean_power_w is not None:

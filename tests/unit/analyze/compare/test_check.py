@@ -267,7 +267,7 @@ def test_a_card_that_was_only_watched_is_held_by_a_tolerance(tmp_path: Path) -> 
     for share, code in ((1, 5), (2, 0)):
         result = ask("check", run.path, "--budget", budget(tmp_path, text.format(share)))
         assert result.exit_code == code
-        assert "note   The log has no times." in result.stderr
+        assert "Note  The log has no times." in result.stderr
     assert ask("budget", run.path, "-o", tmp_path / "b.toml").exit_code == 2
     assert ask("budget", *[run.path] * 3, "-o", tmp_path / "b.toml").exit_code == 0
     assert ask("check", run.path, "--budget", tmp_path / "b.toml").exit_code == 0

@@ -202,7 +202,7 @@ def test_what_is_shared_is_noted_once() -> None:
     told = ask("compare", DATA / "nvidia_smi").stderr
     assert told.count("The run has no command, so its duration") == 1
     assert told.count("samples are 10 ms apart") == 1
-    assert "next" in told
+    assert "Next" in told
 
 
 def test_a_folder_stands_for_the_runs_in_it(tmp_path: Path) -> None:
@@ -231,6 +231,6 @@ def test_a_watched_run_is_shown_by_its_cards(tmp_path: Path) -> None:
     watch_run(tmp_path / "w.ledger", [0, 5 * MIB, 5 * MIB], energy_j=30.0)
     done = CliRunner().invoke(main, ["show", str(tmp_path / "w.ledger")])
     assert done.exit_code == 0
-    assert "peak 5.0 MiB" in done.stdout
+    assert "Peak memory         5.0 MiB" in done.stdout
     done = CliRunner().invoke(main, ["show", "--json", str(tmp_path / "w.ledger")])
     assert json.loads(done.stdout)[0]["peak_bytes"] == 5 * MIB

@@ -216,11 +216,11 @@ def test_a_head_without_bytes_keeps_its_place(runs: Path) -> None:
     peak = format_bytes(present(main.before.breakdown).allocated_bytes)
     before, after = head_rows(replace(main, after=replace(main.after, breakdown=None)), Terminal())
     assert after.index(" – ") + 2 == before.index(peak) + len(peak)
-    assert after.index("rank 0") == before.index("rank 0")
+    assert after.index("cuda:0") == before.index("cuda:0")
     neither = head_rows(
         PlaceDiff(replace(main.before, breakdown=None), replace(main.after, breakdown=None)), Terminal()
     )
-    assert neither[0] == f"before one     {before[before.index('rank 0') :]}"
+    assert neither[0] == f"before  one     {before[before.index('cuda:0') :]}"
 
 
 def parts_of(line: str) -> list[tuple[int, str]]:

@@ -125,7 +125,7 @@ def test_a_hosts_process_id_is_taken_only_when_it_is_alone(tmp_path: Path) -> No
 
 def test_cpu_tensors_balance_without_a_card(tmp_path: Path) -> None:
     balance = build_balance(load_run(tmp_path / "cpu.ledger", cuda=False).rank())
-    assert (balance.card, balance.used_bytes, balance.unaccounted_bytes) == ("CPU", None, None)
+    assert (balance.device_name, balance.used_bytes, balance.unaccounted_bytes) == ("CPU", None, None)
     assert "no GPU" in balance.notes[0]
     assert not any("caching allocator" in line.source or "empty_cache" in line.note for line in balance.lines)
     assert lines(balance)["allocated"] == sum(line.bytes or 0 for line in balance.lines if line.level == 2)

@@ -26,7 +26,7 @@ from gpuledger.analyze.compare.metrics import headline
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.operator_work.power_model import PowerModel, model_to_json
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
-from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.analyze.view.report_tree import IDLE_PATH
 from gpuledger.analyze.view.view import build_view
@@ -192,9 +192,9 @@ def test_what_the_model_does_not_know_stays_as_it_was() -> None:
 
 
 def test_what_recording_cost_is_told() -> None:
-    cost = own_cost(rank_of("halves"))
-    assert cost.timed_step_frac is not None
-    assert 1.0 < cost.timed_step_frac < 1.15
+    cost = find_overhead(rank_of("halves"))
+    assert cost.profiled_step_frac is not None
+    assert 1.0 < cost.profiled_step_frac < 1.15
     assert cost.energy_j is not None
 
 
@@ -245,7 +245,7 @@ def test_a_module_has_the_same_milliseconds_and_joules_in_every_view(name: str, 
     assert joules == pytest.approx(of_report("energy"), rel=1e-4)
     figures = headline(run.rank(0))
     (cost,) = (text for name, text in payload["facts"] if name == "Overhead of recording")
-    assert all(words in cost for words in ("of host memory", "of pauses", "of a bare one", "J in pauses, at most"))
+    assert all(words in cost for words in ("of host memory", "of pauses", "unprofiled ones", "of pauses (at most "))
     assert figures["step_energy_j"] == pytest.approx(math.fsum(joules.values()))
     assert figures["gpu_busy_frac"] == pytest.approx(document["time"]["busy_ns"] / document["step_time_ns"])
     assert figures["sample_energy_j"] == document["rates"]["sample_energy_j"]

@@ -12,8 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
-from gpuledger.analyze.step.energy import EnergyBreakdown, StepEnergy, apportion, weigh
-from gpuledger.report.base.phrases import energy_parts
+from gpuledger.analyze.step.energy import StepEnergy, apportion, weigh
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
 
@@ -124,16 +123,6 @@ def test_a_spread_that_was_measured_is_narrower_than_an_assumed_one() -> None:
     known, assumed = (np.zeros((2, len(CLASSES) + 2)) for _ in range(2))
     known[:, len(CLASSES)] = assumed[:, MATRIX] = 0.1
     assert (shared(known, 0.2, a_step(), MEASURED)[1] < shared(assumed, 0.2, a_step(), MEASURED)[1]).all()
-
-
-def test_the_method_is_taken_apart_where_lines_may_end_and_nothing_is_lost() -> None:
-    told = [
-        "base power by time",
-        "the rest by time and measured power of 44% of it (yours, of today)",
-        "weights for the rest",
-    ]
-    found = EnergyBreakdown(0, 10, 1.0, 0.1, None, ", ".join(told), (), ())
-    assert energy_parts(found)[-3:] == told
 
 
 @pytest.mark.parametrize(

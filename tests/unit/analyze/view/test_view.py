@@ -22,7 +22,7 @@ from gpuledger.analyze.memory.timeline import build_timeline
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.analyze.overview.summary import summarize
-from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.view import view as view_module
 from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
@@ -64,10 +64,12 @@ def test_a_view_computes_nothing_until_it_is_asked(run: Run) -> None:
 def test_several_ranks_side_by_side_need_their_heads_alone(run: Run) -> None:
     view = build_view(run)
     show_lines(view, TableOptions(), Terminal())
-    assert all(computed(device) <= {"summary", "instant", "breakdown"} for device in view.devices)
+    others = [device for device in view.devices if device is not view.highest]
+    assert others
+    assert all(computed(device) <= {"summary", "instant", "breakdown"} for device in others)
 
 
-def test_show_draws_no_timeline_and_finds_no_findings(timed: Run) -> None:
+def test_a_single_table_needs_no_timeline_and_no_findings(timed: Run) -> None:
     view = build_view(timed, ViewOptions(group_by="module"))
     show_lines(view, TableOptions(), Terminal())
     assert computed(view.devices[0]).isdisjoint(
@@ -84,7 +86,7 @@ def test_the_parts_are_the_analyses_own(timed: Run) -> None:
     assert view.balance == build_balance(rank, 0, "end")
     assert view.findings == find_findings(rank, 0)
     assert view.rates == find_rates(rank, 0)
-    assert view.cost == own_cost(rank, 0)
+    assert view.overhead == find_overhead(rank, 0)
 
 
 def test_the_same_run_has_the_same_peak_in_every_rendering(timed: Run) -> None:
@@ -133,7 +135,7 @@ def test_a_rank_without_blocks_is_left_out_of_the_highest(run: Run) -> None:
 
 
 def test_what_tells_nothing_apart_is_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="no time pass"):
+    with pytest.raises(UsageError, match="no timing measurement"):
         build_view(run, ViewOptions(group_by="kernel")).devices[0].lines  # noqa: B018
 
 
@@ -159,7 +161,7 @@ def called_in(module: str) -> set[str]:
 
 ANALYSES = {
     *("summarize", "break_down", "build_timeline", "thin", "read_lines", "find_findings", "build_balance"),
-    *("break_down_time", "break_down_energy", "find_rates", "own_cost", "step_parts", "build_account_series"),
+    *("break_down_time", "break_down_energy", "find_rates", "find_overhead", "step_parts", "build_account_series"),
     *("find_imbalance", "explain_oom", "list_unknown", "lines_by", "resolve_instant", "find_peak"),
 }
 

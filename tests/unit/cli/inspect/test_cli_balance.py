@@ -42,16 +42,16 @@ def test_lines_inside_used_sum_to_it(run: Path, at: str) -> None:
     assert found["unaccounted_bytes"] == UNACCOUNTED_BYTES
 
 
-def test_the_remainder_is_the_last_line_and_a_total_closes_it(run: Path) -> None:
+def test_unaccounted_memory_is_the_last_line_before_the_total(run: Path) -> None:
     lines = ask("balance", run).splitlines()
     assert lines[-2].split()[0] == "unaccounted"
     assert lines[-1].split()[0] == "total"
-    assert lines[-1].endswith("equals used")
+    assert lines[-1].endswith("equal to used")
 
 
 def test_lines_are_indented_by_level(run: Path) -> None:
     rows = {line.split()[0]: len(line) - len(line.lstrip()) for line in ask("balance", run).splitlines()[3:]}
-    assert rows["card"] == 0
+    assert rows["capacity"] == 0
     assert rows["driver"] == rows["used"] == 2
     assert rows["allocated"] == rows["unaccounted"] == rows["total"] == 4
     assert rows["weight"] == rows["rounding"] == 6
@@ -74,13 +74,13 @@ def test_what_could_not_be_measured_is_a_dash_and_says_why(tmp_path: Path) -> No
     assert {line["name"]: line["bytes"] for line in balance(run)["lines"]}["context"] is None
 
 
-def test_cpu_tensors_have_no_card_to_close_against(tmp_path: Path) -> None:
+def test_cpu_tensors_have_no_gpu_memory(tmp_path: Path) -> None:
     run = make_run(tmp_path / "cpu.ledger", cuda=False, blocks=200)
     found = balance(run)
     assert found["used_bytes"] is None
     assert found["unaccounted_bytes"] is None
     assert found["notes"]
-    assert names(ask("balance", run))[0] == "memory"
+    assert names(ask("balance", run))[0] == "capacity"
 
 
 def test_several_ranks_follow_each_other(tmp_path: Path) -> None:

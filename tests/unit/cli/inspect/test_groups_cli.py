@@ -20,7 +20,7 @@ from gpuledger.analyze.memory.unknown import list_unknown
 from gpuledger.cli.main import main
 from gpuledger.model.run import read_run
 
-AMOUNT = re.compile(r"(?:< )?([\d,]+\.\d)  +(?:< )?\d+\.\d %")
+AMOUNT = re.compile(r"(?:< )?([\d,]+\.\d+)  +(?:< )?\d+\.\d %")
 GROUP_KEYS = {
     "schema_version", "rank", "device_idx", "device_name", "instant", "allocated_bytes", "untrackable_bytes",
     "untrackable", "overlaps", "notes",

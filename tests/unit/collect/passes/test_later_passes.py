@@ -13,7 +13,7 @@ from present import present
 
 import gpuledger
 from gpuledger.analyze.posting.posting import post_rank
-from gpuledger.analyze.step.own_cost import own_cost
+from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.cards.card import BareCard, SensorReading
 from gpuledger.collect.adapter import kineto, torch_private
@@ -231,9 +231,9 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
     assert times is not None
     assert times.steps == 1
     assert {account.module for account in times.accounts} >= {"0"}
-    cost = own_cost(rank)
-    assert cost.named_step_frac is not None
-    assert cost.timed_step_frac is not None
+    cost = find_overhead(rank)
+    assert cost.profiled_operators_step_frac is not None
+    assert cost.profiled_step_frac is not None
 
 
 class Event:

@@ -11,8 +11,9 @@ from rich.color import ColorSystem
 from synthetic import HOSTILE
 
 from gpuledger.report.base.colors import CATEGORY_COLORS
-from gpuledger.report.base.phrases import column_unit, of_capacity, percent, share
+from gpuledger.report.base.phrases import column_unit, entry, of_capacity, percent, share
 from gpuledger.report.base.terminal import Bar, Cell, Column, Table, Terminal, printable
+from gpuledger.units import format_bytes
 
 TEXTS = st.one_of(st.text(max_size=60), st.sampled_from(HOSTILE))
 COLUMNS = (
@@ -158,8 +159,31 @@ def test_figures_of_a_column_add_up_as_they_stand(sizes: list[int]) -> None:
 
 
 def test_amounts_that_are_missing_or_tiny_are_not_zero() -> None:
-    unit = column_unit(1 << 34)
+    unit = column_unit(353 << 20)
     assert unit.name == "MiB"
     assert [unit.amount(size) for size in (None, 0, 1, -1, 1 << 20)] == ["–", "0.0", "< 0.1", "> -0.1", "1.0"]
-    assert column_unit(1 << 20).name == "KiB"
     assert column_unit(999).amount(999) == "999"
+
+
+@given(st.integers(0, 1 << 50))
+def test_a_column_has_the_unit_of_its_total_and_shows_the_same_figure(total: int) -> None:
+    number, name = format_bytes(total).split(" ")
+    unit = column_unit(total)
+    assert unit.name == name
+    shown = float(unit.amount(total).replace(",", ""))
+    assert shown == pytest.approx(float(number), abs=0.051)
+    assert unit.bytes == 1 or len(unit.amount(total).replace(",", "")) >= len("1.000")
+
+
+def test_a_column_has_as_many_decimals_as_its_changes_need() -> None:
+    assert column_unit(100 << 20, 20 << 10).amount(20 << 10) == "0.020"
+    assert column_unit(100 << 20, 50 << 20).amount(50 << 20) == "50.00"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, None])
+def test_an_entry_fits_and_loses_no_word(width: int | None) -> None:
+    text = "793.2 MiB of 140.4 GiB (0.6 %) on cuda:0 NVIDIA H200, in step 2, backward of layers.0 (Linear)"
+    lines = entry(Terminal(width), "Peak memory", text, "second", cells=20)
+    assert " ".join(" ".join(lines).split()) == f"Peak memory {text} second"
+    assert all(len(line) <= (width or 200) for line in lines)
+    assert not any(line.endswith(("793.2", "140.4", "(0.6")) for line in lines)

@@ -10,6 +10,7 @@ from synthetic import make_run
 from synthetic_lives import GIB, MIB
 
 from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.oom import explain_oom
 from gpuledger.model.manifest import read_json
@@ -42,11 +43,14 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_in_a_few_lines(run: Path) -> None:
     lines = run_summary_lines(read_run(run), Terminal())
-    assert 3 <= len(lines) <= 6
-    assert [line[:4] for line in lines] == ["peak", "step", "most", "    ", "next"]
-    rank = read_run(run).rank()
-    for account in break_down(rank, find_peak(rank)).accounts[:5]:
-        assert f"{account.module}: {account.category} " in lines[3]
+    labels = [line[:20].strip() for line in lines if line[0] != " "]
+    assert labels[:3] == ["Peak memory", "Largest categories", "Largest modules"]
+    assert next(label for label in labels[3:] if label != "To lower the peak") == "Step time"
+    assert lines[-2].startswith("Next  ")
+    assert len(lines) <= 14
+    accounts = break_down(rank := read_run(run).rank(), find_peak(rank)).accounts
+    for group in group_accounts(accounts, "module")[:3]:
+        assert f"{group.label} " in lines[2]
 
 
 def test_it_ends_with_commands_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,16 +77,16 @@ def test_out_of_memory_is_explained(run: Path) -> None:
     (explained,) = explain_oom(rank)
     assert explained.holders is not None
     top = max(explained.holders.accounts, key=lambda account: account.bytes)
-    held = next(line for line in text.splitlines() if line.startswith("held"))
+    held = next(line for line in text.splitlines() if "held by" in line)
     assert top.category in held
-    assert any(line.startswith("by ") for line in text.splitlines())
+    assert text.count("held by") == 2
 
 
 def test_out_of_memory_before_any_block(run: Path) -> None:
     failure = {"device_idx": 0, "tried_bytes": 2 * GIB, "total_bytes": None, "free_bytes": None}
     text = summary(changed(empty(run), oom=[failure]))
     assert "2.0 GiB did not fit on cuda:0" in text
-    assert "held" not in text
+    assert "held by" not in text
 
 
 @pytest.mark.parametrize(
@@ -95,8 +99,8 @@ def test_out_of_memory_before_any_block(run: Path) -> None:
 )
 def test_steps_that_were_not_reached_are_named(run: Path, seen: int, asked: list[int], words: str) -> None:
     facts = {"steps_seen": seen, "window": {"asked": asked}}
-    assert f"note   {words}" in summary(changed(run, **facts))
-    assert f"empty  {words}" in summary(changed(empty(run), **facts))
+    assert f"Note  {words}" in summary(changed(run, **facts))
+    assert f"Nothing recorded  {words}" in summary(changed(empty(run), **facts))
 
 
 @pytest.mark.parametrize("asked", [[1, 3], [1, 1 << 62], []])
@@ -109,14 +113,17 @@ def test_a_run_without_a_process_says_so(tmp_path: Path, run: Path) -> None:
     bare.mkdir()
     write_json(bare / "manifest.json", read_json(run / "manifest.json") | {"notes": ["sh: no Python was started"]})
     text = summary(read_run(bare))
-    assert text.splitlines() == ["empty  no process of the program used PyTorch", "note   sh: no Python was started"]
+    assert text.splitlines() == [
+        "Nothing recorded  no process of the program used torch",
+        "Note  sh: no Python was started",
+    ]
 
 
 def test_several_ranks_name_the_imbalance(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "two.ledger", ranks=2, blocks=300))
     peaks = [break_down(rank, find_peak(rank)).allocated_bytes for rank in run.ranks]
     highest = peaks.index(max(peaks))
-    assert f"rank {highest} (cuda:0)" in next(line for line in summary(run).splitlines() if line.startswith("ranks"))
+    assert f"rank {highest} (cuda:0)" in next(line for line in summary(run).splitlines() if line.startswith("Ranks"))
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

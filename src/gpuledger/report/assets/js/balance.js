@@ -22,7 +22,7 @@ function wholeOf(balance) {
 function balanceCaption(view) {
   const { balance } = view;
   const place = placeOf(view.instants[view.peak]);
-  const where = `${printable(balance.card) || "the device"} at the peak${place ? ` (${place})` : ""}`;
+  const where = `${printable(balance.device_name) || "the device"} at the peak${place ? ` (${place})` : ""}`;
   if (balance.used_bytes === null) return `${where}. GPU memory was not sampled in this run.`;
   return `${where}: ${formatBytes(balance.used_bytes)} used${balance.total_bytes ? ` of ${formatBytes(balance.total_bytes)}` : ""}${balance.process_bytes === null ? "" : `, ${formatBytes(balance.process_bytes)} of it by this process`}.`;
 }

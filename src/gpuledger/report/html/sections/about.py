@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
     manifest, device_idx = device.rank.manifest, device.device_idx
-    return {"facts": facts_of_rank(manifest, device_idx, device.cost), "checks": check_rows(manifest, device_idx)}
+    return {"facts": facts_of_rank(manifest, device_idx, device.overhead), "checks": check_rows(manifest, device_idx)}
 
 
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""What recording itself took: memory, time and energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.steps import step_times
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Host memory of the recorder, pauses of the program, and how much slower profiled steps are.
+
+    ``recorder_bytes`` is an upper bound. ``profiled_step_frac`` is the time of a profiled step divided by that of an
+    unprofiled one. If the last profiled steps recorded kernels only, it is theirs, and
+    ``profiled_operators_step_frac`` is that of the steps that recorded operators as well. ``energy_j`` is the GPU's
+    base power multiplied by the pauses; None if the base power is not known.
+    """
+
+    recorder_bytes: int | None
+    paused_ns: int
+    profiled_step_frac: float | None
+    profiled_operators_step_frac: float | None
+    energy_j: float | None
+
+
+def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
+    """Return the overhead of recording one process.
+
+    Source: the recorder's own count of events, the host clock, and the base power of the energy measurement.
+    """
+    paused_ns = sum(pause.duration_ns for pause in rank.manifest.pauses)
+    step, timed = step_energy(rank, device_idx), rank.manifest.time_steps or (0, -1)
+    table = rank.table("steps", ("step", "recorded", "start_ns", "end_ns", "paused_ns"))
+    numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
+    own_ns = end - start - paused
+    recorded = np.array(table["recorded"].to_pylist(), dtype=bool) & (numbers > 1)
+    unprofiled_ns = step_times(rank).median_ns if numbers.size and (~recorded).any() else None
+    held_bytes = rank.manifest.recorder_bytes
+
+    in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0
+
+    def over_unprofiled(chosen: np.ndarray) -> float | None:
+        return float(np.median(own_ns[chosen])) / unprofiled_ns if unprofiled_ns and chosen.any() else None
+
+    return Overhead(
+        recorder_bytes=held_bytes,
+        paused_ns=paused_ns,
+        profiled_step_frac=over_unprofiled(in_pass & (numbers >= first_alone)),
+        profiled_operators_step_frac=over_unprofiled(in_pass & (numbers < first_alone)),
+        energy_j=None if step is None or step.base_w is None else step.base_w * paused_ns / 1e9,
+    )

@@ -1,0 +1,189 @@
+"""What ``run`` prints when it ends and ``show`` prints first: peak, holders, savings, step time, energy, overhead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.groups import group_accounts, module_label
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.model.accounts import ROUNDING
+from gpuledger.report.base.phrases import (
+    device_label,
+    device_text,
+    entry,
+    instant_title,
+    overhead_parts,
+    percent,
+    place_text,
+)
+from gpuledger.report.text.tables import imbalance_line
+from gpuledger.units import format_bytes, format_joules, format_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuledger.analyze.memory.breakdown import Breakdown
+    from gpuledger.analyze.memory.oom import OutOfMemory
+    from gpuledger.analyze.overview.findings import Finding
+    from gpuledger.analyze.step.energy import EnergyBreakdown
+    from gpuledger.analyze.step.rates import Rates
+    from gpuledger.analyze.step.step_parts import StepParts
+    from gpuledger.analyze.step.times import TimeBreakdown
+    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.model.run import Rank
+    from gpuledger.report.base.terminal import Terminal
+
+CELLS = 20
+"""Where the texts begin, after the labels."""
+LARGEST, SAVINGS = 3, 2
+
+
+def first_screen(view: RunView, terminal: Terminal) -> list[str]:
+    """Return what there is to know first of a run: of several devices, of the one whose peak is highest."""
+    device = view.highest
+    lines = _memory(view, terminal)
+    for rank, failure in view.out_of_memory:
+        lines += out_of_memory_lines(rank, failure, terminal)
+    total, accounts = device.breakdown.allocated_bytes, device.breakdown.accounts
+    for label, word in (("Largest categories", "category"), ("Largest modules", "module")):
+        groups = [group for group in group_accounts(accounts, word) if group.blocks and ROUNDING not in group.label]
+        named = [(module_label(g.label, device.classes) if word == "module" else g.label, g.bytes) for g in groups]
+        if word == "category" or any(group.label != OUTSIDE_PATH for group in groups):
+            shares = ", ".join(f"{name} {percent(size, total)}" for name, size in named[:LARGEST])
+            lines += entry(terminal, label, shares, cells=CELLS)
+    savings = [_saving(finding, device.summary.recorded_peak_allocated_bytes) for finding in _replayed(device)]
+    lines += entry(terminal, "To lower the peak", *savings, cells=CELLS)
+    lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
+    lines += _energy(device, terminal)
+    return lines + entry(terminal, "Overhead", *_joined(overhead_parts(device.overhead)), cells=CELLS)
+
+
+def short_screen(view: RunView, terminal: Terminal) -> list[str]:
+    """Return what a single table stands below: memory, step time and energy."""
+    lines = [*_memory(view, terminal), *entry(terminal, "Step time", *_step_time(view.highest)[:1], cells=CELLS)]
+    return lines + _energy(view.highest, terminal)
+
+
+def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
+    """Return what did not fit, what was free, and what held the rest."""
+    tried = "an allocation" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
+    where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
+    parts = [f"{tried} did not fit on {where}"]
+    if failure.free_bytes is not None:
+        of_total = f" of {format_bytes(failure.total_bytes)}" if failure.total_bytes else ""
+        parts.append(f"free on the GPU: {format_bytes(failure.free_bytes)}{of_total}")
+    if failure.largest_free_bytes is not None:
+        parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
+    texts = [", ".join(parts)]
+    if failure.holders is not None:
+        texts += [f"held by {_sizes(failure.holders, word)}" for word in ("category", "module")]
+    return entry(terminal, "Out of memory", *texts, cells=CELLS)
+
+
+def memory_text(device: DeviceView) -> str:
+    """Return how much of what is allocated, when and where."""
+    breakdown, summary = device.breakdown, device.summary
+    size, capacity = format_bytes(breakdown.allocated_bytes), summary.capacity_bytes
+    of_capacity = f" of {format_bytes(capacity)} ({percent(breakdown.allocated_bytes, capacity)})" if capacity else ""
+    if summary.device_idx < 0:
+        text = f"{size} of CPU tensors"
+    else:
+        text = f"{size}{of_capacity} on {device_text(summary.device_idx, summary.device_name, summary.rank)}"
+    place = place_text(breakdown.instant, device.classes)
+    reserved = f"; {format_bytes(breakdown.reserved_bytes)} reserved" if summary.device_idx >= 0 else ""
+    return ", ".join(part for part in (text, place) if part) + reserved
+
+
+def _memory(view: RunView, terminal: Terminal) -> list[str]:
+    device = view.highest
+    title = instant_title(device.breakdown.instant, device.options.step)
+    lines = entry(terminal, title, memory_text(device), cells=CELLS)
+    if view.imbalance is not None:
+        lines += entry(terminal, "Ranks", imbalance_line(view.imbalance), cells=CELLS)
+    return lines
+
+
+def _sizes(holders: Breakdown, word: str) -> str:
+    groups = [group for group in group_accounts(holders.accounts, word) if ROUNDING not in group.label]
+    return ", ".join(f"{group.label} {format_bytes(group.bytes)}" for group in groups[:LARGEST])
+
+
+def _replayed(device: DeviceView) -> list[Finding]:
+    """Return the findings whose saving was replayed from this run, the largest first; none of another instant."""
+    return [finding for finding in device.findings if finding.is_replayed][:SAVINGS]
+
+
+def _saving(finding: Finding, peak_bytes: int) -> str:
+    size = f"{format_bytes(finding.saving_bytes)} ({percent(finding.saving_bytes, peak_bytes)})"
+    return f"{finding.action}: saves {'at most' if finding.is_upper_bound else 'about'} {size}"
+
+
+def _step_time(device: DeviceView) -> list[str]:
+    """Return how long a step takes, how many samples that is, and what bounds it."""
+    steps = device.summary.step_time
+    if steps.median_ns is None:
+        return [f"not measured: {steps.source}"]
+    source = steps.source.removeprefix("host clock, ")
+    texts = [f"{format_ns(steps.median_ns)} median, {format_ns(steps.p95_ns)} p95 ({source})"]
+    if device.times is None:
+        return texts
+    rates = [] if device.rates is None else _rates(device.rates)
+    bounds = _operators(device.parts) if device.times.on_host else _busy(device.times)
+    return [*texts, *_joined(bounds), *rates]
+
+
+def _rates(rates: Rates) -> list[str]:
+    tokens = [f"{kind.name} {kind.tokens_per_s:,.1f} tokens/s" for kind in rates.kinds]
+    samples = [] if rates.samples_per_s is None else [f"{rates.samples_per_s:,.1f} samples/s"]
+    found = [*samples, *tokens]
+    return [f"{', '.join(found)} (batch {rates.batch}: {rates.source.partition(', ')[0]})"] if found else []
+
+
+def _busy(times: TimeBreakdown) -> list[str]:
+    """Return how busy the GPU is, and what it waits for when it is idle."""
+    step_ns = times.unprofiled.median_ns
+    names = {"copy": "copies", "collective": "collectives"}
+    sizes = {text: round(times.by_kind_ns.get(kind, 0)) for kind, text in names.items()}
+    shown = [percent(min(times.busy_ns, step_ns), step_ns)] if step_ns else []
+    shown += [f"{text} {format_ns(time_ns)}" for text, time_ns in sizes.items() if time_ns]
+    parts = [f"GPU busy {format_ns(round(times.busy_ns))}" + (f" ({'; '.join(shown)})" if shown else "")]
+    if times.idle_ns is not None:
+        idle_ns = max(times.idle_ns, 0.0)
+        idle = f"idle {format_ns(round(idle_ns))} ({percent(idle_ns, step_ns)})"
+        if times.idle_waiting_for_cpu_ns is not None and idle_ns:
+            idle += f", of which {format_ns(round(times.idle_waiting_for_cpu_ns))} waiting for the CPU"
+        parts.append(idle)
+    return parts
+
+
+def _operators(parts: StepParts | None) -> list[str]:
+    """Return how a step on the CPU divides into its phases, the longest first."""
+    if parts is None:
+        return []
+    named: Mapping[str, float] = {
+        {"data": "other operators", "idle": "outside operators"}.get(name, name): time_ns
+        for name, time_ns in parts.items()
+    }
+    ordered = sorted(named.items(), key=lambda item: -item[1])
+    least_ns = 0.001 * parts.step_ns
+    return [f"{name} {percent(time_ns, parts.step_ns)}" for name, time_ns in ordered if time_ns >= least_ns]
+
+
+def _energy(device: DeviceView, terminal: Terminal) -> list[str]:
+    return [] if device.energy is None else entry(terminal, "Energy", _joules(device.energy, device.rates), cells=CELLS)
+
+
+def _joules(energy: EnergyBreakdown, rates: Rates | None) -> str:
+    parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} per step"]
+    if rates is not None and rates.sample_energy_j is not None:
+        parts.append(f"{format_joules(rates.sample_energy_j)} per sample")
+    kinds = () if rates is None else rates.kinds
+    known = [(kind.name, kind.token_energy_j) for kind in kinds if kind.token_energy_j is not None]
+    parts += [f"{format_joules(energy_j)} per {name} token" for name, energy_j in known]
+    if energy.base_w is not None:
+        parts.append(f"base power {energy.base_w:.0f} W")
+    return ", ".join(parts)
+
+
+def _joined(parts: list[str]) -> list[str]:
+    return [", ".join(parts)] if parts else []
