@@ -32,7 +32,7 @@ SHOW = {
     "requested_bytes": int,
     "active_bytes": int,
     "reserved_bytes": int,
-    "accounts": list,
+    "breakdown": list,
     "lines": list,
     "notes": list,
 }
@@ -62,7 +62,7 @@ COMPARED = {
     "baseline_bytes": int,
     "samples": int,
     "notes": list,
-    "times_first": dict,
+    "ratio_to_first": dict,
     "repeats": int,
     "spread": dict,
 }
@@ -92,9 +92,16 @@ def test_show(run: Path) -> None:
     has(found, SHOW)
     has(found["instant"], INSTANT)
     assert found["schema_version"] == SCHEMA_VERSION
-    for account in found["accounts"]:
+    for account in found["breakdown"]:
         has(account, ACCOUNT)
         assert "module" in account
+    modules = {account["module"] for account in found["breakdown"]}
+    assert None in modules  # outside modules, and rounding
+    assert not modules & {"", "(outside modules)"}
+    has(found["overhead"], {"paused_ns": int})
+    assert {"recorder_bytes", "profiled_step_frac", "profiled_operators_step_frac", "energy_j"} <= set(
+        found["overhead"]
+    )
     has(found["imbalance"], {"rank": int, "device_idx": int, "highest_bytes": int, "mean_bytes": float, "ratio": float})
     for rank in found["ranks"]:
         has(rank, SHOW)
@@ -139,8 +146,9 @@ SIDE = {"run": str, "rank": int, "device_idx": int, "device_name": str, "allocat
 
 def test_diff(run: Path, tmp_path: Path) -> None:
     found = document("diff", run, make_run(tmp_path / "other.ledger", blocks=200, seed=7, ranks=2))
-    has(found, {"schema_version": int, "equal": bool, "before": dict, "after": dict, "figures": list, "accounts": list})
-    assert found["times"] == found["energies"] == []
+    has(found, {"schema_version": int, "equal": bool, "before": dict, "after": dict})
+    has(found, {"figures": list, "breakdown": list})
+    assert found["time_by_module"] == found["energy_by_module"] == []
     for side in (found["before"], found["after"]):
         has(side, SIDE)
         has(side["instant"], INSTANT)
@@ -149,15 +157,15 @@ def test_diff(run: Path, tmp_path: Path) -> None:
     for figure in found["figures"]:
         assert set(figure) == {"name", "before", "after", "delta", "noise", "within_noise"}
     keys = {"category", "module", "before_bytes", "after_bytes", "delta_bytes", "noise_bytes", "within_noise"}
-    assert found["accounts"]
-    assert all(keys <= set(account) for account in found["accounts"])
-    assert len(found["places"]) == 2
+    assert found["breakdown"]
+    assert all(keys <= set(account) for account in found["breakdown"])
+    assert len(found["ranks"]) == 2
     assert isinstance(found["notes"], list)
 
 
 def test_check(run: Path) -> None:
     found = document("check", run, "--against", run)
-    has(found, {"schema_version": int, "run": str, "ok": bool, "over": list, "gates": list, "notes": list})
-    for gate in found["gates"]:
+    has(found, {"schema_version": int, "run": str, "ok": bool, "over": list, "limits": list, "notes": list})
+    for gate in found["limits"]:
         has(gate, {"key": str, "unit": str, "ok": bool, "found": int, "written": str, "note": str, "source": str})
         assert {"limit", "over", "base", "rank", "device_idx"} <= set(gate)

@@ -121,7 +121,7 @@ def test_the_documents_of_show_hold_the_same_joules(whole: Rank) -> None:
     shown = CliRunner().invoke(main, ["show", str(whole.directory.parent), "--json"])
     document = json.loads(shown.stdout)
     energy = document["energy"]
-    assert math.fsum(one["energy_j"] for one in energy["accounts"]) == pytest.approx(energy["step_energy_j"])
+    assert math.fsum(one["energy_j"] for one in energy["breakdown"]) == pytest.approx(energy["step_energy_j"])
     assert document["rates"]["sample_energy_j"] == pytest.approx(energy["step_energy_j"] / 8)
     assert document["overhead"]["paused_ns"] > 0
 

@@ -38,7 +38,7 @@ class Compared:
     """
 
     figures: Watched
-    times_first: dict[str, float | None]
+    ratio_to_first: dict[str, float | None]
     repeats: int = 1
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     names = told_apart([row.figures.name for row in rows])
     first = rows[0].figures
     rows = [
-        replace(row, figures=replace(row.figures, name=name), times_first=_times_first(row.figures, first))
+        replace(row, figures=replace(row.figures, name=name), ratio_to_first=_ratio_to_first(row.figures, first))
         for row, name in zip(rows, names, strict=True)
     ]
     if any(row.repeats > 1 for row in rows):
@@ -123,7 +123,7 @@ def _mean_of(group: Sequence[tuple[Run, Watched]]) -> tuple[Compared, str]:
     return Compared(mean, {}, len(well), spread), note if len(well) < len(group) else ""
 
 
-def _times_first(one: Watched, first: Watched) -> dict[str, float | None]:
+def _ratio_to_first(one: Watched, first: Watched) -> dict[str, float | None]:
     return {name: share_frac(getattr(one, name), getattr(first, name)) for name in FIGURES}
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.compare.comparable import compare_ranks, compare_runs, own_notes
 from gpuledger.analyze.compare.metrics import KINDS, Metric, measure, metric_devices
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down, fold_path
 from gpuledger.analyze.memory.groups import label_of
-from gpuledger.analyze.memory.instant import find_peak, resolve_instant
+from gpuledger.analyze.memory.instant import find_peak, module_classes, resolve_instant
 from gpuledger.analyze.memory.live import device_indices, pick_device, title
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.summary import device_name
@@ -39,7 +39,7 @@ class Side:
     ``step_breakdowns`` are the accounts at the peaks of the recorded steps after the first: how much an account
     moves there     is noise between runs. ``times`` and ``energies`` are the accounts of those passes, of one step;
     none where there
-    was no such pass.
+    was no such pass. ``classes`` are those of modules, by path.
     """
 
     run: str
@@ -51,6 +51,7 @@ class Side:
     step_breakdowns: tuple[Breakdown, ...]
     times: tuple[TimeAccount, ...] = ()
     energies: tuple[EnergyAccount, ...] = ()
+    classes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -266,6 +267,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         tuple(step_breakdowns),
         () if time is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in time.accounts),
         () if energy is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in energy.accounts),
+        module_classes(rank),
     )
 
 

@@ -251,8 +251,8 @@ def _one_module(facts: _PeakFacts) -> Finding | None:
     largest = int(facts.lives.allocated_bytes[blocks & (facts.module_id == module_id)].max())
     return Finding(
         f"{name} alone holds {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations and temporaries, the largest block {format_bytes(largest)}",
-        f"reduce the activations of {name}" if module_id >= 0 else "reduce tensors outside modules, such as the loss",
+        f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
+        f"reduce the memory of {name}" if module_id >= 0 else "reduce tensors outside modules, such as the loss",
         "if these are logits, a loss in chunks or a fused loss never holds all of them; otherwise see which tensors it "
         "keeps",
         facts.saving(blocks & (facts.module_id == module_id)),

@@ -40,19 +40,21 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
     no line explains is shown as unaccounted. A dash means that a line could not be measured.
     """
     places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
+    from gpuledger.analyze.memory.instant import module_classes
     from gpuledger.analyze.overview.balance import build_balance
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.document import balance_document
     from gpuledger.report.text.tables import balance_lines
     from gpuledger.report.text.text import note_lines
 
-    balances = [(rank.number, build_balance(rank, device, at)) for rank, device in places]
+    balances = [(rank, build_balance(rank, device, at)) for rank, device in places]
     if as_json:
-        documents = [balance_document(number, balance) for number, balance in balances]
+        documents = [balance_document(rank.number, balance) for rank, balance in balances]
         print_json(documents[0] if len(documents) == 1 else {**documents[0], "ranks": documents})
         return
     terminal = Terminal.of(sys.stdout)
-    for position, (number, balance) in enumerate(balances):
-        print_lines([*([""] if position else []), *balance_lines(number, balance, terminal)])
+    for position, (rank, balance) in enumerate(balances):
+        lines = balance_lines(rank.number, balance, terminal, module_classes(rank))
+        print_lines([*([""] if position else []), *lines])
     notes = [note for _, balance in balances for note in balance.notes]
     print_notes(note_lines(notes, Terminal.of(sys.stderr)))

@@ -91,6 +91,7 @@ def group_command(flags: GroupFlags) -> None:
         _propose(places, flags.proposal, flags)
         return
     groupings = group_places(places, asked, at=flags.at, step=flags.step)
+    from gpuledger.analyze.memory.instant import module_classes
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.group_table import group_document, grouping_lines
     from gpuledger.report.text.text import note_lines
@@ -99,8 +100,9 @@ def group_command(flags: GroupFlags) -> None:
         print_json(group_document(groupings))
         return
     terminal = Terminal.of(sys.stdout)
-    for position, grouping in enumerate(groupings):
-        print_lines([*([""] if position else []), *grouping_lines(grouping, flags.rows, terminal)])
+    for position, ((rank, _), grouping) in enumerate(zip(places, groupings, strict=True)):
+        lines = grouping_lines(grouping, flags.rows, terminal, module_classes(rank))
+        print_lines([*([""] if position else []), *lines])
     notes = [note for grouping in groupings for note in grouping.notes]
     print_notes(note_lines(notes, Terminal.of(sys.stderr)))
 

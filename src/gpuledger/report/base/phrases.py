@@ -108,10 +108,12 @@ def place_text(instant: Instant, classes: Mapping[str, str] | None = None) -> st
     return f"in {', '.join(parts)}" if parts else ""
 
 
-def allocated_text(allocated_bytes: int, instant: Instant, device: str) -> str:
+def allocated_text(
+    allocated_bytes: int, instant: Instant, device: str, classes: Mapping[str, str] | None = None
+) -> str:
     """Return how much is allocated, where and when: ``2.1 GiB on cuda:0 NVIDIA H200, in step 2, backward``."""
     size = f"{format_bytes(allocated_bytes)} {'of' if instant.device_idx < 0 else 'on'} {device}"
-    return ", ".join(part for part in (size, place_text(instant)) if part)
+    return ", ".join(part for part in (size, place_text(instant, classes)) if part)
 
 
 def place_of(instant: Instant) -> str:

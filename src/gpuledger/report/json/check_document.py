@@ -19,7 +19,7 @@ def check_document(run: str, gates: Sequence[Gate], notes: Sequence[str] = ()) -
         "run": run,
         "ok": all(gate.ok for gate in gates),
         "over": [gate.limit.key for gate in gates if not gate.ok],
-        "gates": [_gate_document(gate) for gate in gates],
+        "limits": [_gate_document(gate) for gate in gates],
         "notes": list(notes),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.report.json.document import instant_document, place_document
 
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def diff_document(diff: Diff) -> dict[str, Any]:
-    """Return what ``diff --json`` prints; ``figures`` and ``accounts`` hold what differs, and nothing else.
+    """Return what ``diff --json`` prints; ``figures`` and ``breakdown`` hold what differs, and nothing else.
 
-    With several ranks or devices it is the document of the one whose peak is highest, and beside it ``places`` with
+    With several ranks or devices it is the document of the one whose peak is highest, and beside it ``ranks`` with
     all of them.
     """
     document = {
@@ -24,7 +25,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "notes": list(diff.notes),
     }
     if len(diff.places) > 1:
-        document["places"] = [_place_document(place) for place in diff.places]
+        document["ranks"] = [_place_document(place) for place in diff.places]
     return document
 
 
@@ -33,9 +34,9 @@ def _place_document(place: PlaceDiff) -> dict[str, Any]:
         "before": _side_document(place.before),
         "after": _side_document(place.after),
         "figures": [{"name": change.key[0], **_change_document(change)} for change in place.figures],
-        "accounts": [_account_document(change) for change in place.changes()],
-        "times": [{"module": change.key[0], **_change_document(change)} for change in place.time_changes()],
-        "energies": [{"module": change.key[0], **_change_document(change)} for change in place.energy_changes()],
+        "breakdown": [_account_document(change) for change in place.changes()],
+        "time_by_module": [_module_document(change) for change in place.time_changes()],
+        "energy_by_module": [_module_document(change) for change in place.energy_changes()],
     }
 
 
@@ -50,6 +51,11 @@ def _side_document(side: Side) -> dict[str, Any]:
             for name, metric in side.metrics.items()
         },
     }
+
+
+def _module_document(change: Change) -> dict[str, Any]:
+    """Return a change of time or energy; its module is null outside modules."""
+    return {"module": None if change.key[0] == OUTSIDE_PATH else change.key[0], **_change_document(change)}
 
 
 def _change_document(change: Change) -> dict[str, Any]:

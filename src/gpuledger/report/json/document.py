@@ -1,4 +1,7 @@
-"""The JSON documents of ``show`` and ``balance``: metric names as everywhere, whole tables, never cut."""
+"""The JSON documents of ``show`` and ``balance``: metric names as everywhere, whole tables, never cut.
+
+A ``module`` is null outside modules; text shows it as ``(outside modules)``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
     from gpuledger.analyze.view.view import DeviceView, RunView
 
 
-_TIME_FIELDS = ("steps", "on_host", "work_ns", "busy_ns", "idle_ns", "between_ns", "unplaced_ns", "by_kind_ns")
+_TIME_FIELDS = (
+    *("steps", "on_host", "work_ns", "busy_ns", "idle_ns", "idle_waiting_for_cpu_ns"),
+    *("between_ns", "unplaced_ns", "by_kind_ns"),
+)
 
 
 class Place(Protocol):
@@ -88,26 +94,27 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "energy": None if view.energy is None else _energy_document(view.energy),
         "rates": None if view.rates is None else asdict(view.rates),
         "overhead": asdict(view.overhead),
-        "accounts": [_account_document(account, view.options.account_words) for account in breakdown.accounts],
+        "breakdown": [_account_document(account, view.options.account_words) for account in breakdown.accounts],
         "lines": [asdict(line) for line in view.lines],
         "notes": list(summary.notes),
     }
 
 
 def _time_document(times: TimeBreakdown) -> dict[str, Any]:
-    """Return one step of the time pass; the accounts sum to ``work_ns``, and so do the scopes."""
+    """Return one profiled step; the breakdown by module and phase sums to ``work_ns``, and so do the scopes."""
     return {
         **{name: getattr(times, name) for name in _TIME_FIELDS},
-        "accounts": [{**asdict(account), "module": account.module or None} for account in times.accounts],
+        "breakdown": [{**asdict(account), "module": account.module or None} for account in times.accounts],
         "scopes": [{**asdict(one), "scope": one.scope or None} for one in times.scopes],
     }
 
 
 def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
-    """Return one step of the energy pass; the accounts sum to ``step_energy_j``, and so do the scopes."""
+    """Return the energy of one step; the breakdown sums to ``step_energy_j``, and so do the scopes."""
     accounts = [{**asdict(account), "module": account.module or None} for account in energy.accounts]
     scopes = [{**asdict(one), "scope": one.scope or None} for one in energy.scopes]
-    return {**asdict(energy), "accounts": accounts, "scopes": scopes}
+    fields = {name: value for name, value in asdict(energy).items() if name != "accounts"}
+    return {**fields, "breakdown": accounts, "scopes": scopes}
 
 
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:

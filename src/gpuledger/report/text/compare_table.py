@@ -49,7 +49,7 @@ def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
 def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
     """Return an object for each GPU of each run: its figures in base units, and each as a multiple of the first's."""
     return [
-        {**asdict(row.figures), "times_first": row.times_first, "repeats": row.repeats, "spread": row.spread}
+        {**asdict(row.figures), "ratio_to_first": row.ratio_to_first, "repeats": row.repeats, "spread": row.spread}
         for row in comparison.rows
     ]
 
@@ -60,12 +60,12 @@ def comparison_csv(comparison: Comparison) -> str:
     facts = ("name", "device_idx", "exit_status", "samples", "baseline_bytes", "energy_uncertainty_j")
     writer = csv.writer(stream, lineterminator="\n")
     bounds = [f"{name}_{which}" for name in FIGURES for which in ("lowest", "highest")]
-    titles = (f"{name}_times_first" for name in FIGURES)
+    titles = (f"{name}_ratio_to_first" for name in FIGURES)
     writer.writerow([*facts[:2], *FIGURES, *facts[2:], *titles, "repeats", *bounds])
     for row in comparison.rows:
         values = [getattr(row.figures, name) for name in (*facts[:2], *FIGURES, *facts[2:])]
         spread = [value for name in FIGURES for value in row.spread.get(name, (None, None))]
-        cells = (*values, *row.times_first.values(), row.repeats, *spread)
+        cells = (*values, *row.ratio_to_first.values(), row.repeats, *spread)
         writer.writerow(["" if value is None else value for value in cells])
     return stream.getvalue()
 
@@ -77,7 +77,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     for number, row in enumerate(comparison.rows):
         cells = []
         for name in shown:
-            times = _times(row.times_first[name]) if number else ""
+            times = _times(row.ratio_to_first[name]) if number else ""
             cells.append(_amount(row, name) + (f" ({times})" if times else ""))
         remark = _remark(row)
         lines.append(_line([_escaped(row.figures.name) + (f" ({remark})" if remark else ""), *cells]))
@@ -95,7 +95,7 @@ def _shown(comparison: Comparison) -> list[str]:
 def _row(row: Compared, shown: Sequence[str], *, first: bool) -> tuple[str | Cell, ...]:
     cells: list[str | Cell] = [row.figures.name]
     for name in shown:
-        times = row.times_first[name]
+        times = row.ratio_to_first[name]
         color = "" if times is None or 0.95 < times < 1.05 else MORE_COLOR if times > 1 else LESS_COLOR
         cells += [_amount(row, name), Cell("" if first else _times(times), "" if color else DIM, color)]
     return (*cells, Cell(_remark(row), color=MORE_COLOR))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.phrases import (
     MISSING,
     Unit,
@@ -67,7 +69,7 @@ def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
     """Return what is compared, part below part: the run, its allocated bytes at the instant, where both were."""
     sides = (place.before, place.after)
     peaks = [MISSING if side.breakdown is None else format_bytes(side.breakdown.allocated_bytes) for side in sides]
-    instants = ["" if side.breakdown is None else place_text(side.breakdown.instant) for side in sides]
+    instants = ["" if side.breakdown is None else place_text(side.breakdown.instant, side.classes) for side in sides]
     wheres = [device_text(side.device_idx, side.device_name, side.rank) for side in sides]
     if not any(side.breakdown for side in sides):
         peaks = ["", ""]
@@ -108,7 +110,7 @@ def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
     sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
     largest = max((side.breakdown.allocated_bytes for side in (place.before, place.after) if side.breakdown), default=0)
     unit = column_unit(largest or int(max(sizes)), int(max(abs(change.delta or 0) for change in changes)))
-    return _change_table(f"by {word}", changes, unit, rows)
+    return _change_table(f"by {word}", changes, unit, rows, _classes(place) if word == "module" else {})
 
 
 def time_table(place: PlaceDiff, rows: int) -> Table:
@@ -116,7 +118,7 @@ def time_table(place: PlaceDiff, rows: int) -> Table:
     changes = place.time_changes()
     longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
     unit = Unit("ms", 1_000_000) if longest >= 10_000_000 else Unit("µs", 1_000)
-    return _change_table("time by module", changes, unit, rows)
+    return _change_table("time by module", changes, unit, rows, _classes(place))
 
 
 def energy_table(place: PlaceDiff, rows: int) -> Table:
@@ -127,17 +129,25 @@ def energy_table(place: PlaceDiff, rows: int) -> Table:
     )
     most = max(abs(size) for change in changes for size in (change.before, change.after) if size)
     unit = Unit("J", 1_000_000) if most >= 10_000_000 else Unit("mJ", 1_000)
-    return _change_table("energy by module", changes, unit, rows)
+    return _change_table("energy by module", changes, unit, rows, _classes(place))
 
 
 def _microjoules(energy_j: float | None) -> float | None:
     return None if energy_j is None else energy_j * 1e6
 
 
-def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int) -> Table:
+def _classes(place: PlaceDiff) -> Mapping[str, str]:
+    """Return the class of every module, by its path; ``Linear → Conv2d`` if the runs differ."""
+    before, after = place.before.classes, place.after.classes
+    return {
+        path: " → ".join(dict.fromkeys((before.get(path, name), name))) for path, name in {**before, **after}.items()
+    }
+
+
+def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int, classes: Mapping[str, str]) -> Table:
     shown, rest = changes[:rows], changes[rows:]
     largest = max(abs(change.delta or 0) for change in changes)
-    body: list[Row] = [_change_row(change, unit, largest) for change in shown]
+    body: list[Row] = [_change_row(change, module_label(change.key[0], classes), unit, largest) for change in shown]
     if rest:
         body.append(_sum_row(f"… {len(rest):,} more", rest, unit, DIM))
     body.append(_sum_row("total change", changes, unit, BOLD))
@@ -179,12 +189,12 @@ def _figure_row(change: Change) -> Row:
     )
 
 
-def _change_row(change: Change, unit: Unit, largest: float) -> Row:
+def _change_row(change: Change, label: str, unit: Unit, largest: float) -> Row:
     style = DIM if change.within_noise else ""
     delta = int(change.delta or 0)
     color = _color(delta)
     return (
-        Cell(change.key[0], style),
+        Cell(label, style),
         Cell(unit.amount(int(change.before or 0)), style),
         Cell(unit.amount(int(change.after or 0)), style),
         _delta_cell(change, _signed_amount(delta, unit)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts, module_label
-from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
     device_label,
@@ -44,13 +44,10 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines = _memory(view, terminal)
     for rank, failure in view.out_of_memory:
         lines += out_of_memory_lines(rank, failure, terminal)
-    total, accounts = device.breakdown.allocated_bytes, device.breakdown.accounts
-    for label, word in (("Largest categories", "category"), ("Largest modules", "module")):
-        groups = [group for group in group_accounts(accounts, word) if group.blocks and ROUNDING not in group.label]
-        named = [(module_label(g.label, device.classes) if word == "module" else g.label, g.bytes) for g in groups]
-        if word == "category" or any(group.label != OUTSIDE_PATH for group in groups):
-            shares = ", ".join(f"{name} {percent(size, total)}" for name, size in named[:LARGEST])
-            lines += entry(terminal, label, shares, cells=CELLS)
+    lines += _largest("Largest categories", _sizes(device.breakdown, "category"), device, terminal)
+    modules = _sizes(device.breakdown, "module")
+    if modules.keys() - {OUTSIDE_PATH}:
+        lines += _largest("Largest modules", _of_layers(modules, device.classes), device, terminal)
     savings = [_saving(finding, device.summary.recorded_peak_allocated_bytes) for finding in _replayed(device)]
     lines += entry(terminal, "To lower the peak", *savings, cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
@@ -76,7 +73,9 @@ def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) ->
         parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
     texts = [", ".join(parts)]
     if failure.holders is not None:
-        texts += [f"held by {_sizes(failure.holders, word)}" for word in ("category", "module")]
+        for word in ("category", "module"):
+            sizes = list(_sizes(failure.holders, word).items())[:LARGEST]
+            texts.append("held by " + ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes))
     return entry(terminal, "Out of memory", *texts, cells=CELLS)
 
 
@@ -103,9 +102,31 @@ def _memory(view: RunView, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _sizes(holders: Breakdown, word: str) -> str:
-    groups = [group for group in group_accounts(holders.accounts, word) if ROUNDING not in group.label]
-    return ", ".join(f"{group.label} {format_bytes(group.bytes)}" for group in groups[:LARGEST])
+def _sizes(breakdown: Breakdown, word: str) -> dict[str, int]:
+    """Return the bytes of each label, the largest first, without rounding."""
+    groups = group_accounts(breakdown.accounts, word)
+    return {group.label: group.bytes for group in groups if group.label not in (ROUNDING, ROUNDING_PATH)}
+
+
+def _largest(label: str, sizes: Mapping[str, int], device: DeviceView, terminal: Terminal) -> list[str]:
+    """Return the largest of some parts, each with its share of what is allocated."""
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]
+    total = device.breakdown.allocated_bytes
+    return entry(terminal, label, ", ".join(f"{name} {percent(size, total)}" for name, size in ordered), cells=CELLS)
+
+
+def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:
+    """Return the bytes of modules; the same module of several layers is one: ``4 × blocks.*.mlp.0 (Linear)``."""
+    members: dict[str, list[str]] = {}
+    for path in sizes:
+        *above, last = path.split(".")
+        pattern = ".".join(["*" if part.isdecimal() else part for part in above] + [last])
+        members.setdefault(module_label(pattern, {pattern: classes.get(path, "")}), []).append(path)
+    found: dict[str, int] = {}
+    for label, paths in members.items():
+        name = module_label(paths[0], classes) if len(paths) == 1 else f"{len(paths)} × {label}"
+        found[name] = sum(sizes[path] for path in paths)
+    return found
 
 
 def _replayed(device: DeviceView) -> list[Finding]:
@@ -124,7 +145,8 @@ def _step_time(device: DeviceView) -> list[str]:
     if steps.median_ns is None:
         return [f"not measured: {steps.source}"]
     source = steps.source.removeprefix("host clock, ")
-    texts = [f"{format_ns(steps.median_ns)} median, {format_ns(steps.p95_ns)} p95 ({source})"]
+    spread = f" median, {format_ns(steps.p95_ns)} p95" if steps.count > 1 else ""
+    texts = [f"{format_ns(steps.median_ns)}{spread} ({source})"]
     if device.times is None:
         return texts
     rates = [] if device.rates is None else _rates(device.rates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,12 @@ UNTRACKABLE_COLOR = "#8b949e"
 OVERLAPS_SHOWN = 8
 
 
-def grouping_lines(grouping: Grouping, top: int, terminal: Terminal) -> list[str]:
+def grouping_lines(
+    grouping: Grouping, top: int, terminal: Terminal, classes: Mapping[str, str] | None = None
+) -> list[str]:
     """Return a head and one table per dictionary; of each group the ``top`` largest entries."""
     device = device_text(grouping.device_idx, grouping.device_name, grouping.rank)
-    text = allocated_text(grouping.allocated_bytes, grouping.instant, device)
+    text = allocated_text(grouping.allocated_bytes, grouping.instant, device, classes)
     lines = entry(terminal, instant_title(grouping.instant), text)
     for place, one in enumerate(grouping.dictionaries):
         last = place + 1 == len(grouping.dictionaries)

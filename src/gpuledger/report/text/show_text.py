@@ -53,7 +53,8 @@ def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) 
     """Return what has no name yet on each device."""
     lines: list[str] = []
     for device in view.devices:
-        lines += [*([""] if lines else []), *unknown_lines(device.unknowns, tables.rows or ROWS, terminal)]
+        unknown = unknown_lines(device.unknowns, tables.rows or ROWS, terminal, device.classes)
+        lines += [*([""] if lines else []), *unknown]
     return lines
 
 

@@ -132,12 +132,14 @@ def imbalance_line(imbalance: Imbalance) -> str:
     )
 
 
-def balance_lines(rank: int, balance: Balance, terminal: Terminal) -> list[str]:
+def balance_lines(
+    rank: int, balance: Balance, terminal: Terminal, classes: Mapping[str, str] | None = None
+) -> list[str]:
     """Return the balance of one device: a head, one row per line, their sum, and why lines are missing."""
     device_idx, whole = balance.instant.device_idx, balance.total_bytes
     allocated = sum(line.bytes or 0 for line in balance.lines if line.name == "allocated")
     device = device_text(device_idx, balance.device_name, rank)
-    head = entry(terminal, instant_title(balance.instant), allocated_text(allocated, balance.instant, device))
+    head = entry(terminal, instant_title(balance.instant), allocated_text(allocated, balance.instant, device, classes))
     scale = Scale(column_unit(allocated), whole)
     lines = (BalanceLine("capacity", whole, -1, "", ""), *balance.lines, _closing_line(balance))
     rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,15 @@ FRAMES = 6
 INDENT = 10
 
 
-def unknown_lines(unknowns: Unknowns, rows: int, terminal: Terminal) -> list[str]:
+def unknown_lines(
+    unknowns: Unknowns, rows: int, terminal: Terminal, classes: Mapping[str, str] | None = None
+) -> list[str]:
     """Return the sum of what has no name, then one paragraph each, most bytes first, with the stack and what to do."""
     total, instant = unknowns.allocated_bytes, unknowns.instant
     share_text = f"{format_bytes(unknowns.bytes)} of it ({percent(unknowns.bytes, total)})"
     count = f"{unknowns.blocks:,} block{'' if unknowns.blocks == 1 else 's'}"
     said = f"{share_text} in {count} without a name" if unknowns.blocks else "all of it has a name"
-    size = allocated_text(total, instant, device_text(instant.device_idx, ""))
+    size = allocated_text(total, instant, device_text(instant.device_idx, ""), classes)
     lines = entry(terminal, instant_title(instant), size, said)
     for item in unknowns.items[:rows]:
         lines += ["", *_item_lines(item, total, terminal)]

@@ -102,8 +102,8 @@ def test_what_was_not_measured_does_not_pass(runs: Path, tmp_path: Path) -> None
     assert result.exit_code == 5
     found = json.loads(result.stdout)
     assert found["over"] == ["step_energy_j", "module:no.such"]
-    assert [gate["note"] for gate in found["gates"]] == ["not measured in this run", "no such module in this run"]
-    assert [gate["found"] for gate in found["gates"]] == [None, None]
+    assert [gate["note"] for gate in found["limits"]] == ["not measured in this run", "no such module in this run"]
+    assert [gate["found"] for gate in found["limits"]] == [None, None]
 
 
 @pytest.mark.parametrize(

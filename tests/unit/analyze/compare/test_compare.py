@@ -135,9 +135,9 @@ def test_a_run_without_a_card_is_compared_by_its_allocator(tmp_path: Path) -> No
 def test_each_figure_is_a_multiple_of_the_firsts(tmp_path: Path) -> None:
     runs = [make("nvidia-smi", tmp_path / name, DATA / "nvidia_smi" / f"memory_{name}.txt") for name in OLD]
     rows = compare(runs).rows
-    assert rows[0].times_first["peak_bytes"] == rows[0].times_first["duration_s"] == 1
-    assert rows[2].times_first["peak_bytes"] == 6247 / 622
-    assert rows[2].times_first["energy_j"] is None
+    assert rows[0].ratio_to_first["peak_bytes"] == rows[0].ratio_to_first["duration_s"] == 1
+    assert rows[2].ratio_to_first["peak_bytes"] == 6247 / 622
+    assert rows[2].ratio_to_first["energy_j"] is None
 
 
 def test_a_run_without_bytes_is_noted_and_alone_refused(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_json_has_the_keys_that_scripts_read() -> None:
         assert row["peak_bytes"] == OLD[name][0] * MIB
         assert row["duration_s"] == OLD[name][2]
         assert {"mean_active_bytes", "energy_j", "energy_uncertainty_j", "device_idx", "notes"} <= set(row)
-        assert set(row["times_first"]) == set(FIGURES) <= set(row)
+        assert set(row["ratio_to_first"]) == set(FIGURES) <= set(row)
 
 
 def test_csv_holds_what_json_holds() -> None:
@@ -167,8 +167,8 @@ def test_csv_holds_what_json_holds() -> None:
     for row, line in zip(rows, table, strict=True):
         for name in FIGURES:
             assert line[name] == ("" if row[name] is None else str(row[name]))
-            times = row["times_first"][name]
-            assert line[f"{name}_times_first"] == ("" if times is None else str(times))
+            times = row["ratio_to_first"][name]
+            assert line[f"{name}_ratio_to_first"] == ("" if times is None else str(times))
 
 
 def test_markdown_is_one_table_whose_cells_no_name_can_leave(tmp_path: Path) -> None:

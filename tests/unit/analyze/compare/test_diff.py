@@ -87,7 +87,7 @@ def test_a_run_and_itself_do_not_differ(runs: Path, name: str) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1] == "no difference"
     found = json.loads(ask("diff", runs / name, runs / name, "--json").stdout)
-    assert (found["equal"], found["figures"], found["accounts"]) == (True, [], [])
+    assert (found["equal"], found["figures"], found["breakdown"]) == (True, [], [])
 
 
 def test_turned_around_every_change_is_its_negative(runs: Path) -> None:
@@ -181,7 +181,7 @@ def test_ranks_stand_side_by_side(runs: Path) -> None:
     assert [line.split()[:2] for line in lines[1:5]] == [[str(rank), "cuda:0"] for rank in range(4)]
     one = json.loads(ask("diff", runs / "four", runs / "four", "--rank", 2, "--json").stdout)
     assert one["before"]["rank"] == 2
-    assert "places" not in one
+    assert "ranks" not in one
 
 
 def test_an_empty_run_is_an_error_that_names_it(runs: Path, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_times_of_two_time_passes_are_compared_by_module(tmp_path: Path) -> None
     result = ask("diff", before.path, after.path)
     assert re.search(r"attention +20\.0 +35\.0 +\+15\.0 +\+75\.0 %", result.stdout)
     assert re.search(r"total change +\+14\.0", result.stdout)
-    assert json.loads(ask("diff", before.path, after.path, "--json").stdout)["times"][0]["delta"] == 15e6
+    assert json.loads(ask("diff", before.path, after.path, "--json").stdout)["time_by_module"][0]["delta"] == 15e6
     assert diff_runs(after, after).is_empty
 
 
@@ -329,7 +329,7 @@ def test_joules_of_two_energy_passes_are_compared_by_module(tmp_path: Path) -> N
     assert sum(change.delta or 0 for change in changes) == pytest.approx(300.0 / 3)
     assert not any(change.within_noise for change in changes if change.key != (IDLE_MODULE,))
     assert all(change.noise and change.noise > 0 for change in changes)
-    found = json.loads(ask("diff", before.path, after.path, "--json").stdout)["energies"]
+    found = json.loads(ask("diff", before.path, after.path, "--json").stdout)["energy_by_module"]
     assert sum(one["delta"] for one in found) == pytest.approx(100.0)
     text = ask("diff", before.path, after.path).stdout
     assert re.search(r"energy by module +before J +after J +change J", text)

@@ -77,11 +77,11 @@ def test_head_names_peak_capacity_place_and_reserved_bytes(runs: Path) -> None:
 
 def test_json_accounts_sum_to_the_peak_and_are_never_cut(runs: Path) -> None:
     found = document("show", runs / "one", "-n", 1)
-    assert sum(account["bytes"] for account in found["accounts"]) == found["recorded_peak_allocated_bytes"]
+    assert sum(account["bytes"] for account in found["breakdown"]) == found["recorded_peak_allocated_bytes"]
     assert found["recorded_peak_allocated_bytes"] == found["allocated_bytes"]
     assert found["recorded_peak_allocated_bytes"] <= found["recorded_peak_reserved_bytes"]
-    assert ROUNDING in {account["category"] for account in found["accounts"]}
-    assert len(found["accounts"]) > 20
+    assert ROUNDING in {account["category"] for account in found["breakdown"]}
+    assert len(found["breakdown"]) > 20
 
 
 @pytest.mark.parametrize("by", ["category", "module", "phase", "tensor"])
@@ -91,17 +91,17 @@ def test_json_accounts_sum_to_the_allocated_bytes_of_the_instant(runs: Path, by:
     rank = read_run(runs / "one.ledger").rank()
     instant = resolve_instant(rank, at)
     assert found["instant"]["index"] == instant.index
-    assert sum(account["bytes"] for account in found["accounts"]) == found["allocated_bytes"]
+    assert sum(account["bytes"] for account in found["breakdown"]) == found["allocated_bytes"]
     assert found["allocated_bytes"] == break_down(rank, instant).allocated_bytes
-    assert all({"category", "module", "bytes"} <= set(account) for account in found["accounts"])
+    assert all({"category", "module", "bytes"} <= set(account) for account in found["breakdown"])
 
 
 def test_depth_folds_modules_and_keeps_the_sum(runs: Path) -> None:
     whole, folded = (document("show", runs / "one", *words) for words in ([], ["--depth", 1]))
-    modules = {account["module"] for account in folded["accounts"]} - {None}
+    modules = {account["module"] for account in folded["breakdown"]} - {None}
     assert modules
     assert all("." not in module for module in modules)
-    assert sum(a["bytes"] for a in folded["accounts"]) == sum(a["bytes"] for a in whole["accounts"])
+    assert sum(a["bytes"] for a in folded["breakdown"]) == sum(a["bytes"] for a in whole["breakdown"])
 
 
 def test_step_asks_for_the_peak_of_that_step(runs: Path) -> None:
@@ -128,7 +128,7 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     found = document("show", runs / "four")
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
     assert found["rank"] == found["imbalance"]["rank"] == highest
-    assert found["recorded_peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["accounts"])
+    assert found["recorded_peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["breakdown"])
 
 
 def test_one_rank_of_several(runs: Path) -> None:

@@ -95,7 +95,7 @@ def test_the_groups_are_those_of_show(runs: Path) -> None:
         assert grouped["instant"] == shown["instant"]
         assert grouped["allocated_bytes"] == shown["allocated_bytes"]
         weights = next(group["bytes"] for group in grouped["data structure"] if group["group"] == "Weights")
-        assert weights == sum(one["bytes"] for one in shown["accounts"] if one["category"] == "weight")
+        assert weights == sum(one["bytes"] for one in shown["breakdown"] if one["category"] == "weight")
 
 
 def test_several_ranks_are_all_there(runs: Path) -> None:
