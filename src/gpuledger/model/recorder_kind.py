@@ -44,6 +44,11 @@ class RecorderKind(Enum):
         return self is RecorderKind.TORCH_SNAPSHOT
 
     @property
+    def has_measured_times(self) -> bool:
+        """Return whether steps took on the device what the run says; on a simulated GPU they did not run."""
+        return self is not RecorderKind.VIRTUAL
+
+    @property
     def has_layer_times(self) -> bool:
         """Return whether there are times per layer, and nothing else."""
         return self is RecorderKind.TIME_LOG

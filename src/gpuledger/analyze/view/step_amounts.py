@@ -1,4 +1,4 @@
-"""What one step spends by module and phase, in nanoseconds and in joules, and the same step cut into parts."""
+"""Time and energy of one step by module and phase, and the same step in parts."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def time_amounts(times: TimeBreakdown) -> tuple[Amount, ...]:
 def time_bars(times: TimeBreakdown, parts: StepParts | None) -> tuple[StepBar, ...]:
     """Return an unprofiled step cut into its parts and, on a GPU, its work by kind.
 
-    Without an unprofiled step to cut, the work of the time pass is cut by phase.
+    Without an unprofiled step to cut, the work of a profiled step is cut by phase.
     """
-    where = "operators, host time" if times.on_host else "work of the card"
+    where = "operators, host time" if times.on_host else "GPU work"
     if parts is None:
         bars = [_bar("time", "By phase", "ns", time_amounts(times), where)]
     else:
-        scaled = f", the profiled parts times {parts.scale:.2f}" if parts.scale < 1 else ""
-        bars = [StepBar("time", "By part", "ns", parts.step_ns, parts.items(), f"one step, unprofiled{scaled}")]
+        scaled = f", profiled times scaled to it (×{parts.scale:.2f})" if parts.scale < 1 else ""
+        bars = [StepBar("time", "By part", "ns", parts.step_ns, parts.items(), f"one unprofiled step{scaled}")]
     if not times.on_host:
         kinds = [Amount("", kind, ns) for kind, ns in times.by_kind_ns.items()]
         idle = [one for one in time_amounts(times) if one.phase == IDLE]

@@ -116,17 +116,17 @@ class DeviceView:
 
     @cached_property
     def times(self) -> TimeBreakdown | None:
-        """Return where the time of a step goes; None without a time pass."""
+        """Return where the time of a step goes; None without a timing measurement."""
         return break_down_time(self.rank, self.device_idx)
 
     @cached_property
     def parts(self) -> StepParts | None:
-        """Return a step in its parts; None without a time pass or an unprofiled step."""
+        """Return a step in its parts; None without a timing measurement or an unprofiled step."""
         return step_parts(self.rank, self.device_idx)
 
     @cached_property
     def energy(self) -> EnergyBreakdown | None:
-        """Return where the energy of a step goes; None without an energy pass."""
+        """Return where the energy of a step goes; None without an energy measurement."""
         return break_down_energy(self.rank, self.device_idx)
 
     @cached_property
@@ -148,7 +148,7 @@ class DeviceView:
         """Return bytes, times and energy side by side; none for tensors.
 
         Raises:
-            UsageError: ``group_by`` tells nothing apart in a run without a time pass.
+            UsageError: ``group_by`` tells nothing apart in a run without a timing measurement.
         """
         asked = self.options
         lines = lines_by(self.rank, self.breakdown, group_by, depth=asked.depth, sort=asked.sort, fold=asked.fold)
@@ -213,12 +213,12 @@ class DeviceView:
 
     @cached_property
     def time_amounts(self) -> tuple[Amount, ...]:
-        """Return the nanoseconds of a step by module and phase; none without a time pass."""
+        """Return the nanoseconds of a step by module and phase; none without a timing measurement."""
         return () if self.times is None else time_amounts(self.times)
 
     @cached_property
     def energy_amounts(self) -> tuple[Amount, ...]:
-        """Return the joules of a step by module and phase; none without an energy pass."""
+        """Return the joules of a step by module and phase; none without an energy measurement."""
         return () if self.energy is None else energy_amounts(self.energy)
 
     @cached_property

@@ -94,3 +94,13 @@ def test_missing_energy_is_said_of_gpus_and_at_the_end_of_a_recording(tmp_path: 
         assert f"Note  {note}" in run_summary_lines(read_run(path), Terminal())
         shown = CliRunner().invoke(main, ["show", str(path)])
         assert (note in shown.stderr) is is_cuda
+
+
+def test_a_simulated_gpu_has_no_step_time(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "one.ledger", blocks=200)
+    manifest = read_json(path / "rank-0" / "manifest.json")
+    write_json(path / "rank-0" / "manifest.json", manifest | {"recorder": "virtual"})
+    lines = screen(path, None)
+    assert "(simulated)" in lines[0]
+    assert "Step time           not measured on a simulated GPU" in lines
+    assert not any(line.startswith("Overhead") for line in lines)
