@@ -33,7 +33,7 @@ def notes_of(run: Path) -> list[str]:
 def test_a_command_is_watched_and_its_figures_are_known(tmp_path: Path) -> None:
     ended = watch(["--out", "w", "--", sys.executable, "-c", BUSY + "; print('hello')"], tmp_path, watts=250)
     assert (ended.status, ended.stdout) == (0, b"hello\n")
-    assert b"energy" in ended.stderr
+    assert b"Energy" in ended.stderr
     run = load(tmp_path / "w.ledger")
     (figures,) = watched(run)
     assert figures.energy_j is not None

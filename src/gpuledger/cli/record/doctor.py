@@ -136,7 +136,7 @@ def driver_checks(vendor: Vendor, there: OpenCards, devices: Path) -> Iterator[C
     elif files:
         yield Check("driver", FAIL, f"{reason}, although {files[0]} exists", vendor.broken_hint)
     else:
-        instead = "" if there.numbers else "; CPU tensors are recorded instead"
+        instead = "" if there.numbers else "; CPU tensors are recorded instead, without energy"
         yield Check("driver", NONE, f"{reason}: no {vendor.name} GPU here{instead}")
     if closed:
         yield Check("permission", FAIL, f"{', '.join(closed)}: permission denied for this user", vendor.closed_hint)

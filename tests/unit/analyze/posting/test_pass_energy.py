@@ -124,7 +124,7 @@ def test_without_a_counter_the_power_is_summed_and_that_is_said() -> None:
     assert found.source == POWER
     assert found.uncertainty_j is not None
     assert found.uncertainty_j > 0.05 * present(found.energy_j)
-    assert ["integrated from samples" in note for note in found.notes] == [True]
+    assert ["integrated over the samples" in note for note in found.notes] == [True]
 
 
 NOTHING = np.full(100, np.nan)
@@ -134,8 +134,8 @@ NOTHING = np.full(100, np.nan)
     ("changes", "span_ms", "words"),
     [
         ({}, (1010, 1060), "too short for cuda:0's counter"),
-        ({"ticks": (), "power_w": NOTHING}, (1000, 3000), "neither its energy counter nor its power"),
-        ({"ticks": (), "power_w": np.full(100, 300.0)}, (1000, 3000), "is stuck at 300.0 W"),
+        ({"ticks": (), "power_w": NOTHING}, (1000, 3000), "neither energy counter nor power"),
+        ({"ticks": (), "power_w": np.full(100, 300.0)}, (1000, 3000), "stays at 300.0 W"),
         ({"ticks": ()}, (1000, 1020), "too short"),
     ],
 )
