@@ -1,4 +1,4 @@
-"""gpuledger: every byte, millisecond and joule of a GPU run, on the account of the layer that spent it.
+"""Profile the GPU memory, time and energy of PyTorch programs, layer by layer.
 
 What is listed in ``__all__`` here, in ``gpuledger.ops`` and in ``gpuledger.integrations`` is public, and so are
 ``Card`` and ``Vendor`` of ``gpuledger.cards``, for packages that add GPUs of another vendor. Everything else may change
