@@ -5,24 +5,28 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.errors import EmptyRunError, GpuLedgerError
 from gpuledger.files.writing import write_whole
 
 if TYPE_CHECKING:
     from gpuledger.ops.database.method import Method
     from gpuledger.ops.database.operator_database import OperatorDatabase
+    from gpuledger.ops.database.statistics import Spread
+    from gpuledger.ops.database.whole_models import WholeModel
     from gpuledger.ops.measure.campaign import Campaigned
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.measure import Progress, Tell
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.predict.choose import EnvironmentRecords
-    from gpuledger.ops.totals.compare import Pair, Whole
+    from gpuledger.ops.totals.compare import Pair, Recorded, Whole
     from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
     from gpuledger.services.watching import Watch
 
 
@@ -217,6 +221,72 @@ def _pair(workload: Workload, shelf: EnvironmentRecords, whole: Whole) -> Pair:
     return Pair(workload.name, workload.mode, sum_measured(workload, shelf, cache_folder()), whole)
 
 
+def compare_recorded(
+    workloads: Sequence[Workload],
+    shelf: EnvironmentRecords,
+    *,
+    left_out: Callable[[WorkloadSpec, GpuLedgerError], None] = lambda _spec, _error: None,
+) -> list[Pair]:
+    """Return each workload's sum of operators beside the whole model that the database holds; nothing is measured.
+
+    Args:
+        workloads: What was captured; without any, the whole models of the database are captured by name.
+        shelf: The records, from :func:`gpuledger.ops.predict.choose.open_environment_records`.
+        left_out: Takes a model that cannot be captured, and why.
+
+    Raises:
+        EmptyRunError: the database holds no whole model of the GPU, or none of a workload.
+    """
+    from gpuledger.ops.database.whole_models import whole_models
+    from gpuledger.ops.totals.compare import whole_of_record
+
+    held = whole_models(shelf.records, shelf.keys)
+    if not held:
+        raise EmptyRunError(
+            f"{shelf.environment.title}: the database holds no whole model",
+            hint="gpuledger ops import printed-rows, or compare without --recorded",
+        )
+    asked = [(one, whole_model_named(one)) for one in workloads] if workloads else _captured(held, shelf, left_out)
+    pairs = []
+    for workload, model in asked:
+        whole = whole_of_record(held[model]) if model in held else None
+        if whole is None:
+            names = ", ".join(sorted({one.model for one in held}))
+            raise EmptyRunError(f"{workload.name}: the database holds no such whole model", hint=f"it holds {names}")
+        pairs.append(_pair(workload, shelf, whole))
+    return pairs
+
+
+def whole_model_named(workload: Workload) -> WholeModel | None:
+    """Return the whole model that a workload was captured of; None for a program, or a model of several inputs."""
+    from gpuledger.ops.database.whole_models import WholeModel
+
+    model, inputs = workload.settings.get("model"), workload.settings.get("inputs") or []
+    if not isinstance(model, str) or len(inputs) != 1 or not all(part.isdecimal() for part in inputs[0].split("x")):
+        return None
+    return WholeModel(model, tuple(map(int, inputs[0].split("x"))), workload.mode)
+
+
+def _captured(
+    models: Iterable[WholeModel],
+    shelf: EnvironmentRecords,
+    left_out: Callable[[WorkloadSpec, GpuLedgerError], None],
+) -> list[tuple[Workload, WholeModel | None]]:
+    """Return the workloads of models by name, captured on a GPU that is not here."""
+    from gpuledger.ops.predict.choose import captured_on
+    from gpuledger.ops.workloads.captures import asked_for, capture_model
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
+
+    found: list[tuple[Workload, WholeModel | None]] = []
+    for model in models:
+        spec = WorkloadSpec(model.model, model.mode, "x".join(map(str, model.size)))
+        try:
+            found.append((capture_model(asked_for(spec), captured_on(shelf.environment)), model))
+        except GpuLedgerError as error:
+            left_out(spec, error)
+    return found
+
+
 def write_pairs(pairs: Sequence[Pair], environment: dict[str, Any], place: Path) -> dict[str, Any]:
     """Return the pairs and their errors as a JSON value, after writing it to ``place``."""
     from gpuledger.ops.totals.compare import pairs_document
@@ -224,6 +294,11 @@ def write_pairs(pairs: Sequence[Pair], environment: dict[str, Any], place: Path)
     document = pairs_document(pairs, environment)
     write_whole(place, f"{json.dumps(document, indent=1)}\n".encode("ascii"))
     return document
+
+
+def _half_of(quantity: Spread | Recorded) -> float:
+    """Return half an interval; a bar without one has no error drawn."""
+    return 0.0 if quantity.low is None or quantity.high is None else (quantity.high - quantity.low) / 2
 
 
 def draw_pairs(pairs: Sequence[Pair], card: str, suffix: str) -> bytes:
@@ -238,8 +313,8 @@ def draw_pairs(pairs: Sequence[Pair], card: str, suffix: str) -> bytes:
 
     times = [
         BarPair(
-            pair.name, pair.sum.step_ns / 1e6, pair.sum.busy_half_ns / 1e6, pair.whole.time_ns.median / 1e6,
-            (pair.whole.time_ns.high - pair.whole.time_ns.low) / 2e6,
+            pair.name, pair.sum.step_ns / 1e6, (pair.sum.busy_half_ns or 0.0) / 1e6, pair.whole.time_ns.median / 1e6,
+            _half_of(pair.whole.time_ns) / 1e6,
         )
         for pair in pairs
     ]  # fmt: skip
@@ -249,7 +324,7 @@ def draw_pairs(pairs: Sequence[Pair], card: str, suffix: str) -> bytes:
             pair.sum.energy_j,
             pair.sum.energy_half_j or 0.0,
             None if pair.whole.energy_j is None else pair.whole.energy_j.median,
-            0.0 if pair.whole.energy_j is None else (pair.whole.energy_j.high - pair.whole.energy_j.low) / 2,
+            0.0 if pair.whole.energy_j is None else _half_of(pair.whole.energy_j),
         )
         for pair in pairs
     ]

@@ -117,7 +117,9 @@ def sum_workloads(
         types: Count operators in layers of these types, or of these names, alone; None counts all.
         say: Takes a sentence where something takes a while.
     """
-    workloads = [one(shelf.environment.card) for one in asked]
+    from gpuledger.ops.predict.choose import captured_on
+
+    workloads = [one(captured_on(shelf.environment)) for one in asked]
     return _sum(workloads, shelf, [_chosen(one, types) for one in workloads], say)
 
 
@@ -182,7 +184,8 @@ def _sum(
     predictor, _ = stand_in(shelf, cache_folder(), say)
     found = []
     for workload, wanted in zip(workloads, chosen, strict=True):
-        total = sum_up(workload, shelf.records, shelf.environment, energy_predictor=predictor, only=wanted)
-        everything = sum_up(workload, shelf.records, shelf.environment, predictor=predictor)
+        records = shelf.records_for(workload)
+        total = sum_up(workload, records, shelf.environment, energy_predictor=predictor, only=wanted)
+        everything = sum_up(workload, records, shelf.environment, predictor=predictor)
         found.append(Summed(workload, total, cover(everything, wanted), wanted))
     return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +13,13 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.files.writing import is_taken, write_whole
 
 if TYPE_CHECKING:
+    from gpuledger.ops.exchange.import_rows import ImportedRows
+    from gpuledger.ops.exchange.printed_lines import Unread
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.workloads.workload import Workload
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
+UNREAD_NAME = "unread-lines{}.csv"
 LeftOut = Callable[["WorkloadSpec", GpuLedgerError], None]
 """Takes a model that could not be captured, and why."""
 
@@ -136,6 +142,49 @@ def import_lists(paths: Sequence[Path], folder: Path, *, replace: bool = False) 
     for place, workload in read:
         write_whole(place, workload.encoded())
         yield place, workload
+
+
+def import_rows(
+    paths: Sequence[Path], gpu: str, database_url: str, *, tf32: bool | None = None, clock_mhz: int | None = None
+) -> ImportedRows:
+    """Return what ml-operator-profiling's printed rows gave, after writing it into the database.
+
+    Where no row can be read, no database is made.
+
+    Args:
+        paths: The files.
+        gpu: The GPU that they were measured on.
+        database_url: A file or a URL, as :func:`gpuledger.ops.database.operator_database.open_database` takes it.
+        tf32: Whether TF32 was on; None where the files tell.
+        clock_mhz: The graphics clock; None where the files tell, or nobody.
+
+    Raises:
+        InputError: a file cannot be read, or the database is none.
+    """
+    from gpuledger.ops.database.operator_database import open_database
+    from gpuledger.ops.exchange.import_rows import Told, read_rows
+
+    found = read_rows(paths, gpu, Told(tf32, clock_mhz))
+    if found.records:
+        with open_database(database_url) as database:
+            database.put_keys(found.keys)
+            for environment in found.environments:
+                database.put_environment(environment)
+            database.put_records(found.records)
+    return found
+
+
+def list_unread(unread: Iterable[Unread], folder: Path) -> Path:
+    """Return the CSV file in ``folder`` that unread lines were listed in; no file is replaced."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("file", "line", "reason", "text"))
+    rows.writerows((one.path, one.line, one.reason, one.text) for one in unread)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (UNREAD_NAME.format("" if number == 1 else f"-{number}") for number in itertools.count(1))
+    path = next(folder / name for name in names if not is_taken(folder / name))
+    write_whole(path, text.getvalue().encode(errors="backslashreplace"))
+    return path
 
 
 def refuse_taken(path: Path, *, replace: bool, other: str = "name") -> None:

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import force_option, json_option, output_option, print_json, print_lines, print_notes, takes
+from gpuledger.cli.common import (
+    force_option,
+    gpu_option,
+    json_option,
+    output_option,
+    print_json,
+    print_lines,
+    print_notes,
+    takes,
+)
 from gpuledger.cli.inspect.report import choose_file, write_bytes
+from gpuledger.cli.ops.capture import say_left_out
 from gpuledger.cli.ops.common import database_option, table_lines, trust_files_option
 from gpuledger.cli.ops.measure import (
     MeasuringFlags,
@@ -18,13 +28,15 @@ from gpuledger.cli.ops.measure import (
     measuring_options,
     method_of,
     progress_bar,
-    workloads_argument,
 )
+from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.services.sums import open_workload
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.ops.totals.compare import Errors, Pair
+    from gpuledger.ops.workloads.workload import Workload
+    from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,8 @@ class CompareFlags(MeasuringFlags):
     database_url: str
     output: str | None
     force: bool
+    recorded: bool
+    gpu: str | None
     as_json: bool
 
 
@@ -44,14 +58,16 @@ class CompareFlags(MeasuringFlags):
     epilog="""\b
 Examples:
   gpuledger ops compare resnet50-inference-32x3x224x224
-  gpuledger ops compare *.workload.json -o compare.png --json""",
+  gpuledger ops compare --recorded --gpu A30""",
 )
-@workloads_argument()
+@click.argument("workload_paths", metavar="WORKLOAD…", nargs=-1)
 @trust_files_option()
 @database_option()
 @measuring_options()
 @output_option("Also plot the comparison into this file: .png, .svg or .pdf.")
 @force_option()
+@click.option("--recorded", is_flag=True, help="Use whole models of the database instead of measuring them.")
+@gpu_option("With --recorded: GPU in the database.  [default: the one measured last]")
 @json_option()
 @takes(CompareFlags)
 def compare_command(flags: CompareFlags) -> None:
@@ -61,10 +77,22 @@ def compare_command(flags: CompareFlags) -> None:
     database are measured first.
 
     The column "busy / graph" compares the operators without launch overhead with the model replayed as a CUDA graph.
+
+    With --recorded, nothing is measured: whole models are those that `ops import` read. Without WORKLOAD, each of them
+    is captured by its name.
     """
+    if not flags.workload_paths and not flags.recorded:
+        raise UsageError("compare: WORKLOAD is missing", hint="Write one with: gpuledger ops capture")
+    if flags.gpu is not None and not flags.recorded:
+        raise UsageError(
+            "compare: --gpu needs --recorded", hint="Give --device to measure on another GPU of this machine"
+        )
     method = method_of(flags)
     place_of_picture = None if flags.output is None else _picture(flags.output, force=flags.force)
     workloads = [open_workload(text) for text in flags.workload_paths]
+    if flags.recorded:
+        _compare_recorded(flags, workloads, place_of_picture)
+        return
     from gpuledger.ops.measure.place import find_place
     from gpuledger.services.campaign import compare_workloads
 
@@ -86,6 +114,30 @@ def compare_command(flags: CompareFlags) -> None:
         print_lines([place.environment.card, *lines_of(pairs)])
     if place_of_picture is not None:
         draw_pairs_into(pairs, place_of_picture, place.environment.card)
+
+
+def _compare_recorded(flags: CompareFlags, workloads: Sequence[Workload], place_of_picture: Path | None) -> None:
+    from gpuledger.ops.database.operator_database import open_existing
+    from gpuledger.ops.predict.choose import open_environment_records
+    from gpuledger.ops.totals.compare import pairs_document
+    from gpuledger.services.campaign import compare_recorded
+    from gpuledger.services.workloads import refuse_left_out
+
+    shelf = open_environment_records(open_existing(flags.database_url), flags.gpu)
+    failures: list[str] = []
+
+    def say_failed(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
+        failures.append(error.message)
+        say_left_out(wanted, error)
+
+    pairs = compare_recorded(workloads, shelf, left_out=say_failed)
+    if flags.as_json:
+        print_json(pairs_document(pairs, shelf.environment.to_json()))
+    elif pairs:
+        print_lines([f"{shelf.environment.title}, whole models as recorded", *lines_of(pairs)])
+    if place_of_picture is not None and pairs:
+        draw_pairs_into(pairs, place_of_picture, shelf.environment.title)
+    refuse_left_out(len(failures), len(pairs) + len(failures))
 
 
 def _picture(output: str, *, force: bool) -> Path:

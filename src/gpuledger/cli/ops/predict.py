@@ -44,14 +44,14 @@ def predict_command(
     both, and a note says so.
     """
     from gpuledger.ops.database.operator_database import open_existing
-    from gpuledger.ops.predict.choose import cache_folder, predictor_for, roof_of_records
+    from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
 
     predictor, shelf, notes = predictor_for(open_existing(database_url), gpu, cache_folder(), say_note)
     roof = predictor.roof if notes else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))
-        for batch, workload in _workloads(model, batches, gpu, shelf.environment.card, train=train)
+        for batch, workload in _workloads(model, batches, gpu, captured_on(shelf.environment), train=train)
     ]
     if as_json:
         print_json([_document(batch, one, notes) for batch, one in found])
@@ -106,7 +106,8 @@ def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]
     rows = tuple(
         (
             "-" if batch is None else f"{batch:,}",
-            *map(format_ns, (one.total.step_ns, one.low_ns, one.high_ns)),
+            format_ns(one.total.step_ns),
+            *("-" if value is None else format_ns(value) for value in (one.low_ns, one.high_ns)),
             *("-" if value is None else format_joules(value) for value in (one.total.energy_j, one.low_j, one.high_j)),
             format_frac(one.total.time_frac),
         )
@@ -123,7 +124,7 @@ def _document(batch: int | None, one: Forecast, notes: Sequence[str]) -> dict[st
         "workload": total.workload.name,
         "mode": total.workload.mode,
         "batch": batch,
-        "gpu": total.environment.card if total.environment is not None else None,
+        "gpu": total.environment.title if total.environment is not None else None,
         "time_ns": total.step_ns,
         "time_low_ns": one.low_ns,
         "time_high_ns": one.high_ns,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,17 +148,20 @@ def _print(one: Summed, rows: int) -> None:
 
 def _head_lines(one: Summed) -> list[str]:
     total = one.total
-    card = total.environment.card if total.environment is not None else ""
-    energy = (
-        "" if total.energy_j is None else f", {format_joules(total.energy_j)} ± {format_joules(total.energy_half_j)}"
-    )
-    time = f"{format_ns(total.step_ns)} ± {format_ns(total.busy_half_ns)}{energy}"
+    card = total.environment.title if total.environment is not None else ""
+    time = format_ns(total.step_ns) + _plus_minus(total.busy_half_ns, format_ns)
+    if total.energy_j is not None:
+        time += f", {format_joules(total.energy_j)}{_plus_minus(total.energy_half_j, format_joules)}"
     return [
         f"{total.workload.name} on {card}: {time if total.calls_frac else 'nothing measured'}",
         _share_line(one),
         *_around_lines(total),
         *(f"note: {note}" for note in total.notes),
     ]
+
+
+def _plus_minus(half: float | None, text_of: Callable[[float], str]) -> str:
+    return "" if half is None else f" ± {text_of(half)}"
 
 
 def _type_lines(types: Sequence[TypeTotal]) -> list[str]:

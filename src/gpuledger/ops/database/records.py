@@ -35,6 +35,13 @@ class Environment:
         """Return a hash, the same for equal environments."""
         return digest_of(self.to_json())
 
+    @property
+    def title(self) -> str:
+        """Return the GPU's name, with the clock and the TF32 setting where imported rows tell them."""
+        clock_mhz = self.flags.get("clock_mhz")
+        clock = "" if clock_mhz is None else f" at {clock_mhz} MHz"
+        return self.card + clock + (" without TF32" if self.flags.get("tf32") is False else "")
+
     def to_json(self) -> dict[str, Any]:
         """Return the environment as a JSON value."""
         return asdict(self)
@@ -90,7 +97,7 @@ _ENVIRONMENT = Fields(
         "driver": _TEXT,
         "torch": str,
         "cuda": _TEXT,
-        "flags": Fields({"cache_bytes": maybe(int), "power_limit_w": _REAL}),
+        "flags": Fields({"cache_bytes": maybe(int), "power_limit_w": _REAL, "clock_mhz": _REAL, "tf32": maybe(bool)}),
     },
     ("card", "driver", "torch", "cuda", "flags"),
 )

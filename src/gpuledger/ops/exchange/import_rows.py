@@ -1,137 +1,239 @@
-"""Result rows as ml-operator-profiling printed them: a layer, its input size, and what was measured, in one line.
+"""Result rows as ml-operator-profiling printed them, as records of the database.
 
-Its datasets are pickles of live modules, which are not read. A layer is rebuilt from its printed form, which is parsed
-and not evaluated, and followed on a virtual GPU to learn which operator it runs.
+Its datasets are pickles of live modules, which are not read. Layers become the operator that they run, on a GPU that is
+not here; whole models are kept under their name.
 """
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
+from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.errors import InputError
 from gpuledger.files.reading import MIB, read_text, reading
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Environment, Record
-from gpuledger.ops.workloads.captures import Place, capture_step, place_named
-from gpuledger.simulate.gpu.dispatch import NotModelledError
+from gpuledger.ops.database.whole_models import WholeModel
+from gpuledger.ops.exchange.printed_layers import LayerReader
+from gpuledger.ops.exchange.printed_lines import Figures, Hardware, Row, Unread, parse_lines
+from gpuledger.ops.totals.near_keys import SOURCE
+from gpuledger.ops.workloads.captures import place_named
+from gpuledger.units import counted
 
 LARGEST_BYTES = 64 * MIB
-LONGEST_LINE = 1 << 14
-METHOD = {"mode": "hot", "how": "eager", "source": "ml-operator-profiling", "value": "mean of blocks"}
-_ROW = re.compile(r"(?P<layer>\w+\(.*\)) (?P<size>\([\d, ]+\)) (?P<rest>\S+(?: \S+){13})")
-_DATE = "%Y-%m-%d_%H-%M-%S"
+METHOD = {"mode": "hot", "how": "eager", "source": SOURCE, "value": "mean of blocks"}
+BACKWARD, SHARE = "forward and backward less forward", "share of forward and backward less forward"
+NOT_LONGER = "its training takes no longer than its inference"
+SIGMAS = 1.96
+"""Of a normal distribution 95 % lie so many deviations around the mean."""
+FLOP_PER_BYTE = 16.0
+"""What several operators of one backward pass take of it goes by bytes, and by FLOPs where there are more for each."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the user says of all rows; None where the rows or the file's name say it."""
+
+    tf32: bool | None = None
+    clock_mhz: int | None = None
 
 
 @dataclass(frozen=True)
 class ImportedRows:
-    """What was in the rows; ``unread`` names each line that gave no record, and why."""
+    """What was in the rows.
+
+    Attributes:
+        keys: Of operators and whole models.
+        environments: One for each configuration of the GPU.
+        records: The measurements.
+        rows: How many rows gave records.
+        unread: Each line that gave no record, and why.
+        notes: What was assumed.
+    """
 
     keys: tuple[OperatorKey, ...]
-    environment: Environment
+    environments: tuple[Environment, ...]
     records: tuple[Record, ...]
-    unread: tuple[str, ...]
+    rows: int
+    unread: tuple[Unread, ...]
+    notes: tuple[str, ...]
 
 
-def read_rows(paths: Iterable[Path], card: str) -> ImportedRows:
+def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> ImportedRows:
     """Return the records in files of printed rows.
 
     Args:
         paths: The files.
         card: The GPU that they were measured on: no row says so.
+        told: What else is known of all rows.
 
     Raises:
         InputError: a file cannot be read.
     """
-    environment = Environment(card, None, "unknown", None, {"source": "ml-operator-profiling"})
-    keys: dict[str, OperatorKey] = {}
-    records, unread = [], []
+    rows: list[Row] = []
+    unread: list[Unread] = []
+    for path in paths:
+        found, left = parse_lines(str(path), read_text(path, LARGEST_BYTES).splitlines())
+        rows += found
+        unread += left
+    taker = _Taker(card, told or Told())
     with place_named("h200", lambda _sentence: None) as place:
-        for path in paths:
-            for number, line in enumerate(_lines(path), 1):
-                if not line.strip():
-                    continue
-                try:
-                    with reading(f"{path}:{number}", ""):
-                        key, record = _row(line.strip(), place, environment)
-                except InputError as error:
-                    unread.append(error.message)
-                    continue
-                keys[key.digest] = key
-                records.append(record)
-    return ImportedRows(tuple(keys.values()), environment, tuple(records), tuple(unread))
+        layers = LayerReader(place)
+        for row in rows:
+            try:
+                with reading("row", ""):
+                    taker.take(row, layers)
+            except InputError as error:
+                reason = error.message.removeprefix("row: ")
+                unread.append(Unread(row.path, row.line, reason, f"{row.what} {row.size}"))
+    return taker.taken(unread)
 
 
-def _lines(path: Path) -> list[str]:
-    return read_text(path, LARGEST_BYTES).splitlines()
+class _Taker:
+    """Makes records of rows."""
+
+    def __init__(self, card: str, told: Told) -> None:
+        self._card = card
+        self._told = told
+        self._keys: dict[str, OperatorKey] = {}
+        self._environments: dict[str, Environment] = {}
+        self._records: list[Record] = []
+        self._rows = 0
+        self._guessed = 0
+
+    def taken(self, unread: Sequence[Unread]) -> ImportedRows:
+        """Return all that was taken."""
+        notes = []
+        if self._guessed:
+            rows = counted(self._guessed, "row")
+            notes.append(f"{rows}: nothing says whether TF32 was on, so it counts as on; --tf32 off if it was not")
+        return ImportedRows(
+            tuple(self._keys.values()), tuple(self._environments.values()), tuple(self._records), self._rows,
+            tuple(sorted(unread, key=lambda one: (one.path, one.line))), tuple(notes),
+        )  # fmt: skip
+
+    def take(self, row: Row, layers: LayerReader) -> None:
+        """Add a row's records; ValueError where it has none."""
+        environment = self._environment_of(row.hardware)
+        if row.mode is not None:
+            self._add(WholeModel(f"torchvision:{row.what}", row.size, row.mode).key, row, row.figures, environment)
+        else:
+            self._take_layer(row, layers, environment)
+        self._environments[environment.digest] = environment
+        self._rows += 1
+        self._guessed += self._told.tf32 is None and row.hardware.tf32 is None
+
+    def _take_layer(self, row: Row, layers: LayerReader, environment: Environment) -> None:
+        found = layers.operators(row.what, row.size, is_evaluated=row.is_evaluated)
+        keys = [self._by_setting(key, environment) for key in (found.forward, *found.backward)]
+        if row.training is None or not found.backward:
+            self._add(keys[0], row, row.figures, environment)
+            return
+        backward = less(row.training, row.figures)
+        if backward is None:
+            raise ValueError(NOT_LONGER)
+        self._add(keys[0], row, row.figures, environment)
+        shares = shares_of(keys[1:])
+        words = BACKWARD if len(shares) == 1 else SHARE
+        for key, share in zip(keys[1:], shares, strict=True):
+            self._add(key, row, share_of(backward, share), environment, words)
+
+    def _environment_of(self, hardware: Hardware) -> Environment:
+        tf32 = hardware.tf32 if self._told.tf32 is None else self._told.tf32
+        clock_mhz = self._told.clock_mhz or hardware.clock_mhz
+        flags: dict[str, Any] = {"source": SOURCE}
+        if tf32 is False:
+            flags["tf32"] = False
+        if clock_mhz is not None:
+            flags["clock_mhz"] = clock_mhz
+        if hardware.memory_clock_mhz is not None:
+            flags["memory_clock_mhz"] = hardware.memory_clock_mhz
+        return Environment(self._card, None, "unknown", None, flags)
+
+    @staticmethod
+    def _by_setting(key: OperatorKey, environment: Environment) -> OperatorKey:
+        if environment.flags.get("tf32", True) or not key.flags.get("tf32"):
+            return key
+        return OperatorKey(key.operator, key.inputs, {**key.flags, "tf32": False})
+
+    def _add(
+        self, key: OperatorKey, row: Row, figures: Figures, environment: Environment, value: str = METHOD["value"]
+    ) -> None:
+        self._keys[key.digest] = key
+        time_ns, half_ns = figures.time_s * 1e9, _half(figures.time_std_s, 1e9)
+        energy_j = None if figures.energy_mj is None else figures.energy_mj / 1e3
+        half_j = None if energy_j is None else _half(figures.energy_std_mj, 1e-3)
+        self._records.append(
+            Record(
+                key.digest,
+                environment.digest,
+                {**METHOD, "value": value},
+                time_median_ns=time_ns,
+                time_low_ns=None if half_ns is None else max(time_ns - half_ns, 0.0),
+                time_high_ns=None if half_ns is None else time_ns + half_ns,
+                energy_median_j=energy_j,
+                energy_low_j=None if energy_j is None or half_j is None else max(energy_j - half_j, 0.0),
+                energy_high_j=None if energy_j is None or half_j is None else energy_j + half_j,
+                blocks=(_block_of(figures),),
+                measured_ns=row.started_ns or 0,
+            )
+        )
 
 
-def _row(line: str, place: Place, environment: Environment) -> tuple[OperatorKey, Record]:
-    """Return a row's key and record; ValueError where it has none."""
-    found = _ROW.fullmatch(line) if len(line) <= LONGEST_LINE else None
-    if not found:
-        raise ValueError("not a row of results")
-    key = _key(_layer(found["layer"]), ast.literal_eval(found["size"]), place)
-    values = found["rest"].split()
-    time_s, energy_mj, _, energy_std_mj = map(float, values[:4])
-    started = datetime.strptime(values[11], _DATE).replace(tzinfo=UTC)
-    block = {
-        "time_std_ns": float(values[13]) * 1e9,
-        "energy_std_j": energy_std_mj / 1e3,
-        "iterations": int(values[4]),
-        "runtime_s": float(values[5]),
-        "power_w": float(values[6]),
-        "power_std_w": float(values[7]),
+def _half(std: float | None, unit: float) -> float | None:
+    return None if std is None else SIGMAS * std * unit
+
+
+def _block_of(figures: Figures) -> dict[str, Any]:
+    """Return a row's further figures, those that it holds."""
+    values = {
+        "time_std_ns": None if figures.time_std_s is None else figures.time_std_s * 1e9,
+        "energy_std_j": None if figures.energy_std_mj is None else figures.energy_std_mj / 1e3,
+        "iterations": figures.iterations,
+        "runtime_s": figures.runtime_s,
+        "power_w": figures.power_w,
+        "power_std_w": figures.power_std_w,
     }
-    return key, Record(
-        key.digest,
-        environment.digest,
-        METHOD,
-        time_median_ns=time_s * 1e9,
-        energy_median_j=energy_mj / 1e3,
-        blocks=(block,),
-        measured_ns=int(started.timestamp()) * 1_000_000_000,
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def less(whole: Figures, part: Figures) -> Figures | None:
+    """Return what a measurement holds beyond another; None where that is nothing."""
+    time_s = whole.time_s - part.time_s
+    if not time_s > 0:
+        return None
+    energy_mj = None
+    if whole.energy_mj is not None and part.energy_mj is not None and whole.energy_mj > part.energy_mj:
+        energy_mj = whole.energy_mj - part.energy_mj
+    return Figures(
+        time_s,
+        _joined(whole.time_std_s, part.time_std_s),
+        energy_mj,
+        None if energy_mj is None else _joined(whole.energy_std_mj, part.energy_std_mj),
     )
 
 
-def _layer(text: str) -> nn.Module:
-    """Return the layer that printed itself as ``text``."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError(f"{text}: expected a layer")
-    kind = getattr(nn, call.func.id, None)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ValueError(f"{call.func.id}: torch.nn has no such layer")
-    try:
-        arguments = [_literal(node) for node in call.args]
-        named = {str(one.arg): _literal(one.value) for one in call.keywords}
-        layer: nn.Module = kind(*arguments, **named)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{text}: {error}") from error
-    return layer.eval()
+def _joined(one: float | None, other: float | None) -> float | None:
+    """Return the deviation of a difference."""
+    return None if one is None or other is None else float((one * one + other * other) ** 0.5)
 
 
-def _literal(node: ast.expr) -> Any:
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+def shares_of(keys: Sequence[OperatorKey]) -> list[float]:
+    """Return the share of each operator in what all of them take; they sum to 1."""
+    works = [work_of(key) for key in keys]
+    weights = [max(work.flops / FLOP_PER_BYTE, float(work.bytes), 1.0) for work in works]
+    return [weight / sum(weights) for weight in weights]
 
 
-def _key(layer: nn.Module, size: tuple[int, ...], place: Place) -> OperatorKey:
-    """Return the key of the one operator that a layer runs."""
-    placed = layer.to(place.device)
-    data = torch.randn(size, device=place.device)
-    try:
-        with torch.no_grad():
-            uses = capture_step(lambda: placed(data), place).uses
-    except (RuntimeError, TypeError, ValueError, NotModelledError) as error:
-        raise ValueError(f"{layer}: {' '.join(str(error).split())}") from error
-    if len(uses) != 1:
-        raise ValueError(f"{layer}: runs {len(uses)} different operators, expected one")
-    return uses[0].key
+def share_of(figures: Figures, share: float) -> Figures:
+    """Return a share of a measurement's figures."""
+    if share == 1:
+        return figures
+    scaled = {
+        name: None if (value := getattr(figures, name)) is None else value * share
+        for name in ("time_std_s", "energy_mj", "energy_std_mj")
+    }
+    return replace(figures, time_s=figures.time_s * share, **scaled)

@@ -134,7 +134,7 @@ def _part(name: str, digests: Collection[str], pairs: Sequence[tuple[Example, Co
 
 def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:
     away = np.array([abs(cost.time_ns / one.time_ns - 1) for one, cost in pairs])
-    inside = [cost.time_low_ns <= one.time_ns <= cost.time_high_ns for one, cost in pairs]
+    inside = [cost.holds(one.time_ns) for one, cost in pairs]
     powers = [
         abs(cost.energy_j / cost.time_ns * 1e9 / one.power_w - 1)
         for one, cost in pairs

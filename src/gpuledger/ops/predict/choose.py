@@ -14,12 +14,15 @@ from gpuledger.ops.database.records import Environment, Record, digest_of
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example, Model, examples_of, fit
 from gpuledger.ops.predict.predict import FittedPredictor, RoofPredictor, load_model, save_model
 from gpuledger.ops.predict.roof import Roof, roof_of_card, roof_of_measurements
+from gpuledger.ops.totals.near_keys import records_for
 from gpuledger.ops.totals.sum import Sum, sum_up
 from gpuledger.ops.workloads.workload import Workload
 from gpuledger.simulate.catalogue import Card, find_card
 
 Say = Callable[[str], None]
 UNMEASURED = "unmeasured GPU"
+STAND_IN = "h200"
+"""Models are captured on it for a GPU that the catalogue does not have."""
 MANY_RECORDS = 1000
 """To learn from so many takes seconds, from the H200's database most of a minute: it is said."""
 
@@ -37,6 +40,10 @@ class EnvironmentRecords:
     def examples(self) -> list[Example]:
         """Return the measured operators to learn from."""
         return examples_of(self.records, self.keys)
+
+    def records_for(self, workload: Workload) -> tuple[Record, ...]:
+        """Return the records to add up a workload from, imported ones under other settings among them."""
+        return records_for(workload, self.records, self.keys)
 
     @property
     def digest(self) -> str:
@@ -83,12 +90,12 @@ def _environment_records(
 
 def cards_text(environments: Iterable[Environment]) -> str:
     """Return the GPUs of environments, each once."""
-    names = dict.fromkeys(one.card for one in environments)
+    names = dict.fromkeys(one.title for one in environments)
     return ", ".join(names) or "none"
 
 
 def _is_named(environment: Environment, card: str) -> bool:
-    wanted, name = _plain(card), _plain(environment.card)
+    wanted, name = _plain(card), _plain(environment.title)
     known = _catalogued(card)
     return wanted in name or (known is not None and _plain(known.name) == name)
 
@@ -110,7 +117,7 @@ def roof_of_records(shelf: EnvironmentRecords) -> Roof:
     if card is not None:
         return roof_of_card(card)
     examples = shelf.examples
-    return roof_of_measurements(shelf.environment.card, [(one.key, work_of(one.key), one.time_ns) for one in examples])
+    return roof_of_measurements(shelf.environment.title, [(one.key, work_of(one.key), one.time_ns) for one in examples])
 
 
 def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None) -> Model:
@@ -151,7 +158,13 @@ def stand_in(
 
 def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | None = None) -> Sum:
     """Return a workload's cost: its measured operators, with energy predicted where their time alone was measured."""
-    return sum_up(workload, shelf.records, shelf.environment, energy_predictor=stand_in(shelf, cache)[0])
+    return sum_up(workload, shelf.records_for(workload), shelf.environment, energy_predictor=stand_in(shelf, cache)[0])
+
+
+def captured_on(environment: Environment) -> str:
+    """Return the GPU that models are captured on for an environment: itself, or one of the catalogue in its place."""
+    is_gpu = environment.cuda is not None or environment.flags.get("source") is not None
+    return STAND_IN if is_gpu and _catalogued(environment.card) is None else environment.card
 
 
 def is_catalogued(name: str) -> bool:

@@ -113,7 +113,7 @@ def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> l
     for record in sorted(records, key=lambda record: record.measured_ns):
         key = keys.get(record.key_digest)
         time_ns = record.time_median_ns or 0.0
-        if record.status != "ok" or key is None or not is_operator(key) or time_ns < LEAST_NS:
+        if record.status != "ok" or key is None or not is_operator(key) or time_ns < LEAST_NS or is_share(record):
             continue
         is_hot = record.method.get("mode") == Mode.HOT
         power_w = None
@@ -126,6 +126,11 @@ def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> l
             power_w = known.power_w
         newest[record.key_digest, is_hot] = Example(key, is_hot, time_ns, power_w, shape_family(key))
     return list(newest.values())
+
+
+def is_share(record: Record) -> bool:
+    """Return whether a record is a share of what several operators took together."""
+    return str(record.method.get("value", "")).startswith("share of ")
 
 
 def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> Model:

@@ -19,8 +19,8 @@ class Forecast:
     """A workload on a GPU. The ends are those of every operator at once: what is wrong is wrong in one direction."""
 
     total: Sum
-    low_ns: float
-    high_ns: float
+    low_ns: float | None
+    high_ns: float | None
     low_j: float | None
     high_j: float | None
     warnings: tuple[str, ...]
@@ -38,13 +38,13 @@ def forecast(
         roof: The GPU's.
         is_measured: The records are of the GPU itself, and count.
     """
-    records = shelf.records if is_measured else ()
+    records = shelf.records_for(workload) if is_measured else ()
     total = sum_up(workload, records, _environment(shelf.environment, roof, is_measured), predictor=predictor)
     predicted = [line for line in total.lines if line.source == PREDICTED]
     return Forecast(
         total,
-        _end(total.lines, "time_low_ns") + total.step_ns - total.busy_ns,
-        _end(total.lines, "time_high_ns") + total.step_ns - total.busy_ns,
+        _end(total.lines, "time_low_ns", total.step_ns - total.busy_ns),
+        _end(total.lines, "time_high_ns", total.step_ns - total.busy_ns),
         None if total.energy_j is None else _end(total.lines, "energy_low_j"),
         None if total.energy_j is None else _end(total.lines, "energy_high_j"),
         _warnings(predictor, predicted),
@@ -58,8 +58,11 @@ def _environment(environment: Environment, roof: Roof, is_measured: bool) -> Env
     return replace(environment, card=roof.card, driver=None, flags=flags)
 
 
-def _end(lines: Sequence[OperatorLine], name: str) -> float:
-    return sum(line.use.count * (getattr(line.cost, name) or 0.0) for line in lines if line.cost is not None)
+def _end(lines: Sequence[OperatorLine], name: str, beside: float = 0.0) -> float | None:
+    """Return the sum of all ends of intervals, and of what is beside operators; None where an end is not known."""
+    known = [line for line in lines if line.cost and (name.startswith("time") or line.cost.energy_j is not None)]
+    ends = [(line.use.count, getattr(line.cost, name)) for line in known]
+    return None if any(end is None for _, end in ends) else sum(count * end for count, end in ends) + beside
 
 
 def _warnings(predictor: FittedPredictor, lines: Sequence[OperatorLine]) -> tuple[str, ...]:

@@ -7,25 +7,48 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Spread
 from gpuledger.ops.totals.sum import Sum
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A quantity as another tool recorded it; the ends of its interval are None where that is not known."""
+
+    median: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
 class Whole:
     """One step of a whole model, launched as a user does; energies are None where none was measured.
 
+    ``throttled`` counts the blocks in which the GPU was throttled; None where that is not known.
+
     ``graph_time_ns`` and ``graph_energy_j`` are of the same step replayed as a CUDA graph, so the GPU waits for no
     launch; None where there is no graph, ``graph_why`` then says why.
     """
 
-    time_ns: Spread
-    energy_j: Spread | None
+    time_ns: Spread | Recorded
+    energy_j: Spread | Recorded | None
     base_w: float | None
-    throttled: int
+    throttled: int | None
     graph_time_ns: Spread | None = None
     graph_energy_j: Spread | None = None
     graph_why: str = ""
+
+
+def whole_of_record(record: Record) -> Whole | None:
+    """Return a whole model as a record of the database has it; None where its time is not known."""
+    if record.time_median_ns is None:
+        return None
+    energy_j = None
+    if record.energy_median_j is not None:
+        energy_j = Recorded(record.energy_median_j, record.energy_low_j, record.energy_high_j)
+    time_ns = Recorded(record.time_median_ns, record.time_low_ns, record.time_high_ns)
+    return Whole(time_ns, energy_j, record.base_w, None, graph_why="recorded by another tool")
 
 
 @dataclass(frozen=True)

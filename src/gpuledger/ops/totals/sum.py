@@ -12,6 +12,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.totals.near_keys import MEASURED_AS
 from gpuledger.ops.workloads.workload import Use, Workload
 from gpuledger.units import counted
 
@@ -23,12 +24,13 @@ NOT_ASKED = "not asked for"
 class Cost:
     """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting GPU's power.
 
+    The ends are None where the measurement does not tell them.
     ``host_ns`` is what launching it takes the host; ``queued_ns`` what it takes the GPU when launched by itself.
     """
 
     time_ns: float
-    time_low_ns: float
-    time_high_ns: float
+    time_low_ns: float | None
+    time_high_ns: float | None
     energy_j: float | None = None
     energy_low_j: float | None = None
     energy_high_j: float | None = None
@@ -36,6 +38,11 @@ class Cost:
     host_ns: float | None = None
     queued_ns: float | None = None
     source: str = MEASURED
+
+    def holds(self, time_ns: float) -> bool:
+        """Return whether the interval is known and holds a time."""
+        low_ns, high_ns = self.time_low_ns, self.time_high_ns
+        return low_ns is not None and high_ns is not None and low_ns <= time_ns <= high_ns
 
     @property
     def dynamic_j(self) -> float | None:
@@ -80,7 +87,7 @@ class Sum:
     """A workload's cost.
 
     Attributes:
-        busy_ns: Operators' time, one after the other, ± ``busy_half_ns`` (95 %).
+        busy_ns: Operators' time, one after the other, ± ``busy_half_ns`` (95 %), which is None where one is not known.
         queued_ns: The same of operators launched one by one, with a moment between any two; None on a CPU.
         host_ns: What the host needs to launch them, and for what is around them; None on a CPU.
         around: What modules and autograd take of that, on a CPU beside ``busy_ns``; None where that is not known, or
@@ -97,7 +104,7 @@ class Sum:
     environment: Environment | None
     lines: tuple[OperatorLine, ...]
     busy_ns: float
-    busy_half_ns: float
+    busy_half_ns: float | None
     queued_ns: float | None
     host_ns: float | None
     step_ns: float
@@ -174,11 +181,12 @@ def _line(
     if not weights:  # measured in the other mode only: nearer than nothing
         weights = dict.fromkeys(costs, 1 / len(costs))
     cost = _mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
-    return OperatorLine(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED)
+    otherwise = " and ".join(dict.fromkeys(str(held[mode].method.get(MEASURED_AS) or "") for mode in weights)).strip()
+    return OperatorLine(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED, otherwise)
 
 
 def _cost(record: Record) -> Cost | None:
-    if record.time_median_ns is None or record.time_low_ns is None or record.time_high_ns is None:
+    if record.time_median_ns is None:
         return None
     summary = next((block for block in record.blocks if block.get("kind") == "summary"), {})
     return Cost(
@@ -215,28 +223,26 @@ def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
     mixed = replace(
         first,
         time_ns=sum(cost.time_ns * weight for cost, weight in complete),
-        time_low_ns=sum(cost.time_low_ns * weight for cost, weight in complete),
-        time_high_ns=sum(cost.time_high_ns * weight for cost, weight in complete),
-        queued_ns=_mixed_queued_ns(complete),
+        time_low_ns=_weighted([(cost.time_low_ns, weight) for cost, weight in complete]),
+        time_high_ns=_weighted([(cost.time_high_ns, weight) for cost, weight in complete]),
+        queued_ns=_weighted([(cost.queued_ns, weight) for cost, weight in complete]),
     )
-    energies = [(cost.energy_j, cost.energy_low_j, cost.energy_high_j, weight) for cost, weight in complete]
-    if any(None in values for values in energies):
-        return mixed
-    middle, low, high = (sum((values[place] or 0.0) * values[3] for values in energies) for place in range(3))
-    return replace(mixed, energy_j=middle, energy_low_j=low, energy_high_j=high)
+    names = ("energy_j", "energy_low_j", "energy_high_j")
+    energies = {name: _weighted([(getattr(cost, name), weight) for cost, weight in complete]) for name in names}
+    return replace(mixed, **energies)
 
 
-def _mixed_queued_ns(parts: Sequence[tuple[Cost, float]]) -> float | None:
-    known = [(cost.queued_ns, weight) for cost, weight in parts if cost.queued_ns is not None]
-    return sum(value * weight for value, weight in known) if len(known) == len(parts) else None
+def _weighted(parts: Sequence[tuple[float | None, float]]) -> float | None:
+    """Return a weighted sum; None where a part is not known."""
+    known = [value * weight for value, weight in parts if value is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
     if cost.energy_j is not None or joules_per_ns is None:
         return cost
-    energies = (joules_per_ns * value for value in (cost.time_ns, cost.time_low_ns, cost.time_high_ns))
-    middle, low, high = energies
-    return replace(cost, energy_j=middle, energy_low_j=low, energy_high_j=high)
+    low, high = (None if ns is None else joules_per_ns * ns for ns in (cost.time_low_ns, cost.time_high_ns))
+    return replace(cost, energy_j=joules_per_ns * cost.time_ns, energy_low_j=low, energy_high_j=high)
 
 
 def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
@@ -244,7 +250,7 @@ def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
     assert predicted.energy_j is not None
     middle = predicted.energy_j / predicted.time_ns
     ends = ((predicted.energy_low_j, predicted.time_low_ns), (predicted.energy_high_j, predicted.time_high_ns))
-    low, high = (middle if energy_j is None else energy_j / time_ns for energy_j, time_ns in ends)
+    low, high = (energy_j / time_ns if energy_j is not None and time_ns else middle for energy_j, time_ns in ends)
     return replace(
         cost, energy_j=middle * cost.time_ns, energy_low_j=low * cost.time_ns, energy_high_j=high * cost.time_ns
     )
@@ -325,8 +331,8 @@ def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float:
-    """Return half the interval of a sum, in ns or J.
+def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float | None:
+    """Return half the interval of a sum, in ns or J; None where that of a line is not known.
 
     All calls of an operator rest on one measurement, so its error counts with each; those of two operators are apart.
     """
@@ -334,8 +340,9 @@ def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float:
     halves = []
     for line in lines:
         ends = getattr(line.cost, low), getattr(line.cost, high)
-        if None not in ends:
-            halves.append(line.use.count * (ends[1] - ends[0]) / 2)
+        if None in ends:
+            return None
+        halves.append(line.use.count * (ends[1] - ends[0]) / 2)
     return math.sqrt(math.fsum(half * half for half in halves))
 
 
@@ -376,7 +383,10 @@ def _notes(lines: Sequence[OperatorLine], *, is_capped: bool) -> tuple[str, ...]
     predicted = [line for line in lines if line.source == PREDICTED]
     kinds = (failed, "could not be measured"), (lacking, "not measured"), (others, NOT_ASKED), (predicted, "predicted")
     notes += [f"{_counted(found)} {text}" for found, text in kinds if found]
-    guessed = [line for line in lines if line.source == MEASURED and line.energy_source == PREDICTED]
+    measured = [line for line in lines if line.source == MEASURED]
+    for words in dict.fromkeys(line.reason for line in measured if line.reason):
+        notes.append(f"{_counted([line for line in measured if line.reason == words])} measured {words}")
+    guessed = [line for line in measured if line.energy_source == PREDICTED]
     if guessed:
         notes.append(f"the energy of {_counted(guessed)} is predicted")
     if is_capped:

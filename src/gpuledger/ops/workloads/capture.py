@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -105,6 +106,10 @@ class Capture:
             hook.remove()
         self._tracker.remove()
         self.steps.remove()
+
+    def only_operators(self) -> AbstractContextManager[Any]:
+        """Return what is open while operators are counted, without modules, phases and steps."""
+        return self._mode
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -223,6 +228,23 @@ class _Mode(TorchDispatchMode):
             own = any(has_kernel(func.name(), backend) for backend in _BACKENDS)
             known = self._composite[func] = not own and has_kernel(func.name(), _IMPLICIT)
         return known
+
+
+def operators_of(
+    call: Callable[[], Any], is_on_card: IsOnCard, device_type: str, renamed: Callable[[OperatorKey], OperatorKey]
+) -> list[OperatorKey]:
+    """Return the distinct operators of one call, in their order; modules and steps are not followed.
+
+    Args:
+        call: What is followed.
+        is_on_card: Tells the captured device's tensors from the host's.
+        device_type: Whose autocast counts.
+        renamed: Returns what a call of an operator counts as.
+    """
+    capture = Capture(is_on_card, device_type, renamed=renamed)
+    with capture.only_operators():
+        call()
+    return [use.key for use in capture.tally.uses]
 
 
 def _raise(error: BaseException) -> None:

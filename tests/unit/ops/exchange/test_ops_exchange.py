@@ -252,34 +252,6 @@ def test_a_line_that_is_no_call_is_named(line: str, words: str, tmp_path: Path) 
     assert "x.txt" in caught.value.message
 
 
-ROW = (
-    "Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False) (32, 3, 32, 32) "
-    "4.9735599475901805e-05 4.795864740121037 0.002355356321078426 0.06774386814458334 336050 16.7136482038768 "
-    "96.42720286190094 1.0269891259419743 322.3300691835349 4.553065377997446 6.064573724148192e-05 "
-    "2024-11-16_20-26-42 2024-11-16_20-27-02 4.6149126776564534e-07"
-)
-
-
-def test_printed_rows_become_records_of_the_operator(tmp_path: Path) -> None:
-    database, rows = str(tmp_path / "a30.db"), tmp_path / "rows.txt"
-    tail = ROW.partition("(32, 3, 32, 32)")[2]
-    others = [f"ReLU(inplace=True) (32, 64, 16, 16){tail}", f"StochasticDepth(p=0.1, mode=row) (2, 3, 4, 5){tail}"]
-    rows.write_text("\n".join([ROW, *others, "", "resnet50 (32, 3, 224, 224)"]))
-    result = ops("import", "printed-rows", str(rows), "--gpu", "NVIDIA A30", "--database", database)
-    assert result.exit_code == 3
-    assert "StochasticDepth: torch.nn has no such layer" in result.stderr
-    assert "rows.txt:5: not a row of results" in result.stderr
-    found = contents_of(database)
-    assert {key.operator for key in found.keys.values()} == {"aten.convolution.default", "aten.relu_.default"}
-    one = next(one for one in found.records if "convolution" in found.keys[one.key_digest].operator)
-    assert one.time_median_ns == pytest.approx(49735.6, rel=1e-4)
-    assert one.energy_median_j == pytest.approx(4.7958647e-3)
-    assert found.environments[one.environment_digest].card == "NVIDIA A30"
-    key = found.keys[one.key_digest]
-    assert next(key.tensors())["shape"] == [32, 3, 32, 32]
-    assert key.arguments[3:5] == ([2, 2], [3, 3])
-
-
 @pytest.mark.parametrize("name", ["dataset_20241116.pt", "resnet50_32_3_224_224.pkl.xz", "model.PTH"])
 def test_pickles_are_refused_by_name(name: str) -> None:
     result = ops("import", "printed-rows", name, "--gpu", "A30")
