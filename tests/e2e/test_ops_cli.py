@@ -258,8 +258,8 @@ def test_folders_of_older_files_are_walked(tmp_path: Path) -> None:
     written(tmp_path, old.replace("224", "299"), "A30/alexnet_32,3,299,299/summary.yml")
     found = read_campaign(tmp_path / "A30")
     assert found.wanted == (
-        WorkloadSpec("torchvision:alexnet", inputs="32x3x224x224", weights="DEFAULT"),
-        WorkloadSpec("torchvision:alexnet", inputs="32x3x299x299", weights="DEFAULT"),
+        WorkloadSpec("torchvision:alexnet", inputs="32x3x224x224", weights="random"),
+        WorkloadSpec("torchvision:alexnet", inputs="32x3x299x299", weights="random"),
     )
     assert read_campaign(tmp_path / "A30" / "alexnet_32,3,224,224" / "summary.yml").wanted == found.wanted[:1]
 

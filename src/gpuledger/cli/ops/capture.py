@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,7 @@ Examples:
 @train_option()
 @click.option(
     "--weights",
-    default="random",
-    show_default=True,
+    show_default="random",
     metavar="NAME",
     help="Name of the weights in the model's library, or random.",
 )
@@ -128,11 +128,14 @@ def _asked(flags: dict[str, Any]) -> tuple[str | None, Sequence[WorkloadSpec]]:
         from gpuledger.ops.measure.campaign_file import read_campaign
 
         campaign = read_campaign(Path(flags["config"]), trusted=flags["trust_files"])
-        return flags["gpu"] or campaign.gpu, campaign.wanted
+        weights = {} if flags["weights"] is None else {"weights": flags["weights"]}
+        return flags["gpu"] or campaign.gpu, [replace(one, **weights) for one in campaign.wanted]
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
     names = ("model", "batch", "weights", "optimizer", "autocast")
-    shared = {name: flags[name] for name in names} | {"mode": "training" if flags["train"] else "inference"}
+    shared = {name: flags[name] for name in names if flags[name] is not None} | {
+        "mode": "training" if flags["train"] else "inference"
+    }
     return flags["gpu"], [WorkloadSpec(**shared, inputs=size) for size in flags["inputs"] or (None,)]
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import read_text, reading
-from gpuledger.ops.workloads.models import parse_model, refuse_code_of_file
+from gpuledger.ops.workloads.models import RANDOM, parse_model, refuse_code_of_file
 from gpuledger.ops.workloads.workload import MODES, Mode
 from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
@@ -179,18 +179,22 @@ def _size(path: Path, place: str, size: Any) -> str | None:
 
 
 def _read_old(path: Path) -> WorkloadSpec:
-    """Return what an older file asks for; its ``done`` says nothing here."""
+    """Return what an older file asks for: a model of torchvision with random weights.
+
+    Its ``weights_name`` would be downloaded, and no time or energy depends on it; its ``done`` says nothing here.
+    """
     value = _load(path)
     _check(path, "", value, OLD_KEYS)
     name, size = value.get("model_name"), value.get("input_size")
     if not isinstance(name, str):
         raise InputError(f"{path}: model_name: {name!r:.80}: expected a string")
+    if not name.isidentifier():
+        raise InputError(
+            f"{path}: model_name: {name!r:.80}: not a model of torchvision", hint="For example model_name: resnet50"
+        )
     if not (isinstance(size, list) and size and all(type(n) is int and n > 0 for n in size)):
         raise InputError(
             f"{path}: input_size: {size!r:.80}: expected a list of sizes",
             hint="For example input_size: [32, 3, 224, 224]",
         )
-    weights = str(value.get("weights_name") or "random")
-    # the older files name the class of the weights, of which the default was taken
-    weights = "DEFAULT" if weights.endswith("_Weights") else weights
-    return WorkloadSpec(f"torchvision:{name}", inputs="x".join(map(str, size)), weights=weights)
+    return WorkloadSpec(f"torchvision:{name}", inputs="x".join(map(str, size)), weights=RANDOM)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +24,15 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.simulate.gpu.card import let_torchvision_import
 
 RANDOM = "random"
+_BACKBONE = "weights_backbone"
 TRUST_FILES = "--trust-files"
 """The option by which the user lets files name code; no file can set it."""
 _KIND = re.compile(r"[\w-]+", re.ASCII)
 """A kind of model of Transformers, such as ``gpt2`` or ``xlm-roberta``: neither a path nor a repository."""
+
+
+_DOWNLOADS = ("pretrained", "weights")
+"""Beginnings of options that make a library load weights, such as ``pretrained`` and ``weights_backbone``."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,11 @@ def refuse_code_of_file(model: ModelName, weights: str, source: str) -> None:
         raise InputError(
             f"{source}: model {model.text}: {texts[0]}: a file must not set options other than numbers", hint=hint
         )
-    if model.library == "transformers" and (not model.name.isidentifier() and not _KIND.fullmatch(model.name)):
+    downloads = [name for name in model.options if name.startswith(_DOWNLOADS)]
+    if downloads:
+        raise InputError(f"{source}: model {model.text}: {downloads[0]}: a file must not ask for a download", hint=hint)
+    is_path = Path(model.name).exists() or not (model.name.isidentifier() or _KIND.fullmatch(model.name))
+    if model.library == "transformers" and is_path:
         raise InputError(f"{source}: model {model.text}: a file must not name a directory or a repository", hint=hint)
     if model.library == "transformers" and weights != RANDOM:
         raise InputError(f"{source}: weights {weights}: a file must not name weights of Transformers", hint=hint)
@@ -137,7 +147,9 @@ def _build_torchvision(model: ModelName, weights: str) -> nn.Module:
         raise _unknown(model, models.list_models())
     if weights == RANDOM:
         # some towers warn that their initial weights will change; a seed is not what is wanted here
-        given = {"init_weights": False} if model.name in ("googlenet", "inception_v3") else {}
+        given: dict[str, Any] = {"init_weights": False} if model.name in ("googlenet", "inception_v3") else {}
+        if _BACKBONE in inspect.signature(models.get_model_builder(model.name)).parameters:
+            given[_BACKBONE] = None  # by default torchvision downloads them, also where the model's own are random
         return models.get_model(model.name, weights=None, **{**given, **model.options})  # type: ignore[no-any-return]
     known = [one.name for one in models.get_model_weights(model.name)]
     short = weights.rpartition(".")[2]

@@ -15,12 +15,15 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from click.testing import CliRunner
 from torch import nn
 
+from gpuledger.cli.main import main
 from gpuledger.errors import InputError, UsageError
 from gpuledger.ops.workloads.captures import CPU, Asked, capture_model
 from gpuledger.ops.workloads.models import build_model, parse_model, without_initial_weights
 from gpuledger.ops.workloads.steps import default_inputs, draw_inputs, loss_of, parse_inputs
+from gpuledger.ops.workloads.workload import read_workload
 from gpuledger.simulate.gpu import card
 
 pytestmark = pytest.mark.torch
@@ -32,13 +35,23 @@ class Tiny_Weights(enum.Enum):
     IMAGENET1K_V1 = 1
     DEFAULT = 1
 def list_models():
-    return ["tiny", "tiny_wide"]
+    return ["tiny", "tiny_wide", "detector"]
 def get_model_weights(name):
     return Tiny_Weights
-def get_model(name, weights=None, **options):
-    model = nn.Conv2d(3, options.get("channels", 2), 3)
+def tiny(*, weights=None, channels=2):
+    model = nn.Conv2d(3, channels, 3)
     model.asked = weights
     return model
+def detector(*, weights=None, weights_backbone=Tiny_Weights.DEFAULT):
+    if weights_backbone is not None:
+        raise OSError("a download")
+    return tiny(weights=weights)
+def get_model_builder(name):
+    return detector if name == "detector" else tiny
+def get_model(name, weights=None, **options):
+    if weights is not None:
+        print("DOWNLOADED", weights)
+    return get_model_builder(name)(weights=weights, **options)
 """
 TIMM = """
 from torch import nn
@@ -105,6 +118,38 @@ def test_torchvision_by_name_with_options(libraries: Path, name: str) -> None:
     assert model.asked is None
     assert model.out_channels == (5 if "5" in name else 2)
     assert default_inputs(model, 4)[0].text == "4x3x224x224"
+
+
+def test_random_weights_are_those_of_a_backbone_too(libraries: Path) -> None:
+    assert build_model(parse_model("torchvision:detector")).asked is None
+
+
+OLD = "done: false\ninput_size:\n- 2\n- 3\n- 8\n- 8\nmodel_name: tiny\nweights_name: Tiny_Weights\n"
+
+
+@pytest.mark.parametrize(("more", "downloads"), [((), 0), (("--weights", "DEFAULT"), 2)])
+def test_an_older_campaign_downloads_no_weights_unless_they_are_asked_for(
+    libraries: Path, more: tuple[str, ...], downloads: int
+) -> None:
+    for folder in ("tiny_2_3_8_8", "tiny_2_3_16_16"):  # as create_hw_config_dirs.py copies them
+        place = libraries / "measurements" / "A30" / folder / "summary.yml"
+        place.parent.mkdir(parents=True)
+        place.write_text(OLD.replace("8", "16") if "16" in folder else OLD)
+    words = ("ops", "capture", "--config", str(libraries / "measurements" / "A30"), "--gpu", "cpu", *more)
+    done = CliRunner().invoke(main, [*words, "-o", str(libraries / "out")])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("DOWNLOADED") == downloads
+    made = read_workload(libraries / "out" / "tiny-inference-2x3x16x16.workload.json")
+    assert made.settings["weights"] == ("DEFAULT" if more else "random")
+
+
+@pytest.mark.parametrize("name", ["os:system", "trap:net", "me/model", "tiny?pretrained=True", "../tiny"])
+def test_an_older_campaign_names_models_of_torchvision_alone(libraries: Path, name: str) -> None:
+    (libraries / "summary.yml").write_text(OLD.replace("tiny", f"'{name}'", 1))
+    for more in ((), ("--trust-files",)):
+        done = CliRunner().invoke(main, ["ops", "capture", "--config", str(libraries / "summary.yml"), *more])
+        assert done.exit_code == 3
+        assert f"model_name: '{name}' is no model of torchvision" in done.stderr
 
 
 @pytest.mark.parametrize("weights", ["IMAGENET1K_V1", "DEFAULT", "Tiny_Weights.IMAGENET1K_V1"])

@@ -97,6 +97,8 @@ def test_a_campaign_file_does_not_say_where_the_database_is(here: Path) -> None:
         ("transformers:gpt2?attn_implementation='me/evil-kernels'", "random"),
         ("transformers:gpt2", "me/evil"),
         ("transformers:gpt2", "DEFAULT"),
+        ("torchvision:resnet18?pretrained=True", "random"),
+        ("torchvision:fasterrcnn_resnet50_fpn?weights_backbone=1", "random"),
     ],
 )
 def test_models_that_can_run_code_or_read_files_are_refused(model: str, weights: str) -> None:
