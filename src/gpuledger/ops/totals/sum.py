@@ -227,9 +227,12 @@ def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
         time_high_ns=_weighted([(cost.time_high_ns, weight) for cost, weight in complete]),
         queued_ns=_weighted([(cost.queued_ns, weight) for cost, weight in complete]),
     )
-    names = ("energy_j", "energy_low_j", "energy_high_j")
-    energies = {name: _weighted([(getattr(cost, name), weight) for cost, weight in complete]) for name in names}
-    return replace(mixed, **energies)
+    return replace(
+        mixed,
+        energy_j=_weighted([(cost.energy_j, weight) for cost, weight in complete]),
+        energy_low_j=_weighted([(cost.energy_low_j, weight) for cost, weight in complete]),
+        energy_high_j=_weighted([(cost.energy_high_j, weight) for cost, weight in complete]),
+    )
 
 
 def _weighted(parts: Sequence[tuple[float | None, float]]) -> float | None:
