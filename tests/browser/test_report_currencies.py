@@ -89,7 +89,7 @@ def test_what_was_not_recorded_can_be_neither_chosen_nor_forced(open_report: Cal
 
 def test_joules_close_on_the_counter(opened: Opened) -> None:
     assert opened.text('[data-card="step_energy_j"] .card-value') == "100.00 J"
-    assert "6.25 J a sample" in opened.text('[data-card="step_energy_j"]')
+    assert "6.25 J per sample" in opened.text('[data-card="step_energy_j"]')
     assert "63.7 samples/s at batch 16" in opened.text('[data-card="step_time_ns"]')
     opened.page.click('[data-card="step_energy_j"]')
     assert "metric=energy" in opened.state
@@ -109,7 +109,7 @@ def test_time_is_copied_with_its_unit(opened: Opened) -> None:
     opened.page.click("#copy-csv")
     opened.page.locator("#copy-csv", has_text="Copied").wait_for()
     lines = opened.page.evaluate("navigator.clipboard.readText()").splitlines()
-    assert lines[0] == "Phase,Modules,Time (ns a step),Share"
+    assert lines[0] == "Phase,Modules,Time (ns per step),Share"
     assert [int(line.split(",")[2]) for line in lines[1:]] == amounts(opened)
 
 

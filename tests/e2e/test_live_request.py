@@ -53,7 +53,7 @@ def test_what_is_asked_for_is_a_run_of_its_own(place: Path) -> None:
     try:
         train(3)
         assert not list(place.parent.glob("*-asked-*"))
-        assert "asked" in watched.ask()
+        assert "requested" in watched.ask()
         train(20)
         now = watched.read()
         assert now.breakdown is not None

@@ -321,5 +321,5 @@ def test_one_model_that_cannot_be_does_not_stop_a_campaign(desk: Path) -> None:
     assert result.exit_code == 3
     assert [path.name for path in desk.glob("*.workload.json")] == ["conv_net-inference-2x3x8x8.workload.json"]
     assert result.stderr.count("not captured: ") == 2
-    assert "2 of 3 workloads could not be captured" in result.stderr
+    assert "2 of 3 workloads were not captured" in result.stderr
     assert "op_models has no model no_such_model" in result.stderr

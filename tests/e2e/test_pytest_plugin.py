@@ -320,4 +320,4 @@ def test_unmarked():
 def test_a_virtual_card_that_is_not_known_is_a_wrong_call(pytester: pytest.Pytester) -> None:
     result = run(pytester, "def test_it(): pass", "--gpuledger-simulate=h20000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--gpuledger-simulate h20000: no such GPU" in result.stderr.str()
+    assert "--gpuledger-simulate h20000: not in the catalogue" in result.stderr.str()

@@ -16,7 +16,7 @@ from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
 
-WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU whose energy can be read."
+WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU that reports its energy."
 STEPS = TRAIN + "for _ in range({count}): step()\n"
 PROFILED = """
 from torch.profiler import ProfilerActivity, profile, schedule

@@ -115,7 +115,7 @@ def test_what_python_callers_get_wrong() -> None:
     with pytest.raises(UsageError, match="steps must be 1 or more"):
         gpuledger.estimate(step, torch.randn(1, 8), steps=0)
     for confidence in (0.4, 1.0, float("nan")):
-        with pytest.raises(UsageError, match=r"outside 0\.5 to 0\.999"):
+        with pytest.raises(UsageError, match=r"expected 0\.5 to 0\.999"):
             gpuledger.estimate(step, torch.randn(1, 8), confidence=confidence)
     with pytest.raises(UsageError, match="start must be 1 or more"):
         gpuledger.find_batch(step, start=0)

@@ -76,9 +76,9 @@ def test_the_tool_is_read_and_the_run_says_so(tmp_path: Path) -> None:
     ended = watch(tmp_path, NEW, "--", sys.executable, "-c", "import time; time.sleep(1.5); print('on')")
     assert (ended.status, ended.stdout) == (0, b"on\n")
     run = load(tmp_path / "w.ledger")
-    assert any("read by nvidia-smi" in note for note in run.rank().manifest.notes)
+    assert any("nvidia-smi samples the GPUs" in note for note in run.rank().manifest.notes)
     assert run.manifest.notes == ()  # it ended when it was told
-    assert b"read by nvidia-smi" in b" ".join(ended.stderr.split())
+    assert b"nvidia-smi samples the GPUs" in b" ".join(ended.stderr.split())
     (figures,) = watched(run)
     assert (figures.peak_bytes, figures.baseline_bytes) == (300 << 20, 700 << 20)
     assert figures.peak_power_w == 300.5
@@ -109,4 +109,4 @@ def test_a_card_that_the_tool_does_not_show_is_refused(tmp_path: Path) -> None:
 def test_a_tool_that_finds_no_card_is_quoted(tmp_path: Path) -> None:
     ended = watch(tmp_path, {}, "--", "touch", "started")
     assert ended.status == 4
-    assert b'nvidia-smi says: Field "index" is not a valid field' in ended.stderr
+    assert b'nvidia-smi: Field "index" is not a valid field' in ended.stderr

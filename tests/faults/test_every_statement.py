@@ -37,11 +37,11 @@ def append_twice():
             place.unlink()
 
 def stop_others():
-    with other_threads.unprofiled() as nobody_else:
+    with other_threads.undisturbed() as nobody_else:
         assert nobody_else
 
 def is_free():
-    with other_threads.unprofiled() as nobody_else:
+    with other_threads.undisturbed() as nobody_else:
         return nobody_else
 
 def state():

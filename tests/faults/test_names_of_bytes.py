@@ -36,7 +36,7 @@ def test_a_word_is_shown_in_valid_unicode(text: str, shown: str) -> None:
 def test_a_name_that_is_not_utf8_is_refused_before_the_program_starts(tmp_path: Path) -> None:
     ended = recorded(["--", "touch", "started"], tmp_path, options=("--out", os.fsdecode(b"o\xff")))
     assert ended.status == UsageError.exit_code
-    assert b"has to be valid UTF-8" in ended.stderr
+    assert b"must be valid UTF-8" in ended.stderr
     assert os.listdir(tmp_path) == []
 
 

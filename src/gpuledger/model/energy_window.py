@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU whose energy can be read."
+WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU that reports its energy."
 """The note of a run without an energy measurement."""
 
 NOTES_WITHOUT_ENERGY = ("Energy was not measured:", "No joules")

@@ -86,7 +86,7 @@ def test_two_files_of_one_name_are_refused(here: Path) -> None:
         (here / folder / "log.txt").write_text(HEADER + "1 MiB\n")
     result = ask("import", "nvidia-smi", "a/log.txt", "b/log.txt")
     assert result.exit_code == 2
-    assert "b/log.txt: its run would have the same name as that of a/log.txt" in result.stderr
+    assert "b/log.txt: the run would have the same name as that of a/log.txt" in result.stderr
 
 
 def test_a_format_and_its_options_are_checked(here: Path) -> None:

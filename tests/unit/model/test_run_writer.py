@@ -228,7 +228,7 @@ def test_an_estimate_without_an_answer_leaves_nothing_and_what_is_there_is_refus
         gpuledger.estimate(step, out=out)
     assert not out.exists()
     out.mkdir()
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(UsageError, match="cannot be created"):
         gpuledger.estimate(step, out=out)
     assert out.exists()
 

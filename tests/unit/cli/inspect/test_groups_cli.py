@@ -222,7 +222,7 @@ def test_unknown_is_what_has_no_module_name_or_scope_most_bytes_first() -> None:
     assert (found.bytes, found.blocks, found.allocated_bytes) == (1017, 3, 1737)
     assert "has no stacks" in found.items[0].advice
     assert "--steps 3:3" in found.items[1].advice
-    assert "before the recording opened" in found.items[2].advice
+    assert "before the recording began" in found.items[2].advice
 
 
 def test_a_stack_leads_to_the_line_of_the_program_itself(monkeypatch: pytest.MonkeyPatch) -> None:

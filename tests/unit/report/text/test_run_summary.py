@@ -114,7 +114,7 @@ def test_a_run_without_a_process_says_so(tmp_path: Path, run: Path) -> None:
     write_json(bare / "manifest.json", read_json(run / "manifest.json") | {"notes": ["sh: no Python was started"]})
     text = summary(read_run(bare))
     assert text.splitlines() == [
-        "Nothing recorded  no process of the program used torch",
+        "Nothing recorded  no process of the program used PyTorch",
         "Note  sh: no Python was started",
     ]
 
