@@ -18,7 +18,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.database.whole_models import WholeModel
 from gpuledger.ops.exchange.printed_layers import LayerReader
-from gpuledger.ops.exchange.printed_lines import Figures, Hardware, Row, Unread, parse_lines
+from gpuledger.ops.exchange.printed_lines import Figures, Hardware, Row, Unread, is_time, parse_lines
 from gpuledger.ops.totals.near_keys import SOURCE
 from gpuledger.ops.workloads.captures import place_named
 from gpuledger.units import counted
@@ -138,7 +138,7 @@ class _Taker:
         self._add(keys[0], row, row.figures, environment)
         shares = shares_of(keys[1:])
         words = BACKWARD if len(shares) == 1 else SHARE
-        for key, share in zip(keys[1:], shares, strict=True):
+        for key, share in dict(zip(keys[1:], shares, strict=True)).items():
             self._add(key, row, share_of(backward, share), environment, words)
 
     def _environment_of(self, hardware: Hardware) -> Environment:
@@ -163,6 +163,7 @@ class _Taker:
         self, key: OperatorKey, row: Row, figures: Figures, environment: Environment, value: str = METHOD["value"]
     ) -> None:
         self._keys[key.digest] = key
+        place = {} if row.started_ns else {"row": f"{Path(row.path).name}:{row.line}"}
         time_ns, half_ns = figures.time_s * 1e9, _half(figures.time_std_s, 1e9)
         energy_j = None if figures.energy_mj is None else figures.energy_mj / 1e3
         half_j = None if energy_j is None else _half(figures.energy_std_mj, 1e-3)
@@ -170,7 +171,7 @@ class _Taker:
             Record(
                 key.digest,
                 environment.digest,
-                {**METHOD, "value": value},
+                {**METHOD, "value": value, **place},
                 time_median_ns=time_ns,
                 time_low_ns=None if half_ns is None else max(time_ns - half_ns, 0.0),
                 time_high_ns=None if half_ns is None else time_ns + half_ns,
@@ -203,7 +204,7 @@ def _block_of(figures: Figures) -> dict[str, Any]:
 def less(whole: Figures, part: Figures) -> Figures | None:
     """Return what a measurement holds beyond another; None where that is nothing."""
     time_s = whole.time_s - part.time_s
-    if not time_s > 0:
+    if not is_time(time_s):
         return None
     energy_mj = None
     if whole.energy_mj is not None and part.energy_mj is not None and whole.energy_mj > part.energy_mj:

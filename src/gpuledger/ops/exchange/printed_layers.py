@@ -13,12 +13,13 @@ from torch import nn
 from gpuledger.operator_key import OperatorKey, tensor_bytes
 from gpuledger.ops.workloads.capture import operators_of
 from gpuledger.ops.workloads.captures import Place
+from gpuledger.ops.workloads.models import without_initial_weights
 from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 
 @dataclass(frozen=True)
 class LayerOperators:
-    """The one operator of a layer's forward pass, and the operators of its backward pass."""
+    """The one operator of a layer's forward pass, and the operators of its backward pass, each as often as it runs."""
 
     forward: OperatorKey
     backward: tuple[OperatorKey, ...] = ()
@@ -50,7 +51,9 @@ class LayerReader:
         asked = (text, size, is_evaluated)
         if asked not in self._known:
             try:
-                self._known[asked] = self._follow(layer_of(text), size, is_evaluated)
+                with without_initial_weights(), torch.device(self._place.device):
+                    layer = layer_of(text)
+                self._known[asked] = self._follow(layer, size, is_evaluated)
             except ValueError as error:
                 self._known[asked] = str(error)
         found = self._known[asked]
@@ -59,15 +62,14 @@ class LayerReader:
         return found
 
     def _follow(self, layer: nn.Module, size: tuple[int, ...], is_evaluated: bool) -> LayerOperators:
-        placed = layer.to(self._place.device)
         data = torch.randn(size, device=self._place.device)
         if not is_evaluated:
-            return LayerOperators(_only(layer, self._operators(layer, lambda: placed.train()(data))))
+            return LayerOperators(_only(layer, self._operators(layer, lambda: layer.train()(data))))
         with torch.no_grad():
-            forward = _only(layer, self._operators(layer, lambda: placed.eval()(data)))
+            forward = _only(layer, self._operators(layer, lambda: layer.eval()(data)))
         data.requires_grad_()
         results: list[torch.Tensor] = []
-        self._operators(layer, lambda: results.append(placed.train()(data)))
+        self._operators(layer, lambda: results.append(layer.train()(data)))
         gradient = torch.randn_like(results[0])
         return LayerOperators(forward, tuple(self._operators(layer, lambda: results[0].backward(gradient))))
 
@@ -81,6 +83,10 @@ class LayerReader:
 
 _COUNTER_BYTES = 8
 """A batch norm's counter of batches is no part of what is measured."""
+
+
+_OF_MANY = (nn.RNNBase, nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.AdaptiveLogSoftmaxWithLoss)
+"""Layers made of as many others as their arguments say."""
 
 
 def _only(layer: nn.Module, keys: list[OperatorKey]) -> OperatorKey:
@@ -105,6 +111,8 @@ def layer_of(text: str) -> nn.Module:
     kind = getattr(nn, name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{name}: not a layer of torch.nn")
+    if issubclass(kind, _OF_MANY):
+        raise ValueError(f"{name}: runs more than one operator")
     try:
         layer: nn.Module = kind(
             *map(_literal, call.args), **{str(one.arg): _literal(one.value) for one in call.keywords}

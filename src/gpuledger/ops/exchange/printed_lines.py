@@ -6,7 +6,6 @@ line before. Outputs of several scripts may follow each other in one file, with 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 LONGEST_LINE = 1 << 14
+LARGEST = 1e12
+"""No figure of a row is as large; a damaged one may be."""
 OLD_VALUES, INFERENCE_VALUES, TRAINING_VALUES = 13, 14, 23
 """Values after the size: without the time's deviation, with it, and with a second measurement of forward and backward.
 
@@ -22,17 +23,17 @@ CUT, WARNING, ERROR, OTHER = "row cut short", "a library's warning", "an error m
 NO_FIGURES, NO_NAME, NO_TIME = "no row follows", "row of a model without its name above it", "its time is no number"
 SUM = "a sum of operators, which is no measurement"
 
-_SIZE = r"[(\[]\d+(?:, \d+)*,?[)\]]"
+_SIZE = r"[(\[]\d{1,12}(?:, \d{1,12})*,?[)\]]"
 _ROW = re.compile(rf"(?P<what>[A-Z]\w*(?:\(.*\))?) (?P<size>{_SIZE}) (?P<rest>\S+(?: \S+)*)")
 _LAYER_START = re.compile(r"[A-Z]\w*\(")
 _LAYER = re.compile(r"[A-Z]\w*\(.*\)")
 _NAME = re.compile(rf"(?P<name>[a-z]\w*) (?P<size>{_SIZE})")
-_NUMBER = re.compile(r"[\d.]+(?:e[-+]?\d+)?|nan")
+_NUMBER = re.compile(r"\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan")
 _TEXT_FORM = re.compile(r"(\S+) \[ms\] (\S+) mJ (\S+) mJ (\S+) mJ")
 _UNIT = re.compile(r"\S+ \[(?:ms|mJ)\]")
 _IS_WARNING = re.compile(r"\S+\.py:\d+: \w*Warning:")
 _DATASET = re.compile(r"datasets?_?(?P<kind>\w*)/dataset_history_(?P<hardware>\w+)/")
-_HARDWARE = re.compile(r"(?P<gpu>[A-Za-z0-9]+?)(?P<off>_no_tc)?(?:_(?P<clock>\d+)(?:_(?P<memory>\d+))?)?")
+_HARDWARE = re.compile(r"(?P<gpu>[A-Za-z0-9]+?)(?P<off>_no_tc)?(?:_(?P<clock>\d{1,5})(?:_(?P<memory>\d{1,5}))?)?")
 _IN_FILE_NAME = re.compile(r"(?:A30|RTX2080TI)(?:_no_tc)?(?:_\d{3,4}(?:_\d{3,4})?)?(?![0-9])", re.IGNORECASE)
 _TRAINED = ("warmup complete ", "worked with grad")
 _SPEECH = (
@@ -268,7 +269,7 @@ class _Reader:
     ) -> None:
         of_call, training, started_ns = figures
         self._echo = None
-        if not is_time(of_call.time_s):
+        if not all(is_time(one.time_s) for one in (of_call, training) if one):
             self._refuse(number, NO_TIME, found[0])
             return
         row = Row(self.path, number, found["what"], sizes(found["size"]), of_call, training)
@@ -298,28 +299,30 @@ def figures_of(values: Sequence[str]) -> tuple[Figures, Figures | None, int | No
     except ValueError:
         return None
     time_s, energy_mj, _, std_mj, _, runtime_s, power_w, power_std_w = numbers[:8]
+    count = iterations if 0 < iterations < LARGEST else None
     std_s = known(numbers[11]) if len(values) > OLD_VALUES else None
     inference = Figures(
-        time_s, std_s, known(energy_mj), known(std_mj), known(power_w), known(power_std_w), iterations, runtime_s
-    )
+        time_s, std_s, known(energy_mj), known(std_mj), known(power_w), known(power_std_w), count,
+        known(runtime_s),
+    )  # fmt: skip
     training = None
     if len(values) == TRAINING_VALUES:
         second = numbers[12:]
         training = Figures(
             second[0], known(second[1]), known(second[2]), known(second[3]), known(second[5]), known(second[6]), None,
-            second[4],
+            known(second[4]),
         )  # fmt: skip
     return inference, training, int(started.timestamp()) * 1_000_000_000
 
 
 def known(value: float) -> float | None:
-    """Return a number; None for one that the script could not work out."""
-    return value if math.isfinite(value) else None
+    """Return a number; None for one that the script could not work out, or that no GPU has."""
+    return value if abs(value) < LARGEST else None
 
 
 def is_time(value: float) -> bool:
     """Return whether a number can be a time."""
-    return math.isfinite(value) and value > 0
+    return 0 < value < LARGEST
 
 
 def by_reason(unread: Iterable[Unread]) -> dict[str, list[Unread]]:

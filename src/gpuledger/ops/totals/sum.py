@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of
@@ -219,9 +219,8 @@ def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
     """Return the weighted mean of costs; an energy that one of them lacks is taken from the other's mean power."""
     power_w = next((cost.energy_j / cost.time_ns for cost, _ in parts if cost.energy_j is not None), None)
     complete = [(_with_energy(cost, power_w), weight) for cost, weight in parts]
-    first = complete[0][0]
     mixed = replace(
-        first,
+        complete[0][0],
         time_ns=sum(cost.time_ns * weight for cost, weight in complete),
         time_low_ns=_weighted([(cost.time_low_ns, weight) for cost, weight in complete]),
         time_high_ns=_weighted([(cost.time_high_ns, weight) for cost, weight in complete]),

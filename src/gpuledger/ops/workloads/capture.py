@@ -233,7 +233,7 @@ class _Mode(TorchDispatchMode):
 def operators_of(
     call: Callable[[], Any], is_on_card: IsOnCard, device_type: str, renamed: Callable[[OperatorKey], OperatorKey]
 ) -> list[OperatorKey]:
-    """Return the distinct operators of one call, in their order; modules and steps are not followed.
+    """Return the operators of one call, each as often as it runs, in their order; modules and steps are not followed.
 
     Args:
         call: What is followed.
@@ -244,7 +244,8 @@ def operators_of(
     capture = Capture(is_on_card, device_type, renamed=renamed)
     with capture.only_operators():
         call()
-    return [use.key for use in capture.tally.uses]
+    keys = {use.key.digest: use.key for use in capture.tally.uses}
+    return [keys[digest] for digest in capture.tally.order]
 
 
 def _raise(error: BaseException) -> None:

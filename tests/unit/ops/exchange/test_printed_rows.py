@@ -372,3 +372,44 @@ def test_a_file_without_any_row_makes_no_database(tmp_path: Path) -> None:
     assert result.exit_code == 3
     assert "notes.txt: no row could be read" in result.stderr
     assert not Path(database).exists()
+
+
+def test_rows_without_a_date_are_kept_apart_and_read_twice_they_are_the_same(tmp_path: Path) -> None:
+    files = DATA / "A30_fullmodel.txt", DATA / "A30_full_model.txt"
+    import_rows(tmp_path, *files)
+    database, _ = import_rows(tmp_path, *files)
+    assert len(contents_of(database).records) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("(32, 3, 32, 32)", f"({'9' * 5000}, 3)", CUT),
+        ("(32, 3, 32, 32)", "(32, 4, 32, 32)", "Conv2d: "),
+        ("Conv2d(3", f"Conv2d({'9' * 5000}", "not a printed layer"),
+        (
+            "Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)",
+            "LSTM(3, 3, 999999999)",
+            "LSTM",
+        ),
+        ("Conv2d(3, 64", "Conv2d(open('x'), 64", ""),
+        ("Conv2d(3, 64", "Conv2d(3, 64, 3, (", ""),
+        ("4.9735599475901805e-05", "1e300", "its time is no number"),
+        ("4.9735599475901805e-05", "-1", "its time is no number"),
+        ("2024-11-16_20-26-42", "yesterday", CUT),
+    ],
+)
+def test_a_damaged_row_is_named_and_the_next_one_is_read(old: str, new: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text(f"{CONVOLUTION.replace(old, new)}\n{CONVOLUTION}\n")
+    database, result = import_rows(tmp_path, tmp_path / "rows.txt")
+    assert result.exit_code == 3, result.output
+    assert f"not read: 1 line: {reason}" in result.stderr
+    assert len(contents_of(database).records) == 1
+
+
+def test_a_layer_larger_than_this_machine_takes_no_memory(tmp_path: Path) -> None:
+    tail = CONVOLUTION.partition("(32, 3, 32, 32)")[2]
+    (tmp_path / "rows.txt").write_text(
+        f"Linear(in_features=9000000, out_features=9000000, bias=True) (32, 9000000){tail}"
+    )
+    assert import_rows(tmp_path, tmp_path / "rows.txt")[1].stdout.startswith("1 record of 1 operator")
