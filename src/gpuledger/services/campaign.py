@@ -244,15 +244,15 @@ def compare_recorded(
     if not held:
         raise EmptyRunError(
             f"{shelf.environment.title}: the database holds no whole model",
-            hint="gpuledger ops import printed-rows, or compare without --recorded",
+            hint="Import them with: gpuledger ops import printed-rows",
         )
     asked = [(one, whole_model_named(one)) for one in workloads] if workloads else _captured(held, shelf, left_out)
     pairs = []
     for workload, model in asked:
         whole = whole_of_record(held[model]) if model in held else None
         if whole is None:
-            names = ", ".join(sorted({one.model for one in held}))
-            raise EmptyRunError(f"{workload.name}: the database holds no such whole model", hint=f"it holds {names}")
+            hint = f"Choose one of {', '.join(sorted({one.model for one in held}))}"
+            raise EmptyRunError(f"{workload.name}: the database holds no such whole model", hint=hint)
         pairs.append(_pair(workload, shelf, whole))
     return pairs
 

@@ -66,6 +66,8 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
         )
     measured = {record.environment_digest: record.measured_ns for record in records}  # the newest of each: oldest first
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
+    exact = [digest for digest in wanted if card is not None and _plain(environments[digest].title) == _plain(card)]
+    wanted = exact or wanted  # "A30" is that, and not "A30 at 900 MHz"
     if not wanted:
         raise UsageError(
             f"--gpu {card}: {database.url} has no measurements of this GPU",

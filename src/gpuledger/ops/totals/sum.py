@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of

@@ -179,6 +179,8 @@ def test_a_clock_is_as_the_files_tell_and_names_the_records(tmp_path: Path, resn
     (at_900,) = json.loads(ops("sum", path, "--database", database, "--gpu", "A30 at 900 MHz", "--json").stdout)
     assert at_900["environment"]["flags"]["clock_mhz"] == 900
     assert at_900["time_ns"] > 5e6
+    (plain,) = json.loads(ops("sum", path, "--database", database, "--gpu", "A30", "--json").stdout)
+    assert plain["time_ns"] == pytest.approx(4.5689e6, rel=1e-4)
     fitted = ops("fit", "--database", database, "--gpu", "A30 at 900 MHz")
     assert fitted.stdout.startswith("NVIDIA A30 at 900 MHz: time and energy of 71 measured operators")
     assert hardware_named("RTX2080TI_660_810").memory_clock_mhz == 810
