@@ -27,7 +27,7 @@ SURFACE = {
     "report": "-o --output --open --rank --force",
     "trace": "-o --output --rank --force",
     "plot": "--kind --metric --align --baseline --per --keywords --reported-memory --min-share --title -o --output"
-    " --force",
+    " --format --force",
     "live": "--pid --once",
     "compare": "--json --csv --markdown",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from snapshots import dumped, event, some_frames
 
-from gpuledger.formats.pickle_reader import Memo, items_of, read_pickle
-from gpuledger.formats.pickle_records import Run
+from gpuledger.formats.snapshot.pickle_reader import Memo, items_of, read_pickle
+from gpuledger.formats.snapshot.pickle_records import Run
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 100), 1 << 100) | st.floats(allow_nan=False) | st.text(max_size=300),

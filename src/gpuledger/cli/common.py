@@ -207,22 +207,42 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
     """
     from gpuledger.services.runs import runs_inside
 
-    runs: list[Run] = []
+    unread: list[str] = []
+    opened = _open_all([inner for outer in texts for inner in runs_inside(outer, unread)], unread)
+    foreign = [run for text, run in opened if _is_foreign(run, text)]
+    notes = dict.fromkeys(note for run in foreign for rank in run.ranks for note in rank.manifest.notes)
+    print_notes(f"gpuledger: {note}" for note in notes)
+    return [run for _, run in opened]
+
+
+def open_each(text: str) -> list[tuple[str, Run]]:
+    """Return the runs that ``text`` stands for, each with its path: several where it is a folder of runs or of logs.
+
+    What cannot be read is named on stderr, skipped, and makes the exit code 3.
+
+    Raises:
+        InputError: none can be read.
+    """
+    from gpuledger.services.runs import runs_inside
+
+    unread: list[str] = []
+    texts = runs_inside(text, unread)
+    return [(text, open_run(text))] if texts == [text] else _open_all(texts, unread)
+
+
+def _open_all(texts: Sequence[str], unread: Sequence[str]) -> list[tuple[str, Run]]:
+    """Return the runs that can be opened, each with its path; others, and what was ``unread``, are named on stderr."""
+    opened: list[tuple[str, Run]] = []
     problems: list[InputError] = []
-    notes: dict[str, None] = {}
-    for text in (inner for outer in texts for inner in runs_inside(outer)):
+    for text in texts:
         try:
-            runs.append(open_run(text))
+            opened.append((text, open_run(text)))
         except InputError as error:
             problems.append(error)
-            continue
-        if _is_foreign(runs[-1], text):
-            notes.update(dict.fromkeys(note for rank in runs[-1].ranks for note in rank.manifest.notes))
-    if not runs:
+    if not opened:
         raise problems[0]
-    print_notes(f"gpuledger: {note}" for note in notes)
-    _tell_unread([problem.message for problem in problems])
-    return runs
+    _tell_unread([*unread, *(problem.message for problem in problems)])
+    return opened
 
 
 def _is_foreign(run: Run, text: str) -> bool:

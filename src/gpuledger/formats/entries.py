@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuledger.errors import InputError
 from gpuledger.files.reading import storable
-from gpuledger.formats.snapshot_tables import Modules
+from gpuledger.formats.snapshot.snapshot_tables import Modules
 from gpuledger.formats.text_lines import read_lines
 from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.imported import rows_to_table
@@ -99,6 +99,7 @@ class Entry(NamedTuple):
     step: int = 0
     alloc_index: int | None = -1
     time_ns: int | None = None
+    stack_id: int = -1
 
 
 class Entries:
@@ -114,6 +115,7 @@ class Entries:
         self._requested, self._allocated = array("q"), array("q")
         self._device_idx, self._step, self._category = array("i"), array("i"), array("b")
         self._alloc_index, self._freed, self._time_ns = array("q"), array("q"), array("q")
+        self._stack_id = array("i")
 
     def add(self, entry: Entry) -> int:
         """Return the row of a new entry.
@@ -142,6 +144,7 @@ class Entries:
         self._alloc_index.append(row if entry.alloc_index is None else entry.alloc_index)
         self._freed.append(-1)
         self._time_ns.append(-1 if entry.time_ns is None else entry.time_ns)
+        self._stack_id.append(entry.stack_id)
         return row
 
     def free(self, row: int, index: int) -> None:
@@ -171,6 +174,7 @@ class Entries:
             "category": label(np.asarray(self._category), CATEGORIES),
             "module_id": maybe(np.asarray(self._module_id), -1),
             "name_id": maybe(np.asarray(self._name_id), -1),
+            "stack_id": maybe(np.asarray(self._stack_id), -1),
         }
         freed, times = np.asarray(self._freed), np.asarray(self._time_ns)
         if (freed >= 0).any():

@@ -1,15 +1,14 @@
 """The CSV of pytorch_mem_profiler, and of the drop-in that writes the same columns and more.
 
-A row is an iteration; its columns are quantities in whole MB of 10^6 bytes. A quantity becomes a block that lives from
-the row in which it takes its value to the one in which it changes.
+A row is an iteration, and becomes a step. A quantity becomes a block that lives from the moment at which it takes its
+value to the one at which it changes.
 """
 
 from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,25 +29,20 @@ from gpuledger.formats.entries import (
     read_each,
     whole_lines,
 )
+from gpuledger.formats.memory_csv_rows import FIRST, MB, Columns, Moment, Quantity, Row, cells_of, parse_row
 from gpuledger.formats.text_lines import decoded, shown
-from gpuledger.model.imported import ImportedRank, ImportedRun
+from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 I64 = NDArray[np.int64]
 
-MB = 1_000_000
-FIRST = ("epoch", "iteration", "peak_cached", "current_cached", "total_feature_map_usage", "total_weight_usage")
-GRADIENTS = "total_layer_weight_gradient_usage"
-LAST = "intermediate_gradients"
-EXACT = {"optimizer_state_bytes": "optimizer_state", "buffer_bytes": "buffer", "temporary_bytes": "temporary"}
-"""Quantities that only the drop-in writes, in bytes, with their category."""
-MAX_MB = 1 << 24
-DEVICE = 0
-
-Quantity = tuple[str, str, str]
-"""Name, category and module of one entry."""
+CPU = -1
+FREE_SEGMENT_ADDRESS = 1 << 60
+"""Where segments without a block lie: no block has an address, so all are taken to lie in the one at 0."""
+EPOCHS_NAMED = 12
+OWN_PID, OTHER_PID = 0, 1
 
 
 def looks_like(path: Path, head: bytes) -> bool:
@@ -82,52 +76,25 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     return ImportedRun(name, "memory-csv", read, ranks, unread=unread.texts(), facts={"started_ns": None})
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Where the quantities stand. ``exact`` are positions of columns in bytes, for parameters and their gradients."""
-
-    count: int
-    weights: tuple[tuple[str, int], ...]
-    gradients_total: int
-    gradients: tuple[tuple[str, int], ...]
-    intermediate: int
-    exact: dict[str, int]
-
-    @classmethod
-    def of(cls, names: list[str], path: Path) -> _Columns:
-        """Return the columns that a header names.
-
-        Raises:
-            InputError: it is not the header of such a file.
-        """
-        plain = [name.strip() for name in names]
-        if tuple(plain[: len(FIRST)]) != FIRST or GRADIENTS not in plain or LAST not in plain:
-            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its header has other columns")
-        middle, last = plain.index(GRADIENTS), plain.index(LAST)
-        if last < middle:
-            raise InputError(f"{path}: not a CSV of pytorch_mem_profiler: its columns have another order")
-        return cls(
-            count=len(plain),
-            weights=tuple((plain[at], at) for at in range(len(FIRST), middle)),
-            gradients_total=middle,
-            gradients=tuple((plain[at], at) for at in range(middle + 1, last)),
-            intermediate=last,
-            exact={name: at for at, name in enumerate(plain) if at > last and name.endswith("_bytes")},
-        )
-
-
 class _MemoryLog:
-    """One file: what is held now, and the entries so far."""
+    """One file: what is held now, the entries so far, and what the tables beside them need of each row."""
 
     def __init__(self, path: Path, unread: Unread) -> None:
         self.entries = Entries(path.stat().st_size)
         self._path = path
         self._unread = unread
-        self._held: dict[Quantity, tuple[int, int]] = {}
+        self._held: dict[Quantity, tuple[int, tuple[int, int]]] = {}
         self._index = 0
-        self._row = 0
-        self._over_mb = 0
-        self._ends, self._current, self._peak, self._sum = array("q"), array("q"), array("q"), array("q")
+        self._over_bytes = 0
+        self._exact = False
+        self._device_idx: int | None = None
+        self._device_text = ""
+        self._epoch, self._before_epoch, self._step = -1, 0, 0
+        self._epochs: list[tuple[int, int]] = []
+        self._steps, self._begins, self._ends = array("q"), array("q"), array("q")
+        self._current, self._peak, self._sum = array("q"), array("q"), array("q")
+        self._moment_ends, self._cached, self._free = array("q"), array("q"), array("q")
+        self._card: list[Mapping[str, int | None]] = []
 
     def read(self) -> None:
         """Read every row.
@@ -137,79 +104,121 @@ class _MemoryLog:
         """
         lines = ((number, text) for number, text in whole_lines(self._path, self._unread) if text.strip())
         _, header = next(lines, (0, ""))
-        columns = _Columns.of(_cells(header.lstrip("\ufeff")), self._path)
+        columns = Columns.of(cells_of(header.lstrip("\ufeff")), self._path)
+        self._exact = "allocated_bytes" in columns.exact
+        rows: list[Row] = []
         for number, text in lines:
             try:
-                self._read_row(columns, _cells(text))
+                row = parse_row(columns, cells_of(text))
+                if self._device_idx is None:
+                    rows.append(row)  # until a row says of which device they are
+                    if not self._choose_device(row):
+                        continue
+                    row = rows.pop()
+                    self._add_all(rows)
+                self._add(row)
             except (ValueError, csv.Error) as error:
                 self._unread.add(f"{self._path.name}: line {number:,}: {error}: {shown(text)}")
-        if not self._row:
-            raise InputError(f"{self._path}: the file has no iterations")
+        if self._device_idx is None:
+            self._device_idx = CPU  # memory, and never a cache
+        self._add_all(rows)
+        if not self._steps:
+            raise InputError(f"{self._path}: no iteration in it")
 
-    def _read_row(self, columns: _Columns, cells: list[str]) -> None:
-        if len(cells) < min(columns.count, columns.intermediate + 1):
-            raise ValueError(f"{len(cells)} columns, expected {columns.count}")
-        peak, current = (_bytes_of(cells[at], MB) for at in (2, 3))
-        wanted = {quantity: size for quantity, size in self._quantities(columns, cells) if size}
-        self._row += 1
+    def _choose_device(self, row: Row) -> bool:
+        """Take the device from its column, or from a cache, which only a GPU has; return whether it is known."""
+        if row.device:
+            self._device_text = row.device
+            first = row.device.split()[0]
+            number = first.removeprefix("cuda:")
+            if first != "cpu" and not (number.isdecimal() and len(number) < 5):
+                raise ValueError(f"device {first!r}")
+            self._device_idx = CPU if first == "cpu" else int(number)
+        elif row.peak_cached_bytes or row.current_cached_bytes or self._exact:
+            self._device_idx = 0
+        return self._device_idx is not None
+
+    def _add_all(self, rows: list[Row]) -> None:
+        while rows:
+            self._add(rows.pop(0))
+
+    def _add(self, row: Row) -> None:
+        """Add a row's moments, one after the other."""
+        self._number(row)
+        self._begins.append(self._index)
+        for moment in row.moments:
+            self._enter(moment)
+        self._ends.append(self._index - 1)
+        self._current.append(row.current_cached_bytes)
+        self._peak.append(row.peak_cached_bytes)
+        self._sum.append(row.moments[-1].held_bytes)
+        self._over_bytes = max(self._over_bytes, row.over_bytes)
+        self._card.append(row.card)
+
+    def _number(self, row: Row) -> None:
+        """Give a row its step: its iteration, counted on from the epoch before."""
+        if row.epoch != self._epoch:
+            self._before_epoch = self._step
+            self._epoch = row.epoch
+            self._epochs.append((row.epoch, self._before_epoch))
+        self._step = max(self._before_epoch + row.iteration, self._step + 1)
+        self._steps.append(self._step)
+
+    def _enter(self, moment: Moment) -> None:
+        wanted = {quantity: (size, size) for quantity, size in moment.sizes.items()}
+        if moment.rounding_bytes and wanted:
+            largest = max(wanted, key=lambda quantity: wanted[quantity][0])
+            wanted[largest] = (wanted[largest][0], wanted[largest][0] + moment.rounding_bytes)
         begin = self._index
-        for quantity in [one for one, (_, size) in self._held.items() if wanted.get(one) != size]:
-            row, _ = self._held.pop(quantity)
-            self.entries.free(row, self._index)
+        for quantity in [one for one, (_, sizes) in self._held.items() if wanted.get(one) != sizes]:
+            self.entries.free(self._held.pop(quantity)[0], self._index)
             self._index += 1
-        for quantity, size in wanted.items():
+        for quantity, sizes in wanted.items():
             if quantity not in self._held:
                 name, category, module = quantity
-                entry = Entry(name, size, None, category, module, step=self._row, alloc_index=self._index)
-                row = self.entries.add(entry)
-                self._held[quantity] = (row, size)
+                entry = Entry(
+                    name, *sizes, category, module, self._device_idx or 0, step=self._step, alloc_index=self._index
+                )
+                self._held[quantity] = (self.entries.add(entry), sizes)
                 self._index += 1
-        self._index = max(self._index, begin + 1)  # a row is an event of its own, also where only the cache changed
-        self._ends.append(self._index - 1)
-        self._current.append(current)
-        self._peak.append(peak)
-        self._sum.append(sum(wanted.values()))
-
-    def _quantities(self, columns: _Columns, cells: list[str]) -> Iterator[tuple[Quantity, int]]:
-        yield ("feature maps", "activation", ""), _bytes_of(cells[4], MB)
-        yield from self._section(columns, cells, columns.weights, 5, "weight")
-        yield from self._section(columns, cells, columns.gradients, columns.gradients_total, "gradient")
-        yield ("intermediate gradients", "activation_gradient", ""), _bytes_of(cells[columns.intermediate], MB)
-        for name, category in EXACT.items():
-            place = columns.exact.get(name)
-            if place is not None and place < len(cells) and cells[place].strip():
-                yield (name.removesuffix("_bytes").replace("_", " "), category, ""), _bytes_of(cells[place], 1)
-
-    def _section(
-        self, columns: _Columns, cells: list[str], parts: tuple[tuple[str, int], ...], total_at: int, category: str
-    ) -> Iterator[tuple[Quantity, int]]:
-        """Yield the parameters' own lines, and what the stated total has beyond their rounded sum."""
-        sizes, exact = 0, False
-        for name, place in parts:
-            place_exact = columns.exact.get(f"{name}_bytes", len(cells))
-            exact = place_exact < len(cells)
-            size = _bytes_of(cells[place_exact], 1) if exact else _bytes_of(cells[place], MB)
-            sizes += size
-            yield (name, category, name.removesuffix("_grad").rpartition(".")[0]), size
-        rest = _bytes_of(cells[total_at], MB) - sizes
-        if not exact and rest > 0:
-            yield (f"{category}s below a line's rounding", category, ""), rest
-        elif not exact:
-            self._over_mb = max(self._over_mb, -rest // MB)
+        self._index = max(self._index, begin + 1)  # a moment is an event of its own, also where only the cache changed
+        self._moment_ends.append(self._index - 1)
+        self._cached.append(moment.cached_bytes)
+        self._free.append(moment.free_segment_bytes)
 
     def rank(self, number: int) -> ImportedRank:
         """Return what was read as rank ``number``."""
+        device_idx = self._device_idx or 0
         ends, current, peak, held = (np.asarray(v) for v in (self._ends, self._current, self._peak, self._sum))
-        reserved = bool((current >= held).all())
+        steps, begins = np.asarray(self._steps), np.asarray(self._begins)
+        reserved = device_idx != CPU and bool(self._exact or (current >= held).all())
         tables = self.entries.tables()
+        moments, cached, free = (np.asarray(v) for v in (self._moment_ends, self._cached, self._free))
         if reserved:
-            tables["segments"] = _segments(ends, current)
-        tables["counters"] = _counters(ends, current, peak, held)
-        notes = [
-            "Each row is an iteration, imported as a step. The file has no times, phases or order of events.",
-            "Sizes are whole MB of 10^6 bytes.",
-        ]
-        if current.any():
+            tables["segments"] = _segments(device_idx, moments, cached - free, free)
+        tables["counters"] = _counters(device_idx, steps, ends, current, peak, held)
+        tables["steps"] = _steps(device_idx, steps, begins, ends)
+        facts: dict[str, Any] = {"devices": [{"device_idx": device_idx, "name": "", "total_bytes": None}]}
+        last = np.searchsorted(moments, ends)
+        if device_idx != CPU:
+            tables |= _card_tables(device_idx, self._card, cached[last], facts)
+        return ImportedRank(number, tables, facts, (*self._notes(reserved), *self._epoch_notes()))
+
+    def _notes(self, reserved: bool) -> list[str]:
+        notes = ["A row is an iteration, kept as the step that allocated; it has no time, phase or order of events."]
+        if self._exact:
+            notes.append(
+                "Beside the peak, a quantity's highest bytes are a moment of which no other quantity is known."
+            )
+        else:
+            notes.append("Each size is a whole number of MB of 10^6 bytes.")
+        if len(self._device_text.split()) > 1:
+            notes.append(f"The sizes are sums over {', '.join(self._device_text.split())}.")
+        elif not self._device_text and self._device_idx == CPU:
+            notes.append("The file states no cache in any row, so its tensors were the CPU's.")
+        elif not self._device_text:
+            notes.append("The file does not name its GPU: it stands as cuda:0.")
+        if not self._exact and any(self._current):
             notes.append(
                 "Reserved memory is the cache size in the file. The part that no column explains counts as fragmented."
                 if reserved
@@ -217,37 +226,65 @@ class _MemoryLog:
                     "The cache size in the file is smaller than the sum of its columns, so reserved memory is that sum."
                 )
             )
-        if self._over_mb:
-            notes.append(
-                f"Sizes in the file are rounded up, so rows sum to up to {self._over_mb} MB more than their total."
-            )
-        facts = {"devices": [{"device_idx": DEVICE, "name": "", "total_bytes": None}]}
-        return ImportedRank(number, tables, facts, tuple(notes))
+        if self._over_bytes > 0:
+            notes.append(f"Rounded up, a total's lines sum to up to {self._over_bytes // MB} MB more than it.")
+        return notes
+
+    def _epoch_notes(self) -> list[str]:
+        """Return which steps are which epoch's, where there are several."""
+        if len(self._epochs) < 2:
+            return []
+        words = [f"epoch {epoch} follows step {before}" for epoch, before in self._epochs[1:EPOCHS_NAMED]]
+        more = len(self._epochs) - EPOCHS_NAMED
+        rest = f", and {more:,} more epochs" if more > 0 else ""
+        return [f"A step is an iteration, counted on from epoch to epoch: {', '.join(words)}{rest}."]
 
 
-def _segments(ends: I64, cached: I64) -> pa.Table:
-    """Return the cache as one segment for each value it takes; a row begins with the event after the last one's end."""
+def _segments(device_idx: int, ends: I64, used: I64, free: I64) -> pa.Table:
+    """Return segments with blocks and segments without, one for each value that they take.
+
+    A moment begins with the event after the last one's end.
+    """
     begins = np.concatenate(([0], ends[:-1] + 1))
-    changed = np.flatnonzero(np.diff(cached, prepend=-1))
-    until = np.append(begins[changed[1:]], NEVER)
-    kept = cached[changed] > 0
+    address, size, taken, until = [], [], [], []
+    for place, values in ((0, used), (FREE_SEGMENT_ADDRESS, free)):
+        changed = np.flatnonzero(np.diff(values, prepend=-1))
+        kept = values[changed] > 0
+        address.append(np.full(int(kept.sum()), place, dtype=np.int64))
+        size.append(values[changed][kept])
+        taken.append(begins[changed][kept])
+        until.append(np.append(begins[changed[1:]], NEVER)[kept])
+    count = sum(one.size for one in size)
     columns = {
-        "device_idx": np.full(int(kept.sum()), DEVICE, dtype=np.int32),
-        "bytes": cached[changed][kept],
-        "pool": label(np.zeros(int(kept.sum()), dtype=np.int8), ("large",)),
-        "alloc_index": begins[changed][kept],
-        "free_index": maybe(until[kept], NEVER),
+        "device_idx": np.full(count, device_idx, dtype=np.int32),
+        "address": np.concatenate(address),
+        "bytes": np.concatenate(size),
+        "pool": label(np.zeros(count, dtype=np.int8), ("large",)),
+        "alloc_index": np.concatenate(taken),
+        "free_index": maybe(np.concatenate(until), NEVER),
     }
-    return filled("segments", columns, int(kept.sum()))
+    return filled("segments", columns, count)
 
 
-def _counters(ends: I64, cached: I64, peak: I64, held: I64) -> pa.Table:
-    """Return the cache, now and at its peak, at the end of each row; rows have no time, so they are numbered."""
-    numbers = np.arange(1, ends.size + 1)
+def _steps(device_idx: int, steps: I64, begins: I64, ends: I64) -> pa.Table:
+    """Return a step for each row; it has no time, so its beginning and its end are both 0."""
     columns = {
-        "t_ns": numbers,
-        "device_idx": np.full(ends.size, DEVICE, dtype=np.int32),
-        "step": numbers.astype(np.int32),
+        "step": steps.astype(np.int32),
+        "device_idx": np.full(steps.size, device_idx, dtype=np.int32),
+        "kind": label(np.zeros(steps.size, dtype=np.int8), ("marked",)),
+        "recorded": np.ones(steps.size, dtype=bool),
+        "start_index": begins,
+        "end_index": ends,
+    }
+    return filled("steps", columns, steps.size)
+
+
+def _counters(device_idx: int, steps: I64, ends: I64, cached: I64, peak: I64, held: I64) -> pa.Table:
+    """Return the cache, now and at its peak, at the end of each row; rows have no time, so they are numbered."""
+    columns = {
+        "t_ns": np.arange(1, ends.size + 1),
+        "device_idx": np.full(ends.size, device_idx, dtype=np.int32),
+        "step": steps.astype(np.int32),
         "reason": label(np.zeros(ends.size, dtype=np.int8), ("step_end",)),
         "event_index": ends,
         "alloc_count": ends + 1,
@@ -258,23 +295,30 @@ def _counters(ends: I64, cached: I64, peak: I64, held: I64) -> pa.Table:
     return filled("counters", columns, ends.size)
 
 
-def _cells(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line]), [])
-    except csv.Error:
-        return line.split(",")
-
-
-def _bytes_of(cell: str, unit: int) -> int:
-    """Return a cell's bytes.
-
-    Raises:
-        ValueError: it is no whole number, is negative, or more than any GPU has.
-    """
-    text = cell.strip()
-    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal() or len(text) > 20:
-        raise ValueError("a column is not a whole number")
-    size = int(text) * unit
-    if not 0 <= size <= MAX_MB * MB:
-        raise ValueError(f"{size:,} bytes is out of range")
-    return size
+def _card_tables(
+    device_idx: int, cards: Sequence[Mapping[str, int | None]], cached: I64, facts: dict[str, Any]
+) -> dict[str, pa.Table]:
+    """Return the GPU's bytes at each row's peak where the file tells them; ``facts`` gets context and libraries."""
+    samples, processes = [], []
+    for number, (card, cached_bytes) in enumerate(zip(cards, cached.tolist(), strict=True), 1):
+        if card["unaccounted"] is None:
+            continue
+        parts = ("context", "library", "unaccounted")
+        own = cached_bytes + sum(card[name] or 0 for name in parts)
+        others = card["other_processes"]
+        place = {"t_ns": number, "device_idx": device_idx}
+        samples.append({**place, "used_bytes": own + (others or 0), "driver_bytes": card["driver"]})
+        if others is not None:
+            processes += [{**place, "pid": OWN_PID, "bytes": own}, {**place, "pid": OTHER_PID, "bytes": others}]
+        facts["pid"] = OWN_PID
+        facts["libraries"] = {
+            "context_bytes": card["context"],
+            "library_bytes": card["library"],
+            "source": "as the file states them",
+        }
+    if not samples:
+        return {}
+    return {
+        "samples": rows_to_table("samples", samples),
+        "process_samples": rows_to_table("process_samples", processes),
+    }

@@ -5,8 +5,10 @@
 | headerless | ``tag,size`` | MiB (the earliest: bytes) | every allocation from the GPU, never a free |
 | seven columns | time, scope, name, data struct, requested, actual, reuse | bytes | every allocation, never a free |
 | five columns | name, requested, device, actual, reuse | bytes | what was alive when the file was written |
-| JSON tree | nested by the parts of the tag | bytes | what was alive when the file was written |
+| JSON trees | nested by the parts of the tag | bytes | what was alive when the file was written |
+| stack log | a warning with a call stack | MiB | the allocations of the headerless form whose tag is unknown |
 
+A log beside its CSV gives that CSV's entries their stacks.
 ``nvml_amend`` in the last CSV is what the driver said of the process beyond its entries: the balance's line.
 """
 
@@ -19,9 +21,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from gpuledger.analyze.posting.rows import stack_table
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import Entries, Entry, Unread, files_of, one_reading, reading_tables, whole_lines
 from gpuledger.formats.json_pull import begins_with_object
+from gpuledger.formats.mxnet_stacks import StackLog, is_stack_log, log_beside, read_stack_log
 from gpuledger.formats.mxnet_tags import CATEGORY_OF_STRUCT, category_of, module_of
 from gpuledger.formats.mxnet_tree import leaves
 from gpuledger.formats.text_lines import decoded, shown
@@ -34,9 +38,11 @@ BYTES_FROM = 1 << 20
 MAX_DEVICE = 4_096
 _PID = re.compile(r"pid_(\d{1,9})\b")
 _HEADERLESS = re.compile(
-    r'^"?(in_arg|arg_grad|aux_state|data_entry|head_grad|workspace|optimizer_state|unknown)[^\n]*,\s*\d+(\.\d+)?\s*$',
+    r'^"?(in_arg|arg_grad|aux_state|data_entry|head_grad|workspace|optimizer_state|unknown)[^\n]*,'
+    r"\s*\d+(\.\d+)?(e[+-]\d+)?\s*$",
     re.MULTILINE,
 )
+_TREE = re.compile(rb'gpu_memory_profile|"name"\s*:\s*"[^"]*_dev\d{1,4}"')
 _INTEGER = re.compile(r"[+-]?\d{1,20}$")
 
 
@@ -46,7 +52,8 @@ class Form(Enum):
     HEADERLESS = "headerless"
     SEVEN_COLUMNS = "seven columns"
     FIVE_COLUMNS = "five columns"
-    TREE = "JSON tree"
+    TREE = "JSON trees"
+    STACK_LOG = "stack log"
 
 
 def looks_like(path: Path, head: bytes) -> bool:
@@ -65,7 +72,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _form_of(head: bytes) -> Form | None:
-    if begins_with_object(head) and b"gpu_memory_profile" in head[:4096].replace(b"\0", b""):
+    if begins_with_object(head) and _TREE.search(head[:4096].replace(b"\0", b"")):
         return Form.TREE
     text = decoded(head).lstrip("\ufeff \t\r\n")
     title = text[:200].replace('"', "").replace(" ", "").lower()
@@ -73,6 +80,8 @@ def _form_of(head: bytes) -> Form | None:
         return Form.FIVE_COLUMNS
     if title.startswith("timestamp,scope,attributename,datastruct"):
         return Form.SEVEN_COLUMNS
+    if is_stack_log(head):
+        return Form.STACK_LOG
     return Form.HEADERLESS if _HEADERLESS.search(text) else None
 
 
@@ -84,9 +93,10 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     """
     unread = Unread()
     files = sorted(files_of(paths, _is_ours), key=lambda path: (_pid(path), path.name))
+    beside = {log_beside(path) for path in files if path.suffix != ".log"}
     ranks: list[ImportedRank] = []
     read = []
-    for path in files:
+    for path in (one for one in files if one not in beside):
         try:
             reader = _FileReader(path, unread)
             if not reader.read():
@@ -100,6 +110,13 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
         first = next(iter(unread.texts()), f"{paths[0]}: no file of MXNet's memory profiler found")
         raise InputError(f"{first}" if ":" in first else f"{paths[0]}: {first}")
     return ImportedRun(name, "mxnet", tuple(read), tuple(ranks), unread=unread.texts(), facts={"started_ns": None})
+
+
+def single_runs(files: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the files that are a run each: none where every name has a process id, for those are a run's ranks."""
+    beside = {log_beside(path) for path in files if path.suffix != ".log"}
+    runs = tuple(path for path in files if path not in beside)
+    return () if all(_pid(path) >= 0 for path in runs) else runs
 
 
 def _pid(path: Path) -> int:
@@ -118,6 +135,8 @@ class _FileReader:
         self._reused: list[int] = [0, 0]
         self._form = Form.HEADERLESS
         self._was_bytes = False
+        self._stacks = StackLog()
+        self._log_name = ""
 
     def read(self) -> bool:
         """Return whether an entry was read."""
@@ -129,6 +148,7 @@ class _FileReader:
                 Form.SEVEN_COLUMNS: lambda: self._rows(self._seven),
                 Form.FIVE_COLUMNS: lambda: self._rows(self._five),
                 Form.TREE: self._tree,
+                Form.STACK_LOG: self._stack_log,
             }[self._form]()
         except InputError as error:
             self._unread.add(error.message)
@@ -151,6 +171,7 @@ class _FileReader:
         sizes = (_real(text.rpartition(",")[2]) for _, text in whole_lines(self._path, Unread()) if "," in text)
         known = [(size, size.is_integer()) for size in _extremes(sizes)]
         self._was_bytes = bool(known) and max(known)[0] >= BYTES_FROM and all(whole for _, whole in known)
+        self._read_log_beside()
         for number, text in self._lines():
             tag, comma, size = text.rpartition(",")
             value, tag = _real(size), unquoted(tag)
@@ -160,9 +181,24 @@ class _FileReader:
             try:
                 size_bytes = round(value if self._was_bytes else value * MIB)
                 category, module = category_of(tag), module_of(tag)
-                self.entries.add(Entry(tag, size_bytes, category=category, module=module, alloc_index=None))
+                stack_id = self._stacks.take(tag, value)
+                self.entries.add(Entry(tag, size_bytes, None, category, module, alloc_index=None, stack_id=stack_id))
             except (ValueError, OverflowError) as error:
                 self._bad(number, text, str(error))
+
+    def _read_log_beside(self) -> None:
+        """Read the log beside the file, where it has one: its stacks are of the entries with the same tag and size."""
+        log = log_beside(self._path)
+        if log != self._path and log.is_file() and _is_ours(log):
+            self._stacks, self._log_name = read_stack_log(log, self._unread), log.name
+
+    def _stack_log(self) -> None:
+        self._stacks = read_stack_log(self._path, self._unread)
+        for tag, value, stack_id in ((one.tag, one.size, one.stack_id) for one in self._stacks.allocations):
+            try:
+                self.entries.add(Entry(tag, round(value * MIB), alloc_index=None, stack_id=stack_id))
+            except ValueError as error:
+                self._unread.add(f"{self._path.name}: {shown(tag)}: {error}")
 
     def _rows(self, read_row: Any) -> None:
         lines = self._lines()
@@ -247,12 +283,17 @@ class _FileReader:
         if _pid(self._path) >= 0:
             facts["pid"] = _pid(self._path)
         tables = {**self.entries.tables(), **reading_tables(readings)}
+        if self._stacks.stacks:
+            tables["stacks"] = stack_table(self._stacks.stacks)
         return ImportedRank(number, tables, facts, self._notes(known))
 
     def _notes(self, known: dict[int, int]) -> tuple[str, ...]:
         notes = [_ABOUT[self._form], "The file has no times, steps or phases."]
         if self._form is Form.SEVEN_COLUMNS:
             notes = [_ABOUT[self._form]]
+        if self._log_name:
+            count = len(self._stacks.allocations)
+            notes.append(f"{self._log_name} has the call stacks of {count:,} allocations with an unknown tag.")
         if self._was_bytes:
             notes.append(
                 "Sizes were read as bytes, as MXNet's earliest version writes them: they are too large to be MiB."
@@ -277,6 +318,7 @@ _ABOUT = {
     Form.SEVEN_COLUMNS: "The file lists allocations but no frees, so the sum includes everything ever allocated.",
     Form.FIVE_COLUMNS: "The file shows the memory in use when it was written, which may not be the peak.",
     Form.TREE: "The file shows the memory in use when it was written, which may not be the peak.",
+    Form.STACK_LOG: "The log lists only allocations with an unknown tag. The CSV file beside it has the others.",
 }
 
 

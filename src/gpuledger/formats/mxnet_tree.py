@@ -1,4 +1,7 @@
-"""The JSON tree of MXNet's memory profiler: the tags' parts as nested nodes, ``{"name", "children" | "value"}``."""
+"""The JSON tree of MXNet's memory profiler: the tags' parts as nested nodes, ``{"name", "children" | "value"}``.
+
+Its writer puts a tree for each device into ``{[ … ]}``, which is no JSON; a tree alone is read as well.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,7 @@ def _set(node: _Node, key: str, token: Token) -> None:
 def _leaf(nodes: list[_Node]) -> Iterator[tuple[int, str, float]]:
     value = nodes[-1].value
     if value is not None:
-        found = _DEVICE.search(nodes[0].name)
-        tag = ":".join(node.name for node in (nodes[1:] or nodes))
+        inner = nodes[1:] if len(nodes) > 1 and not nodes[0].name else nodes  # the wrapper has no name
+        found = _DEVICE.search(inner[0].name)
+        tag = ":".join(node.name for node in (inner[1:] or inner))
         yield int(found[1]) if found else 0, tag[:MAX_TAG], value

@@ -36,7 +36,12 @@ _FACTS = frozenset({"index", "uuid", "name", "driver_version", "total_bytes"})
 
 
 _CARD_KEYS = ("index", "uuid", "bus_id", "serial")
-"""What tells GPUs apart, the first that a reading has."""
+"""What tells GPUs apart, the first that a reading has; where it has none, see :func:`_told_apart`."""
+MAX_IN_TURN = 16
+FEWEST_TURNS = 3
+"""So many rounds of all GPUs are needed to see that rows come in rounds."""
+ROUND_FACTOR = 4
+"""Between two rounds lies this many times as much as inside one."""
 
 
 def looks_like(path: Path, head: bytes) -> bool:
@@ -126,7 +131,7 @@ class _Log:
                 f"{self._path}: gpuledger imports none of its columns",
                 hint="Write the log with nvidia-smi --query-gpu=timestamp,memory.used --format=csv",
             )
-        cards = _numbered(self._cards)
+        cards = _numbered(self._apart())
         tables = [card.table(device_idx, interval_ns) for device_idx, card in cards]
         return ImportedRank(
             number,
@@ -134,6 +139,26 @@ class _Log:
             {"devices": [card.device(device_idx) for device_idx, card in cards]},
             (*self._notes, *self._time_notes(interval_ns)),
         )
+
+    def _apart(self) -> dict[str, _Card]:
+        """Return the GPUs; where no column names them, as far as models, capacities and the order of rows tell.
+
+        Raises:
+            InputError: rows of several GPUs cannot be told apart.
+        """
+        if list(self._cards) != [""]:
+            return self._cards
+        found = _told_apart(self._cards[""])
+        if not found:
+            raise InputError(
+                f"{self._path}: several rows at one moment, and no column says which GPU each is of: ask for it, "
+                "nvidia-smi --query-gpu=timestamp,index,memory.used"
+            )
+        if len(found) > 1:
+            self._notes[f"No column names the GPU of a row: {len(found)} were told apart by {found[0].apart_by}."] = (
+                None
+            )
+        return {str(number): card for number, card in enumerate(found)}
 
     def unread_lines(self) -> list[str]:
         """Return the lines that could not be read, each with its reason; of very many the first."""
@@ -221,6 +246,9 @@ class _Card:
         self._times: list[int | None] = []
         self._columns: dict[str, list[Any]] = {}
         self._facts: dict[str, Any] = {}
+        self._labels: list[str] = []
+        self._models: dict[str, dict[str, Any]] = {}
+        self.apart_by = ""
 
     def add(self, values: dict[str, Any]) -> None:
         """Add one reading; a column that begins late is null before."""
@@ -232,6 +260,32 @@ class _Card:
             if name in _FACTS and value is not None:
                 self._facts[name] = value
         self._times.append(values.get("t_ns"))
+        model = [values.get(name) for name in ("name", "total_bytes")]
+        self._labels.append("" if model == [None, None] else str(model))
+        if self._labels[-1] not in self._models:
+            self._models[self._labels[-1]] = {name: values[name] for name in _FACTS if values.get(name) is not None}
+
+    @property
+    def labels(self) -> list[str]:
+        """Return model and capacity of each reading's GPU as one text, "" where it has neither."""
+        return self._labels
+
+    @property
+    def times(self) -> list[int | None]:
+        """Return the readings' times."""
+        return self._times
+
+    def only(self, rows: list[int], apart_by: str) -> _Card:
+        """Return the readings in ``rows`` as one GPU of several."""
+        part = _Card()
+        part.apart_by = apart_by
+        part._times = [self._times[row] for row in rows]
+        part._labels = [self._labels[row] for row in rows]
+        part._columns = {
+            name: [column[row] if row < len(column) else None for row in rows] for name, column in self._columns.items()
+        }
+        part._facts = {**self._facts, **self._models.get(part._labels[0], {})}
+        return part
 
     @property
     def has_figures(self) -> bool:
@@ -273,6 +327,42 @@ class _Card:
         arrays = [pa.array(column, field.type) for column, field in zip(whole, schema, strict=True)]
         table = pa.Table.from_arrays(arrays, schema=schema)
         return table.sort_by("t_ns") if self.turned_back else table
+
+
+def _told_apart(card: _Card) -> list[_Card]:
+    """Return the GPUs that unnamed rows are of; none where there are several and nothing tells them apart.
+
+    Rows of different models or capacities are of different GPUs. Rows with times that come in rounds, close together
+    inside one and far apart between two, are of one GPU after the other.
+    """
+    groups: dict[str, list[int]] = {}
+    for row, label in enumerate(card.labels):
+        groups.setdefault(label, []).append(row)
+    models = [rows for label, rows in groups.items() if label]
+    if len(models) < 2 or "" in groups or len(models) > MAX_IN_TURN:
+        models = [list(range(len(card.labels)))]
+    by_model = "their model or capacity" if len(models) > 1 else ""
+    found: list[_Card] = []
+    for rows in models:
+        times = [t_ns for row in rows if (t_ns := card.times[row]) is not None]
+        count = _in_turn(times) if len(times) == len(rows) else 1
+        if count == 0:
+            return []
+        by = by_model or "the order of the rows of each moment"
+        found += [card.only(rows[place::count], by) for place in range(count)]
+    return found
+
+
+def _in_turn(times_ns: list[int]) -> int:
+    """Return how many GPUs take turns in rows with these times; 1 where they do not, 0 where it cannot be told."""
+    gaps = [later - earlier for earlier, later in pairwise(times_ns)]
+    for count in range(2, min(MAX_IN_TURN, len(times_ns) // FEWEST_TURNS) + 1):
+        inside = [gap for place, gap in enumerate(gaps) if (place + 1) % count]
+        between = gaps[count - 1 :: count]
+        if min(inside) >= 0 and max(inside) * ROUND_FACTOR < min(between):
+            return count
+    together = sum(gap == 0 for gap in gaps)
+    return 0 if gaps and 2 * together >= len(gaps) else 1
 
 
 def _numbered(cards: dict[str, _Card]) -> list[tuple[int, _Card]]:

@@ -41,7 +41,7 @@ class Format:
     :class:`~gpuledger.model.imported.ImportedRun`, or raises ``InputError`` where nothing at all could be read.
     ``options`` are those of ``gpuledger import``; each reader takes those it names and refuses others.
     ``one_run_each``: a file is a run of its own, and a folder stands for the files of this format in it; otherwise all
-    files given are one run.
+    files given are one run, unless the module's ``single_runs(files)`` names those of them that are a run each.
     """
 
     place: str
@@ -54,9 +54,9 @@ INTERVAL = Option("interval", "TIME", "time between samples, if the file has no 
 
 FORMATS: dict[str, Format] = {
     "torch-snapshot": Format("torch_snapshot", "snapshots of torch.cuda.memory._dump_snapshot()"),
-    "memory-csv": Format("memory_csv", "CSV files of pytorch_mem_profiler and of gpuledger"),
-    "mxnet": Format("mxnet", "CSV and JSON files of MXNet's memory profiler, one per rank"),
-    "tbd-log": Format("tbd", "logs with [mem] lines of a patched MXNet, _ANALYSIS files"),
+    "memory-csv": Format("memory_csv", "CSV files of pytorch_mem_profiler and of gpuledger", one_run_each=True),
+    "mxnet": Format("mxnet", "CSV, JSON, .log files of MXNet's profiler, one per rank"),
+    "tbd-log": Format("tbd", "logs with [mem] lines of a patched MXNet, _ANALYSIS files", one_run_each=True),
     "nvidia-smi": Format(
         "nvidia_smi",
         "logs of nvidia-smi --query-gpu=… --format=csv",
@@ -112,19 +112,60 @@ def find_format(path: Path) -> str | None:
     own = next((name for name in FORMATS if _looks_like(name, path)), None)
     if own or not path.is_dir():
         return own
-    return next((name for name in FORMATS if FORMATS[name].one_run_each and _files_inside(path, name)), None)
+    return next((name for name in FORMATS if FORMATS[name].one_run_each and files_inside(path, name).known), None)
 
 
-def single_paths(path: Path, format_name: str) -> tuple[Path, ...]:
-    """Return the paths that are a run each: the files inside where a folder of single runs is given, else ``path``."""
-    if FORMATS[format_name].one_run_each and path.is_dir():
-        return _files_inside(path, format_name)
-    return (path,)
+@dataclass(frozen=True)
+class Inside:
+    """The files in a folder that are of a format, and why others, which look as if they should be, are not."""
+
+    known: tuple[Path, ...]
+    unread: tuple[str, ...]
 
 
-def _files_inside(folder: Path, format_name: str) -> tuple[Path, ...]:
-    inside = sorted(path for path in folder.iterdir() if path.is_file() and not _why_closed(path))
-    return tuple(path for path in inside if _looks_like(format_name, path))
+def files_inside(folder: Path, format_name: str) -> Inside:
+    """Return the files in a folder by whether they are of a format.
+
+    A file that is not of it counts as unread where its name ends as that of one that is.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file() or path.is_symlink())
+    closed = {path: problem for path in files if (problem := _why_closed(path))}
+    known = tuple(path for path in files if path not in closed and _looks_like(format_name, path))
+    endings = {path.suffix for path in known}
+    unread = []
+    for path in (one for one in files if one not in known and one.suffix in endings):
+        empty = f"empty, so no {format_name} file"
+        reason = closed.get(path) or (f"line 1: not of format {format_name}" if path.stat().st_size else empty)
+        unread.append(f"{path}: {reason}")
+    return Inside(known, tuple(unread))
+
+
+def single_paths(paths: Sequence[Path], format_name: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the paths that are a run each, and what of the folders given cannot be read; no path: all are one run."""
+    known: list[Path] = []
+    unread: list[str] = []
+    for path in paths:
+        inside = files_inside(path, format_name) if path.is_dir() else Inside((path,), ())
+        known += inside.known
+        unread += inside.unread
+    if FORMATS[format_name].one_run_each:
+        return tuple(known), tuple(unread)
+    single = getattr(_module(format_name), "single_runs", None)
+    found: tuple[Path, ...] = () if single is None else single(tuple(known))
+    return found, tuple(unread)
+
+
+def logs_inside(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the files of a folder that are a run each, of every format, and what else looks like them and is none."""
+    found: dict[Path, None] = {}
+    problems: dict[str, None] = {}
+    for format_name in FORMATS:
+        single, unread = single_paths([folder], format_name)
+        found.update(dict.fromkeys(single if len(single) > 1 or FORMATS[format_name].one_run_each else ()))
+        problems.update(dict.fromkeys(unread))
+    known = {str(path) for path in found}
+    left = {text.partition(": ")[0]: text for text in problems if text.partition(": ")[0] not in known}
+    return tuple(sorted(found)), tuple(left.values())
 
 
 def _looks_like(format_name: str, path: Path) -> bool:

@@ -16,10 +16,10 @@ import numpy as np
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError
-from gpuledger.formats.pickle_reader import items_of, read_pickle
-from gpuledger.formats.snapshot_columns import SnapshotColumns, count_of
-from gpuledger.formats.snapshot_lives import I64, Closing, DeviceLives, Trace, follow, paired
-from gpuledger.formats.snapshot_tables import snapshot_tables
+from gpuledger.formats.snapshot.pickle_reader import items_of, read_pickle
+from gpuledger.formats.snapshot.snapshot_columns import SnapshotColumns, count_of
+from gpuledger.formats.snapshot.snapshot_lives import I64, Closing, DeviceLives, Trace, follow, paired
+from gpuledger.formats.snapshot.snapshot_tables import snapshot_tables
 from gpuledger.model.imported import ImportedRank, ImportedRun
 from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action, BlockState
 from gpuledger.model.pools import UNKNOWN_POOL, pool_number

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.overview.iteration import BEYOND, CARD_LINES, Iteration
+from gpuledger.analyze.overview.iteration import BEYOND, CARD_LINES, NOT_CACHED_YET, PEAK_WORDS, Iteration
 from gpuledger.errors import UsageError
 
 MB = 1_000_000
@@ -43,6 +43,18 @@ NEW_COLUMNS = (
     *(f"{name}_bytes" for name in (*BEYOND, *CARD_LINES)),
 )
 """Follow the older tool's columns, in bytes; after them every parameter and its gradient in bytes."""
+EXACT_COLUMNS = (
+    "device",
+    "peak_cached_bytes",
+    "current_cached_bytes",
+    "feature_map_bytes",
+    "total_weight_bytes",
+    "total_weight_gradient_bytes",
+    "intermediate_gradient_bytes",
+    f"{NOT_CACHED_YET}_bytes",
+    *(f"at_peak_{word.replace(' ', '_')}_bytes" for word in PEAK_WORDS),
+)
+"""Follow the parameters: what the table prints in MB, exact, and each line of its last block. All devices' bytes."""
 
 Sizes = tuple[tuple[str, int], ...]
 
@@ -169,7 +181,7 @@ def _free_path(directory: Path, stem: str) -> Path:
 def _header(names: Sequence[str]) -> list[str]:
     old = [*OLD_COLUMNS, *names, "total_layer_weight_gradient_usage", *(f"{name}_grad" for name in names)]
     exact = [f"{name}{ending}" for ending in ("_bytes", "_grad_bytes") for name in names]
-    return [*old, "intermediate_gradients", *NEW_COLUMNS, *exact]
+    return [*old, "intermediate_gradients", *NEW_COLUMNS, *exact, *EXACT_COLUMNS]
 
 
 def _row(report: MemoryReport) -> list[Any]:
@@ -188,7 +200,27 @@ def _row(report: MemoryReport) -> list[Any]:
     ]
     quantities = [report.total(name) for name in NEW_COLUMNS[:4]]
     beyond = [sum(dict(device.beyond)[name] for device in report.devices) for name in BEYOND]
-    return [*old, *quantities, *beyond, *(_card_bytes(report, name) for name in CARD_LINES), *weights, *gradients]
+    card = [_card_bytes(report, name) for name in CARD_LINES]
+    return [*old, *quantities, *beyond, *card, *weights, *gradients, *_exact_cells(report)]
+
+
+def _exact_cells(report: MemoryReport) -> list[Any]:
+    """Return the cells of :data:`EXACT_COLUMNS`."""
+    devices = report.devices
+    totals = {
+        "total_weight_bytes": report.weight_bytes,
+        "total_weight_gradient_bytes": report.gradient_bytes,
+        f"{NOT_CACHED_YET}_bytes": sum(dict(device.beyond)[NOT_CACHED_YET] for device in devices),
+    }
+    words = [sum(dict(device.at_peak).get(word, 0) for device in devices) for word in PEAK_WORDS]
+    named = EXACT_COLUMNS[1 : -len(PEAK_WORDS)]
+    sizes = [totals[name] if name in totals else report.total(name) for name in named]
+    return [" ".join(device_name(device.device_idx) for device in devices), *sizes, *words]
+
+
+def device_name(device_idx: int) -> str:
+    """Return a device as torch names it."""
+    return "cpu" if device_idx < 0 else f"cuda:{device_idx}"
 
 
 def _card_bytes(report: MemoryReport, name: str) -> int | None:

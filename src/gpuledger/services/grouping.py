@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -49,18 +50,23 @@ def group_places(
     return groupings
 
 
-def read_keywords(text: str) -> KeywordFile:
-    """Return the keyword file that ``text`` names: one of our own, a SETME.py, or a file in TOML.
+def read_keywords(*texts: str) -> KeywordFile:
+    """Return the keyword files that ``texts`` name as one, each added to those before it.
+
+    A file is one of our own, a SETME.py, or in TOML.
 
     Raises:
         InputError: it cannot be read, or something in it is wrong; it says in which line.
     """
     from gpuledger.formats.setme import read_setme
 
-    path = Path(text)
-    if text in SHIPPED and not path.is_file():
-        return _shipped((text,))
-    return read_setme(path) if path.suffix == ".py" else _read_toml(path)
+    def read(text: str) -> KeywordFile:
+        path = Path(text)
+        if text in SHIPPED and not path.is_file():
+            return _shipped((text,))
+        return read_setme(path) if path.suffix == ".py" else _read_toml(path)
+
+    return functools.reduce(lambda base, file: file.added_to(base), map(read, texts))
 
 
 def propose_keywords_for(places: Iterable[tuple[Rank, int]], *, at: str = "peak", step: int | None = None) -> str:
@@ -100,6 +106,12 @@ def _read_toml(path: Path) -> KeywordFile:
     with reading(f"--keywords {path}", hint=f"Give a file, or one of {', '.join(SHIPPED)}"):
         content = read_limited(path, MAX_FILE_BYTES)
     try:
-        return parse_keyword_file(content.decode("utf-8-sig").replace("\r\n", "\n"), str(path))
+        file = parse_keyword_file(content.decode("utf-8-sig").replace("\r\n", "\n"), str(path))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a keyword file: not UTF-8 at byte {error.start}") from error
+    unknown = [name for name in file.extends if name not in SHIPPED]
+    if unknown:
+        raise InputError(
+            f"{path}: extends {unknown[0]!r}: no such keyword file", hint=f"Use one of {', '.join(SHIPPED)}"
+        )
+    return file.added_to(_shipped(file.extends)) if file.extends else file

@@ -41,7 +41,9 @@ def import_each(
     from gpuledger.services.runs import import_files
 
     runs = 0
-    for group, place in choose_places(format_name, paths, out, force=force):
+    groups, unread = _groups(format_name, paths)
+    not_read += unread
+    for group, place in _places_of(groups, out, force=force):
         try:
             run = import_files(format_name, group, place, options, force=force)
         except InputError as error:
@@ -51,9 +53,9 @@ def import_each(
         not_read += run.manifest.imported.unread if run.manifest.imported else ()
         yield run
     if not runs:
+        first = not_read[0] if not_read else f"{paths[0]}: no {format_name} files found"
         raise InputError(
-            not_read[0],
-            hint=f"Check the files: none of the {len(not_read)} could be read" if len(not_read) > 1 else None,
+            first, hint=f"Check the files: none of the {len(not_read)} could be read" if len(not_read) > 1 else None
         )
 
 
@@ -71,9 +73,18 @@ def choose_places(
     Raises:
         UsageError: no such format, two runs would have one name, or a run exists and ``force`` is not given.
     """
-    groups = [tuple(paths)]
-    if format_of(format_name).one_run_each:
-        groups = [(one,) for path in paths for one in single_paths(path, format_name)]
+    return _places_of(_groups(format_name, paths)[0], out, force=force)
+
+
+def _groups(format_name: str, paths: Sequence[Path]) -> tuple[list[tuple[Path, ...]], tuple[str, ...]]:
+    """Return the files of each run, and what in the folders given cannot be read."""
+    alone = format_of(format_name).one_run_each
+    single, unread = single_paths(paths, format_name)
+    return [(one,) for one in single] if single or alone else [tuple(paths)], unread
+
+
+def _places_of(groups: list[tuple[Path, ...]], out: str | None, *, force: bool) -> list[tuple[tuple[Path, ...], Path]]:
+    """Return the directory of each run; see :func:`choose_places`."""
     if len(groups) == 1 and out is None:
         return [(groups[0], choose_directory(None, force=False, stem=groups[0][0].stem))]
     places: dict[Path, tuple[Path, ...]] = {}

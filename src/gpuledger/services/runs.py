@@ -24,7 +24,7 @@ from gpuledger.collect.sampling.calibrate import (
 )
 from gpuledger.errors import InputError
 from gpuledger.files.writing import refuse_links
-from gpuledger.formats.readers import find_format, read_files, single_paths
+from gpuledger.formats.readers import find_format, logs_inside, read_files, single_paths
 from gpuledger.model.imported import write_imported
 from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_run
@@ -61,7 +61,8 @@ def load_foreign(path: Path) -> Run:
     format_name = find_format(path)
     if format_name is None:
         return read_run(path)
-    paths = single_paths(path, format_name)
+    single, unread = single_paths([path], format_name)
+    paths = single or (path,)
     if len(paths) > 1:
         raise InputError(
             f"{path}: {len(paths)} {format_name} files, and each is a separate run",
@@ -69,6 +70,7 @@ def load_foreign(path: Path) -> Run:
         )
     stem = paths[0].stem
     imported = read_files(format_name, paths, stem, {})
+    imported = replace(imported, unread=(*unread, *imported.unread))
     return write_imported(imported, _scratch_directory() / f"{stem}{SUFFIX}")
 
 
@@ -131,16 +133,23 @@ def open_run(run: str | Path | Run) -> Run:
     return load(path)
 
 
-def runs_inside(path: str) -> list[str]:
-    """Return what a folder stands for: the runs in it, or its files that are a run each; else ``path`` itself."""
+def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:
+    """Return what a folder stands for: the runs in it, or its files that are a run each; else ``path`` itself.
+
+    ``unread`` gets a sentence for each file in it that looks like one of them and is none.
+    """
     place = Path(path)
     if not place.is_dir() or (place / MANIFEST).is_file():
         return [path]
     runs = sorted(place.glob(f"*{SUFFIX}/{MANIFEST}"))
     if runs:
         return [str(manifest.parent) for manifest in runs]
-    format_name = find_format(place)
-    return [path] if format_name is None else [str(one) for one in single_paths(place, format_name)]
+    single, problems = logs_inside(place)
+    if len(single) < 2:
+        return [path]
+    if unread is not None:
+        unread += problems
+    return [str(one) for one in single]
 
 
 def _scratch_directory() -> Path:

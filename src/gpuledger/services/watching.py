@@ -14,6 +14,7 @@ from types import TracebackType
 
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.samples.watched import Watched, watched
+from gpuledger.collect.launch.child import Lifetime
 from gpuledger.collect.launch.launch import run_child
 from gpuledger.collect.sampling.watcher import Watcher
 from gpuledger.errors import UsageError, words_of
@@ -86,11 +87,11 @@ def watch_command(
         OSError: the command cannot be executed; nothing is left.
     """
     run, watcher = _begin(directory, command, settings, replace=replace)
-    window, started_ns = -1, 0
+    window, lifetime = -1, Lifetime()
 
     def started(pid: int) -> None:
-        nonlocal window, started_ns
-        window, started_ns = watcher.begin(), time.time_ns()
+        nonlocal window
+        window = watcher.begin(at_ns=lifetime.started_ns)
         watcher.follow(pid)
         try:
             run.take_place()
@@ -98,14 +99,14 @@ def watch_command(
             say(f"gpuledger: error: {directory}: could not be overwritten: {words_of(error)}")
 
     try:
-        status = run_child(command, os.environ, started)
+        status = run_child(command, os.environ, started, lifetime)
     except OSError:
         watcher.stop()
         run.discard()
         raise
     with _unhurried():
         try:
-            _close(run, watcher, window, started_ns, status)
+            _close(run, watcher, window, lifetime, status)
         except Exception as error:
             say(f"gpuledger: error: {directory}: sampling stopped early: {words_of(error)}")
     return status
@@ -141,14 +142,15 @@ def watch_until(
     """
     run, watcher = _begin(directory, (), settings, pid, replace=replace)
     run.take_place()
-    window, started_ns = watcher.begin(), time.time_ns()
+    lifetime = Lifetime(time.time_ns())
+    window = watcher.begin(at_ns=lifetime.started_ns)
     if pid is not None:
         watcher.follow(pid)
     try:
         while not ended():
             time.sleep(0.05)
     finally:
-        _close(run, watcher, window, started_ns, 0)
+        _close(run, watcher, window, lifetime, 0)
 
 
 def _begin(
@@ -180,12 +182,12 @@ def _begin(
         raise
 
 
-def _close(run: RunWriter, watcher: Watcher, window: int, started_ns: int, status: int) -> None:
+def _close(run: RunWriter, watcher: Watcher, window: int, lifetime: Lifetime, status: int) -> None:
     """What was watched has just ended: end the sampler, and keep its times, its status and the tables."""
-    ended_ns = time.time_ns()
-    watcher.end(window)
+    ended_ns = lifetime.ended_ns or time.time_ns()
+    watcher.end(window, at_ns=ended_ns)
     watcher.stop()
-    run.close(watcher.notes, status=status, times_ns=(started_ns, ended_ns), post=post_ranks)
+    run.close(watcher.notes, status=status, times_ns=(lifetime.started_ns, ended_ns), post=post_ranks)
 
 
 class Watch:
@@ -201,7 +203,7 @@ class Watch:
         self._force = force
         self._watcher: Watcher | None = None
         self._run: RunWriter | None = None
-        self._window, self._started_ns = -1, 0
+        self._window, self._lifetime = -1, Lifetime()
         self.path: Path | None = None
         """Directory of the run, once the block has begun."""
 
@@ -224,7 +226,8 @@ class Watch:
         self.path = choose_directory(self._out, force=self._force, stem=self.name).absolute()
         self._run, self._watcher = _begin(self.path, sys.argv, self._settings, os.getpid(), replace=self._force)
         self._run.take_place()
-        self._window, self._started_ns = self._watcher.begin(), time.time_ns()
+        self._lifetime = Lifetime(time.time_ns())
+        self._window = self._watcher.begin(at_ns=self._lifetime.started_ns)
         return self
 
     def __exit__(
@@ -235,9 +238,10 @@ class Watch:
         assert self._run is not None
         if not self._run.is_of_this_process:
             return  # a forked child leaves the block as well; the watch is its parent's
+        self._lifetime.ended_ns = time.time_ns()
         watcher, self._watcher = self._watcher, None
         with self._run.adding_to(error):
-            _close(self._run, watcher, self._window, self._started_ns, 0 if error is None else 1)
+            _close(self._run, watcher, self._window, self._lifetime, 0 if error is None else 1)
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:

@@ -140,7 +140,7 @@ def test_a_command_for_allocations_says_what_the_log_is_good_for() -> None:
 
 
 def test_a_folder_of_several_runs_is_not_one_run() -> None:
-    result = ask("show", LOGS)
+    result = ask("report", LOGS)
     assert result.exit_code == 3
     assert "5 nvidia-smi files, and each is a separate run" in result.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def run_import(*words: object) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("format_name", "place", "ranks"),
+    ("format_name", "place", "names"),
     [
         ("mxnet", "mxnet", 5),
         ("tbd-log", "tbd", 2),
@@ -27,16 +28,25 @@ def run_import(*words: object) -> Result:
         ("memory-csv", "memory_csv", 2),
     ],
 )
-def test_a_folder_becomes_a_run_on_which_every_view_works(
-    format_name: str, place: str, ranks: int, tmp_path: Path
+def test_each_file_of_a_folder_becomes_a_run_on_which_every_view_works(
+    format_name: str, place: str, names: int, tmp_path: Path
 ) -> None:
     result = run_import(format_name, DATA / place, "--out", tmp_path / "old")
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"{tmp_path / 'old.ledger'}\n"
-    run = read_run(tmp_path / "old.ledger")
-    assert len(run.ranks) == ranks
+    paths = [Path(line) for line in result.stdout.splitlines()]
+    assert len(paths) == names
     assert "Traceback" not in result.stderr
-    check_views(run.path, tmp_path)
+    for path in paths:
+        assert len(read_run(path).ranks) == 1
+        check_views(path, tmp_path)
+
+
+def test_files_with_process_ids_are_the_ranks_of_one_run(tmp_path: Path) -> None:
+    for pid in (98, 4321):
+        shutil.copy(DATA / "mxnet" / f"gpu_memory_profile-pid_{pid}.csv", tmp_path)
+    result = run_import("mxnet", tmp_path, "--out", tmp_path / "old")
+    assert result.stdout == f"{tmp_path / 'old.ledger'}\n"
+    assert len(read_run(tmp_path / "old.ledger").ranks) == 2
 
 
 def test_a_snapshot_becomes_a_run(tmp_path: Path) -> None:

@@ -7,6 +7,10 @@
     Attention = ["class:*Attention*"]   # the class of the entry's module, or of one that holds it
     Weights = ["category:weight"]       # the entry's category
 
+    extends = "tbd"                     # above the tables: one of gpuledger's own files, or a list of them
+
+Of what a file extends, a group of the same name gets its keywords too, and groups of its own are tried first.
+
 A file comes from anybody. Expressions are matched by RE2, whose time grows with the length of the name and with
 nothing else, so that none can hang us.
 """
@@ -32,7 +36,7 @@ OTHERS, UNTRACKABLE = "Others", "Untrackable"
 RESERVED_GROUPS = (OTHERS, UNTRACKABLE)
 RESERVED_DICTIONARIES = (
     "schema_version", "rank", "device_idx", "device_name", "instant", "allocated_bytes", "untrackable_bytes",
-    "untrackable", "overlaps", "notes", "ranks",
+    "untrackable", "overlaps", "notes", "ranks", "extends",
 )  # fmt: skip
 """Keys of ``group --json`` beside the dictionaries."""
 MAX_FILE_BYTES = 1 << 18
@@ -93,6 +97,24 @@ class KeywordFile:
     dictionaries: tuple[Dictionary, ...]
     expected_bytes: int | None = None
     notes: tuple[str, ...] = ()
+    extends: tuple[str, ...] = ()
+
+    def added_to(self, base: KeywordFile) -> KeywordFile:
+        """Return the file ``base`` with this one's groups, keywords and dictionaries added."""
+        own = {one.name: one for one in self.dictionaries}
+        joined = [_joined(one, own.pop(one.name)) if one.name in own else one for one in base.dictionaries]
+        expected = base.expected_bytes if self.expected_bytes is None else self.expected_bytes
+        return KeywordFile((*joined, *own.values()), expected, (*base.notes, *self.notes), base.extends)
+
+
+def _joined(base: Dictionary, own: Dictionary) -> Dictionary:
+    """Return ``base`` with the keywords of groups that both have, and before them the groups that ``own`` alone has."""
+    added = {group.name: group for group in own.groups}
+    groups = [
+        KeywordGroup(group.name, (*group.keywords, *added.pop(group.name).keywords)) if group.name in added else group
+        for group in base.groups
+    ]
+    return Dictionary(base.name, (*added.values(), *groups))
 
 
 def parse_keyword(text: str) -> Keyword:
@@ -128,10 +150,11 @@ def parse_keyword_file(text: str, place: str) -> KeywordFile:
     if not document:
         raise InputError(f"{place}: the file has no dictionaries", hint=HINT)
     reader = _Reader(text, place)
+    extends = reader.extended(document.pop("extends", ()))
     dictionaries = tuple(reader.dictionary(name, value) for name, value in document.items())
     if sum(len(group.keywords) for one in dictionaries for group in one.groups) > MAX_KEYWORDS:
         raise InputError(f"{place}: more than {MAX_KEYWORDS:,} keywords")
-    return KeywordFile(dictionaries)
+    return KeywordFile(dictionaries, extends=extends)
 
 
 @dataclass(frozen=True)
@@ -140,6 +163,13 @@ class _Reader:
 
     text: str
     place: str
+
+    def extended(self, value: Any) -> tuple[str, ...]:
+        """Return the names of the files that this one extends."""
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise self._error(("extends",), "extends: must be the name of a keyword file", 'such as extends = "tbd"')
+        return tuple(names)
 
     def dictionary(self, name: str, value: Any) -> Dictionary:
         if not isinstance(value, dict):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 
+DRIVER = "driver"
+MIB = 1 << 20
+
+
 @dataclass(frozen=True)
 class EntryGroup:
     """The entries that one group took, largest first."""
@@ -29,6 +33,11 @@ class EntryGroup:
     name: str
     bytes: int
     entries: tuple[Entry, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Return how many allocations it took."""
+        return sum(entry.blocks for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -54,11 +63,21 @@ class GroupedEntries:
 
 @dataclass(frozen=True)
 class Untrackable:
-    """What the GPU holds and no entry does; ``bytes`` None: not known. ``lines`` of the balance sum to it, if any."""
+    """What the GPU's used bytes hold and no entry does; ``bytes`` None: not known.
+
+    ``lines`` of the balance sum to it, if any. ``driver_bytes``, the driver's own reserve, is not part of it: the GPU
+    does not count it as used.
+    """
 
     bytes: int | None
     source: str
     lines: tuple[BalanceLine, ...] = ()
+    driver_bytes: int | None = None
+
+    @property
+    def with_driver_bytes(self) -> int | None:
+        """Return it together with the driver's reserve; None where either is not known."""
+        return None if self.bytes is None or self.driver_bytes is None else self.bytes + self.driver_bytes
 
 
 @dataclass(frozen=True)
@@ -204,7 +223,8 @@ def _untrackable(
     """Return what no entry holds, and notes on what is missing."""
     if expected_bytes is not None:
         return _from_expected(allocated_bytes, expected_bytes)
-    lines = tuple(line for line in balance.lines if line.name in DEVICE_LINES)
+    lines = tuple(line for line in balance.lines if line.name in DEVICE_LINES and line.name != DRIVER)
+    driver_bytes = next((line.bytes for line in balance.lines if line.name == DRIVER), None)
     known = tuple(line for line in lines if line.bytes is not None)
     total = sum(line.bytes or 0 for line in known)
     if balance.instant.device_idx < 0:
@@ -218,8 +238,15 @@ def _untrackable(
         note = f"The GPU reported {format_bytes(-total)} less than the sum of the entries, so Untrackable is not shown."
         return Untrackable(None, "the balance", known), (note,)
     missing = [line.name for line in lines if line.bytes is None]
-    notes = (f"Not measured, so part of the unaccounted memory: {', '.join(missing)}.",) if missing else ()
-    return Untrackable(total, "the balance", known), notes
+    notes = [f"Not measured, so part of the unaccounted memory: {', '.join(missing)}."] if missing else []
+    found = Untrackable(total, "the balance", known, driver_bytes)
+    if found.driver_bytes and found.with_driver_bytes is not None:
+        own, driver, both = (f"{size / MIB:,.1f} MiB" for size in (total, found.driver_bytes, found.with_driver_bytes))
+        notes.append(
+            f"Untrackable is the used memory of the GPU minus the entries: {own}. It does not include the memory that "
+            f"the driver reserves, {driver}. With it, Untrackable would be {both}."
+        )
+    return found, tuple(notes)
 
 
 def _from_expected(allocated_bytes: int, expected_bytes: int) -> tuple[Untrackable, tuple[str, ...]]:

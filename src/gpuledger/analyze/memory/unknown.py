@@ -34,10 +34,10 @@ _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<",
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a Python stack; ``own``: of the program itself, not of a library."""
+    """One frame of a stack; ``own``: of the program itself, not of a library. ``line`` None: not known."""
 
     file: str
-    line: int
+    line: int | None
     function: str
     own: bool
 
@@ -127,7 +127,7 @@ def _stacks(rank: Rank) -> dict[int, tuple[Frame, ...]]:
     found: dict[int, list[tuple[int, Frame]]] = {}
     for row in rank.table("stacks", ("stack_id", "frame_idx", "file", "line", "function")).to_pylist():
         own = _LIBRARY.search(row["file"]) is None
-        frame = Frame(row["file"], row["line"], row["function"], own)
+        frame = Frame(row["file"], row["line"] or None, row["function"], own)
         found.setdefault(row["stack_id"], []).append((row["frame_idx"], frame))
     return {number: tuple(frame for _, frame in sorted(frames, key=_frame_idx)) for number, frames in found.items()}
 

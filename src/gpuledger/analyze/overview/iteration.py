@@ -37,6 +37,11 @@ OWNED = ("weight", "gradient")
 """Categories of which the model's own are told apart from other modules'."""
 OTHERS = "of other modules"
 NOT_CACHED_YET = "not_cached_yet"
+PEAK_WORDS = (
+    *(name for word in CATEGORIES for name in ((word, f"{word} {OTHERS}") if word in OWNED else (word,))),
+    ROUNDING,
+)
+"""Every word that a line of ``at_peak`` can have, in its order."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_lives, to_numbers
+from gpuledger.analyze.memory.live import (
+    Curve,
+    Lives,
+    allocated_curve,
+    device_indices,
+    read_lives,
+    read_numbers,
+    to_numbers,
+)
 from gpuledger.analyze.memory.timeline import event_times_ns, thin
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.analyze.samples.repeats import gathered, middle_of, repeat_of
 from gpuledger.errors import EmptyRunError, UsageError
 
@@ -22,11 +31,15 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 MEMORY = "memory"
 CPU = -1
+SECONDS, STEPS, EVENTS = "s", "step", "event"
+"""What a line is laid along. Logs without times have steps, or else the order of their allocations alone."""
 _KEPT_POINTS = 4000
 UNKNOWN_CARD = "unknown GPU"
 BOOK_SOURCE = "allocated bytes"
 PROCESS_SOURCE = "bytes of the program's processes on the GPU"
 STAND_IN_SOURCE = "the GPU's bytes above its first sample, because the program's processes are unknown"
+STEPS_SOURCE = "highest allocated bytes of each step"
+UNTIMED_NS = 1_000_000_000
 _SOURCES = {
     "used_bytes": "bytes in use on the GPU",
     "power_average_w": "mean of the last second",
@@ -60,6 +73,9 @@ QUANTITIES = {
 class SampleLine:
     """What was read: ``t_ns`` int64[n] (Unix time, never falling), ``values`` float64[n], ``n`` at least 1.
 
+    Where ``clock`` is not :data:`SECONDS` nothing has a time: ``t_ns`` is then :data:`UNTIMED_NS` times the step or the
+    event.
+
     ``first_use_ns`` is when the bytes first rose above the first reading's; None where they never did or were not read.
     ``steps``: a value holds until the next one (the allocator's events); otherwise it is a reading.
     """
@@ -74,6 +90,7 @@ class SampleLine:
     first_use_ns: int | None
     source: str
     steps: bool = False
+    clock: str = SECONDS
     exit_status: int | None = None
     repeat_of: tuple[int, str] | None = None
 
@@ -130,7 +147,7 @@ def build_series(
 
     Raises:
         EmptyRunError: no run has such readings.
-        UsageError: only memory is known of a process.
+        UsageError: only memory is known of a process, or only some of the runs have times.
 
     Source: the tables ``samples`` and ``process_samples``; bytes of a run without them are the allocator's, from
     ``blocks``.
@@ -141,9 +158,23 @@ def build_series(
     if not found:
         hint = "Sample a GPU with: gpuledger watch -- COMMAND"
         raise EmptyRunError(notes[0].rstrip(".") if notes else "no runs given", hint=hint)
+    _check_clocks(found)
     placed = [_placed(line, align, baseline, points) for line in found]
     together = gathered([(_repeat_key(one.line, number), one) for number, one in enumerate(placed)])
     return [middle_of(ones) if len(ones) > 1 else ones[0] for ones in together], notes
+
+
+def _check_clocks(lines: Sequence[SampleLine]) -> None:
+    """Refuse lines that have no axis in common.
+
+    Raises:
+        UsageError: the lines have different axes.
+    """
+    names = {line.clock: line.name for line in lines}
+    if len(names) > 1:
+        what = {SECONDS: "seconds", STEPS: "steps and no time", EVENTS: "neither time nor step"}
+        words = ", ".join(f"{name} has {what[clock]}" for clock, name in sorted(names.items()))
+        raise UsageError(f"runs without an axis in common: {words}", hint="Plot them one by one")
 
 
 def _repeat_key(line: SampleLine, number: int) -> tuple[object, ...]:
@@ -192,7 +223,8 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
         if not lines and rank.manifest.processes_known is False:
             lines = [_above_first(line) for line in _device_lines(rank, column)]
     else:
-        lines = _device_lines(rank, column)
+        untimed = metric == MEMORY and is_untimed(rank)  # a reading beside blocks without times is no moment either
+        lines = [] if untimed else _device_lines(rank, column)
         if not lines and metric == MEMORY:
             lines = [_allocator_line(rank, device) for device in device_indices(rank)]
     named = []
@@ -264,12 +296,44 @@ def _allocator_line(rank: Rank, device_idx: int) -> SampleLine:
     Source: the allocator's events, exact.
     """
     lives = read_lives(rank, device_idx)
-    curve, times = allocated_curve(lives), event_times_ns(rank, lives)
-    above = np.flatnonzero(curve.bytes > 0)
+    curve = allocated_curve(lives)
+    clock, times, held = _laid_out(rank, lives, curve)
+    above = np.flatnonzero(held > 0)
     name, capacity = _card(rank, device_idx)
     first_use_ns = int(times[above[0]]) if above.size else None
-    values = curve.bytes.astype(np.float64)
-    return SampleLine("", rank.number, device_idx, name, times, values, capacity, first_use_ns, BOOK_SOURCE, steps=True)
+    values, source = held.astype(np.float64), STEPS_SOURCE if clock == STEPS else BOOK_SOURCE
+    steps = clock != STEPS
+    return SampleLine(
+        "", rank.number, device_idx, name, times, values, capacity, first_use_ns, source, steps=steps, clock=clock
+    )
+
+
+def has_times(rank: Rank, device_idx: int) -> bool:
+    """Return whether any allocation of a device has a time; those of most older logs have none."""
+    return bool((read_numbers(rank, "blocks", "alloc_ns", device_idx, NEVER) != NEVER).any())
+
+
+def is_untimed(rank: Rank) -> bool:
+    """Return whether a rank has allocations and none of them has a time."""
+    devices = device_indices(rank)
+    return bool(devices) and not any(has_times(rank, device_idx) for device_idx in devices)
+
+
+def _laid_out(rank: Rank, lives: Lives, curve: Curve) -> tuple[str, I64, I64]:
+    """Return what the allocated bytes are laid along, where, and the bytes there; of untimed steps the highest."""
+    device_idx = lives.device_idx
+    if has_times(rank, device_idx):
+        return SECONDS, event_times_ns(rank, lives), curve.bytes
+    first, last, numbers = (
+        read_numbers(rank, "steps", name, device_idx) for name in ("start_index", "end_index", "step")
+    )
+    if not numbers.size or (first < 0).any():
+        return EVENTS, np.maximum(curve.index, 0) * UNTIMED_NS, curve.bytes
+    begin = np.maximum(np.searchsorted(curve.index, first, side="right") - 1, 0)
+    end = np.searchsorted(curve.index, last, side="right")
+    pairs = zip(begin.tolist(), end.tolist(), strict=True)
+    highest = [int(curve.bytes[start : max(stop, start + 1)].max()) for start, stop in pairs]
+    return STEPS, numbers * UNTIMED_NS, np.array(highest, dtype=np.int64)
 
 
 def _placed(line: SampleLine, align: str, baseline: str | None, points: int) -> Series:
@@ -277,6 +341,8 @@ def _placed(line: SampleLine, align: str, baseline: str | None, points: int) -> 
     chosen = baseline or ("first" if line.source == _SOURCES["used_bytes"] else "none")
     base = float(line.values[0]) if chosen == "first" else 0.0
     zero_ns = line.first_use_ns if align == "first-use" and line.first_use_ns is not None else int(line.t_ns[0])
+    if line.clock != SECONDS:
+        zero_ns = 0  # a step's number is its place
     kept = thin(line.values, line.t_ns, points)
     return Series(line, (line.t_ns[kept] - zero_ns) / 1e9, line.values[kept] - base, base)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.live import to_numbers
-from gpuledger.analyze.samples.series import BOOK_SOURCE, SampleLine, known_values, read_lines
+from gpuledger.analyze.samples.series import BOOK_SOURCE, SECONDS, STEPS_SOURCE, SampleLine, known_values, read_lines
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -28,7 +28,8 @@ class Watched:
 
     ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first reading of a whole GPU (0 for the
     allocator's bytes); active is the time above it, ``active_s``. ``area_mib_s`` is the bytes above it over time.
-    ``duration_s`` is that of the command; of a log that knows no command it is the active time.
+    ``duration_s`` is that of the command; of a log that knows no command it is the active time, or that of the whole
+    log where the bytes never rose.
     """
 
     name: str
@@ -61,22 +62,21 @@ def watched(run: Run) -> tuple[Watched, ...]:
 
 def _figures(run: Run, rank: Rank, line: SampleLine) -> Watched:
     held_ns = _held_ns(line)
-    baseline = 0.0 if line.source == BOOK_SOURCE else float(line.values[0])
+    baseline = 0.0 if line.source in (BOOK_SOURCE, STEPS_SOURCE) else float(line.values[0])
     above = np.maximum(line.values - baseline, 0.0)
-    active_s = int(held_ns[above > 0].sum()) / 1e9
+    timed = line.clock == SECONDS and bool(held_ns.any())
+    active_s = int(held_ns[above > 0].sum()) / 1e9 if timed else None
     area = float((above * held_ns).sum()) / 1e9
-    duration_s = _command_s(run)
     power = _Power.of(rank, line.device_idx, _span_ns(run, line, above))
-    notes = list(power.notes)
-    if duration_s is None:
-        notes.append("The run has no command, so its duration is the time with memory above the first sample.")
+    duration_s, duration_note = _duration(run, active_s, int(held_ns.sum()) / 1e9 if timed else None)
+    notes = [*power.notes, *([duration_note] if duration_note else [])]
     return Watched(
         line.name,
         line.device_idx,
         peak_bytes=round(float(above.max())),
-        mean_active_bytes=area / active_s if active_s else 0.0,
-        area_mib_s=area / MIB,
-        duration_s=active_s if duration_s is None else duration_s,
+        mean_active_bytes=area / active_s if active_s else None,
+        area_mib_s=area / MIB if timed else None,
+        duration_s=duration_s,
         energy_j=power.energy_j,
         energy_uncertainty_j=power.uncertainty_j,
         mean_power_w=power.mean_w,
@@ -95,6 +95,18 @@ def _held_ns(line: SampleLine) -> I64:
     gaps = np.diff(line.t_ns)
     last = 0 if line.steps or not gaps.size else int(np.median(gaps))
     return np.append(gaps, last)
+
+
+def _duration(run: Run, active_s: float | None, span_s: float | None) -> tuple[float | None, str]:
+    """Return the seconds that count as the run's duration, and which they are where they are not a command's."""
+    command_s = _command_s(run)
+    if command_s is not None:
+        return command_s, ""
+    if span_s is None:
+        return None, "The run has no times: no duration, and no mean over time."
+    if active_s:
+        return active_s, "The duration is the time above the first reading: the run knows of no command."
+    return span_s, "The memory never rose above its first reading: the duration is that of the whole log."
 
 
 def _command_s(run: Run) -> float | None:

@@ -38,13 +38,15 @@ def step_times(rank: Rank) -> StepTimes:
     _, once = np.unique(numbers, return_index=True)
     timed = rank.manifest.time_steps or (0, -1)
     in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    once = once[end[once] > start[once]]  # iterations of an older log have no times
     chosen = once[~recorded[once] & ~in_time_pass[once]]
     kind = "unprofiled" if chosen.size else "recorded"
     chosen = chosen if chosen.size else once
     if chosen.size > 1:
         chosen = chosen[numbers[chosen] > 1]
     if not chosen.size:
-        return StepTimes(0, None, None, "no step was seen")
+        seen = "no step was seen" if not numbers.size else "the steps have no times"
+        return StepTimes(0, None, None, seen)
     own_ns = (end - start - paused)[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
     return StepTimes(int(chosen.size), round(np.median(own_ns)), round(np.percentile(own_ns, 95)), source)

@@ -14,24 +14,36 @@ from gpuledger.errors import EmptyRunError, InputError
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
+F64 = NDArray[np.float64]
 MAX_TIMES = 1 << 23
 """Algorithms times batch sizes, types and layers: each takes eight bytes, several times."""
 
 
 @dataclass(frozen=True)
 class TimeLog:
-    """``layer_s`` float64[algorithms, batches, types, layers]: mean seconds; NaN where the log has none."""
+    """``layer_s`` float64[algorithms, batches, types, layers]: mean seconds of the repetitions.
+
+    NaN is what the log does not have; times that are all zero were not measured. ``layer_low_s`` and ``layer_high_s``
+    are the fastest and the slowest repetition. ``total_*`` float64[algorithms, batches, types] are the same of the sum
+    over the layers, ``repeats`` int64 of that shape how many repetitions there are.
+    """
 
     name: str
     algorithms: tuple[str, ...]
     batches: tuple[int, ...]
     types: tuple[str, ...]
-    layer_s: NDArray[np.float64]
+    layer_s: F64
+    layer_low_s: F64
+    layer_high_s: F64
+    total_low_s: F64
+    total_high_s: F64
+    repeats: NDArray[np.int64]
+    files: tuple[str, ...] = ()
 
     @property
-    def total_s(self) -> NDArray[np.float64]:
+    def total_s(self) -> F64:
         """Return seconds summed over the layers, float64[algorithms, batches, types]."""
-        total: NDArray[np.float64] = self.layer_s.sum(axis=3)
+        total: F64 = self.layer_s.sum(axis=3)
         return total
 
 
@@ -55,27 +67,39 @@ def read_time_log(run: Run) -> TimeLog:
             hint="Import a log that has them: gpuledger import time-log FILE",
         )
     times = [_times_of(rank) for rank in run.ranks]
-    keys = [key for one in times for key in one]
+    keys = list(dict.fromkeys(key for one in times for key in one))
     batches = tuple(sorted({batch for batch, _ in keys}))
     types = tuple(dict.fromkeys(name for _, name in keys))
     if not keys:
         raise EmptyRunError(f"{run.name}: the run has no times per layer")
-    layers = max(values.size for one in times for values in one.values())
+    layers = max(repeats.shape[1] for one in times for repeats in one.values())
     if len(times) * len(batches) * len(types) * layers > MAX_TIMES:
         raise InputError(
             f"{run.name}: {len(batches):,} batch sizes, {len(types):,} types and {layers:,} layers, which is too many",
             hint="Import fewer files at once",
         )
-    layer_s = np.full((len(times), len(batches), len(types), layers), np.nan)
+    shape = (len(times), len(batches), len(types))
+    mean_s, low_s, high_s = (np.full((*shape, layers), np.nan) for _ in range(3))
+    total_low_s, total_high_s = (np.full(shape, np.nan) for _ in range(2))
+    count = np.zeros(shape, dtype=np.int64)
     for algorithm, one in enumerate(times):
-        for (batch, name), values in one.items():
-            layer_s[algorithm, batches.index(batch), types.index(name), : values.size] = values
+        for (batch, name), repeats in one.items():
+            if not (repeats > 0).any():
+                continue
+            place = algorithm, batches.index(batch), types.index(name)
+            own = slice(repeats.shape[1])
+            mean_s[place][own] = repeats.mean(axis=0)
+            low_s[place][own], high_s[place][own] = repeats.min(axis=0), repeats.max(axis=0)
+            total_low_s[place], total_high_s[place] = repeats.sum(axis=1).min(), repeats.sum(axis=1).max()
+            count[place] = repeats.shape[0]
     algorithms = tuple(rank.manifest.algorithm or f"rank {rank.number}" for rank in run.ranks)
-    return TimeLog(run.name, algorithms, batches, types, layer_s)
+    files = run.manifest.imported.files if run.manifest.imported else ()
+    values = (mean_s, low_s, high_s, total_low_s, total_high_s, count)
+    return TimeLog(run.name, algorithms, batches, types, *values, tuple(files))
 
 
-def _times_of(rank: Rank) -> dict[tuple[int, str], NDArray[np.float64]]:
-    """Return the mean seconds of each layer by batch size and type."""
+def _times_of(rank: Rank) -> dict[tuple[int, str], F64]:
+    """Return the seconds float64[repetitions, layers] by batch size and type."""
     table = rank.table("spans", ("name_id", "start_ns", "end_ns", "module_id", "step"))
     name_id, start, end, module, step = (to_numbers(column) for column in table.columns)
     words = dict(zip(*(rank.table("names")[name].to_pylist() for name in ("name_id", "name")), strict=True))
@@ -89,7 +113,10 @@ def _times_of(rank: Rank) -> dict[tuple[int, str], NDArray[np.float64]]:
     order = np.argsort(place.reshape(-1), kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(place.reshape(-1), minlength=pairs.shape[1]))[:-1])
     found = {}
+    steps = step[known]
     for number, size, mine in zip(*pairs.tolist(), groups, strict=True):
-        repeats = np.maximum(np.bincount(module[mine]), 1)
-        found[size, str(words[number])] = np.bincount(module[mine], weights=time_s[mine]) / repeats
+        repetition = np.unique(steps[mine], return_inverse=True)[1].reshape(-1)
+        values = np.zeros((int(repetition.max()) + 1, int(module[mine].max()) + 1))
+        values[repetition, module[mine]] = time_s[mine]
+        found[size, str(words[number])] = values
     return found

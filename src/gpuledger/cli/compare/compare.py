@@ -13,6 +13,7 @@ from gpuledger.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.compare import Comparison
+    from gpuledger.model.run import Run
 
 
 @click.command(
@@ -37,8 +38,14 @@ def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_ma
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("--json, --csv and --markdown: cannot be combined", hint="use one of them")
     from gpuledger.analyze.compare.compare import compare
+    from gpuledger.analyze.step.time_logs import is_time_log
 
-    comparison = compare(open_runs(run_paths))
+    runs = open_runs(run_paths)
+    times = [run for run in runs if is_time_log(run)]
+    if len(times) == len(runs):
+        _print_times(times, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+        return
+    comparison = compare(runs)
     from gpuledger.report.text import compare_table
 
     if as_json:
@@ -49,6 +56,23 @@ def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_ma
         click.echo(compare_table.comparison_markdown(comparison), nl=False)
     else:
         _print_text(comparison, run_paths)
+
+
+def _print_times(runs: Sequence[Run], *, as_json: bool, as_csv: bool, as_markdown: bool) -> None:
+    """Print time logs: the time of all layers, each algorithm against the first."""
+    from gpuledger.analyze.step.time_logs import read_time_log
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text import time_log_text
+
+    logs = [read_time_log(run) for run in runs]
+    if as_json:
+        print_json(list(time_log_text.time_log_rows(logs)))
+    elif as_csv:
+        click.echo(time_log_text.time_log_csv(logs), nl=False)
+    elif as_markdown:
+        click.echo(time_log_text.time_log_markdown(logs), nl=False)
+    else:
+        print_lines(time_log_text.time_log_lines(logs, Terminal.of(sys.stdout)))
 
 
 def _print_text(comparison: Comparison, run_paths: Sequence[str]) -> None:

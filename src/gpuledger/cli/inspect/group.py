@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from gpuledger.cli.common import (
     device_option,
     force_option,
     json_option,
-    open_run,
+    open_each,
     print_json,
     print_lines,
     print_notes,
@@ -32,6 +33,7 @@ from gpuledger.cli.inspect.report import choose_file, write_text
 from gpuledger.services.grouping import group_places, propose_keywords_for
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.keywords.keyword_groups import Grouping
     from gpuledger.model.run import Rank
 
 ROWS = 20
@@ -43,7 +45,7 @@ class GroupFlags:
     """What the line of ``group`` says."""
 
     run_path: str
-    keywords_text: str | None
+    keywords_texts: tuple[str, ...]
     reported_text: str | None
     rows: int
     proposal: str | None
@@ -83,25 +85,36 @@ def group_command(flags: GroupFlags) -> None:
     The group Others holds allocations that match no keyword. Untrackable is GPU memory in use that belongs to no
     allocation.
     """
-    asked = read_asked(flags.keywords_text, flags.reported_text)
+    asked = read_asked(flags.keywords_texts, flags.reported_text)
     if flags.proposal not in (None, STDOUT):
         choose_file(flags.proposal, "keywords.toml", force=flags.force)
-    places = choose_devices(choose_ranks(open_run(flags.run_path), flags.rank_text), flags.device_idx)
+    opened = open_each(flags.run_path)
+    places = {path: choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx) for path, run in opened}
     if flags.proposal is not None:
-        _propose(places, flags.proposal, flags)
+        _propose([place for own in places.values() for place in own], flags.proposal, flags)
         return
-    groupings = group_places(places, asked, at=flags.at, step=flags.step)
-    from gpuledger.analyze.memory.instant import module_classes
-    from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.group_table import group_document, grouping_lines
-    from gpuledger.report.text.text import note_lines
+    groupings = {path: group_places(own, asked, at=flags.at, step=flags.step) for path, own in places.items()}
+    from gpuledger.report.text.group_table import group_document
 
     if flags.as_json:
-        print_json(group_document(groupings))
+        documents = {path: group_document(own) for path, own in groupings.items()}
+        print_json({"runs": documents} if len(opened) > 1 else documents[opened[0][0]])
         return
+    for number, (path, run) in enumerate(opened):
+        print_lines([*([""] if number else []), *([f"{run.name}   {path}"] if len(opened) > 1 else [])])
+        _print_text(places[path], groupings[path], flags.rows)
+
+
+def _print_text(places: Sequence[tuple[Rank, int]], groupings: Sequence[Grouping], rows: int) -> None:
+    """Print the groups of one run, device by device."""
+    from gpuledger.analyze.memory.instant import module_classes
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.group_table import grouping_lines
+    from gpuledger.report.text.text import note_lines
+
     terminal = Terminal.of(sys.stdout)
     for position, ((rank, _), grouping) in enumerate(zip(places, groupings, strict=True)):
-        lines = grouping_lines(grouping, flags.rows, terminal, module_classes(rank))
+        lines = grouping_lines(grouping, rows, terminal, module_classes(rank))
         print_lines([*([""] if position else []), *lines])
     notes = [note for grouping in groupings for note in grouping.notes]
     print_notes(note_lines(notes, Terminal.of(sys.stderr)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuledger.report.plots.bar_plot import Panel
 
 _KEYWORDS_HELP = (
-    "Keyword file: TOML, an older SETME.py, or one of layer, data_structure, mxnet, tbd.  "
+    "Keyword file: TOML, an older SETME.py, or one of layer, data_structure, mxnet, tbd; repeatable, to add groups.  "
     "[default: layer and data_structure]"
 )
 _REPORTED_HELP = (
@@ -27,23 +27,24 @@ _NUMBER = re.compile(r"\s*[0-9]+(\.[0-9]*)?\s*|\s*\.[0-9]+\s*", re.ASCII)
 
 
 def keyword_options() -> Decorator:
-    """Return the options --keywords and --reported-memory, as ``keywords_text`` and ``reported_text``."""
+    """Return the options --keywords and --reported-memory, as ``keywords_texts`` and ``reported_text``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option("--reported-memory", "reported_text", metavar="SIZE", help=_REPORTED_HELP)(command)
-        return click.option("--keywords", "keywords_text", metavar="FILE", help=_KEYWORDS_HELP)(command)
+        option = click.option("--keywords", "keywords_texts", metavar="FILE", multiple=True, help=_KEYWORDS_HELP)
+        return option(command)
 
     return decorate
 
 
-def read_asked(keywords_text: str | None, reported_text: str | None) -> Asked:
+def read_asked(keywords_texts: Sequence[str], reported_text: str | None) -> Asked:
     """Return what --keywords and --reported-memory say; a SETME.py may give both.
 
     Raises:
         InputError: the file cannot be read, or something in it is wrong.
         UsageError: --reported-memory is not a size.
     """
-    keywords = None if keywords_text is None else read_keywords(keywords_text)
+    keywords = read_keywords(*keywords_texts) if keywords_texts else None
     if reported_text is not None:
         return Asked(keywords, parse_reported(reported_text))
     return Asked(keywords, keywords.expected_bytes if keywords else None)

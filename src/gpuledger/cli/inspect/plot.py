@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,11 +37,12 @@ class PlotFlags:
     align: str
     baseline: str | None
     per: str
-    keywords_text: str | None
+    keywords_texts: tuple[str, ...]
     reported_text: str | None
     min_share: str
     title: str
     output: str | None
+    picture_format: str
     force: bool
 
 
@@ -101,9 +102,17 @@ Examples:
 )
 @click.option("--title", default="", metavar="TEXT", help="Title of the picture.  [default: the quantity shown]")
 @output_option(
-    "File to write: .png, .svg or .pdf. For bars also a folder, with one .png per run on a common scale.  "
+    "File to write: .png, .svg or .pdf; or a folder, for one picture per run, bars on a common scale.  "
     f"[default: {DEFAULT_FILE}]",
     "FILE|DIR/",
+)
+@click.option(
+    "--format",
+    "picture_format",
+    type=click.Choice(["png", "svg", "pdf"]),
+    default="png",
+    show_default=True,
+    help="Format of the pictures in a folder.",
 )
 @force_option()
 @takes(PlotFlags)
@@ -117,7 +126,7 @@ def plot_command(flags: PlotFlags) -> None:
     """
     from gpuledger.report.plots.plot_style import own_settings, picture_bytes, picture_suffix
 
-    wanted = Wanted(flags, read_asked(flags.keywords_text, flags.reported_text), parse_frac(flags.min_share))
+    wanted = Wanted(flags, read_asked(flags.keywords_texts, flags.reported_text), parse_frac(flags.min_share))
     if flags.output is not None and (flags.output.endswith("/") or Path(flags.output).is_dir()):
         with own_settings():
             _write_folder(Path(flags.output), open_runs(flags.run_paths), wanted)
@@ -133,30 +142,39 @@ def plot_command(flags: PlotFlags) -> None:
 
 
 def _write_folder(folder: Path, runs: Sequence[Run], wanted: Wanted) -> None:
-    """Write a picture for each run, drawn as it stands among all of them.
+    """Write a picture for each run; bars are drawn as they stand among all of them.
 
     Raises:
-        UsageError: the kind is not one of bars, or a file exists and may not be overwritten.
+        UsageError: a file exists and may not be overwritten.
     """
-    from gpuledger.report.plots.bar_plot import KINDS, draw_bars
     from gpuledger.report.plots.plot_style import picture_bytes
 
-    kind, title = wanted.flags.kind, wanted.flags.title
-    if kind not in KINDS:
-        raise UsageError(f"-o {folder}/: is a folder", hint=f"use a file, or --kind {' or '.join(KINDS)}")
-    panels = [bar_panels(run, wanted.asked) for run in runs]
-    among = [panel for own in panels for panel in own]
     names = [run.name for run in runs]
     seen = [names[:place].count(name) for place, name in enumerate(names)]
-    places = [folder / f"{name}{f'-{n + 1}' if n else ''}.png" for name, n in zip(names, seen, strict=True)]
+    ending = wanted.flags.picture_format
+    places = [folder / f"{name}{f'-{n + 1}' if n else ''}.{ending}" for name, n in zip(names, seen, strict=True)]
     for place in places:
         choose_file(str(place), "", force=wanted.flags.force)
     folder.mkdir(parents=True, exist_ok=True)
-    for place, own in zip(places, panels, strict=True):
-        figure = draw_bars(own, kind, title=title, min_share_frac=wanted.min_share_frac, among=among)
+    for place, figure in zip(places, _one_by_one(runs, wanted), strict=True):
         write_whole(place, picture_bytes(figure, place.suffix))
         click.echo(place)
     print_notes([f"gpuledger: wrote {len(places)} pictures to {folder}"])
+
+
+def _one_by_one(runs: Sequence[Run], wanted: Wanted) -> Iterator[Figure]:
+    """Yield the picture of each run."""
+    from gpuledger.report.plots.bar_plot import KINDS, draw_bars
+
+    kind, title = wanted.flags.kind or _default_kind(runs), wanted.flags.title
+    if kind not in KINDS:
+        for run in runs:
+            yield _KINDS[kind]([run], wanted)[0]
+        return
+    panels = [bar_panels(run, wanted.asked) for run in runs]
+    among = [panel for own in panels for panel in own]
+    for own in panels:
+        yield draw_bars(own, kind, title=title, min_share_frac=wanted.min_share_frac, among=among)
 
 
 def _default_kind(runs: Sequence[Run]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,9 @@ from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.files.writing import is_special, is_taken
 from gpuledger.files.writing import output as written_to
 from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank, Run
 
 
 @click.command(
@@ -43,14 +47,26 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
     run = open_run(run_path)
     ranks = choose_ranks(run, rank_text)
     place = choose_file(output, f"{run.name}.html", force=force)
-    from gpuledger.analyze.view.view import build_view
-    from gpuledger.report.html.html import render_html
-
-    written = write_text(place, render_html(build_view(run, ranks=ranks)))
+    written = write_text(place, _page(run, ranks))
     echo_path(place)
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     if open_after and not webbrowser.open(place.absolute().as_uri()):
         raise GpuLedgerError(f"{place}: could not start a browser", hint="open the file yourself")
+
+
+def _page(run: Run, ranks: tuple[Rank, ...]) -> str:
+    """Return the report of a run: of times per layer a page of tables, of all else the page that shows bytes."""
+    from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
+
+    if is_time_log(run):
+        from gpuledger.report.html.time_log_page import render_time_log
+
+        notes = dict.fromkeys(note for rank in run.ranks for note in rank.manifest.notes)
+        return render_time_log(read_time_log(run), list(notes))
+    from gpuledger.analyze.view.view import build_view
+    from gpuledger.report.html.html import render_html
+
+    return render_html(build_view(run, ranks=ranks))
 
 
 def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from gpuledger.cli.common import (
     depth_option,
     device_option,
     json_option,
-    open_run,
+    open_each,
     print_json,
     print_lines,
     print_notes,
@@ -99,19 +99,54 @@ def show_command(flags: ShowFlags) -> None:
     With --by, the table shows the one with the highest peak.
     """
     _refuse_mixed(flags)
-    run = open_run(flags.run_path)
-    if _print_cards(run, flags.as_json):
-        return
+    opened = open_each(flags.run_path)
+    if len(opened) == 1:
+        _show(flags, *opened[0])
+    elif flags.as_json:
+        print_json({"runs": {path: _document(flags, run) for path, run in opened}})
+    else:
+        for place, (path, run) in enumerate(opened):
+            print_lines([*([""] if place else []), f"{run.name}   {path}"])
+            _show(flags, path, run)
+
+
+def _document(flags: ShowFlags, run: Run) -> Any:
+    """Return what ``show --json`` prints of one run."""
+    from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
+    from gpuledger.analyze.view.watched_card import card_figures
+    from gpuledger.report.json.document import show_document
+    from gpuledger.report.text.time_log_text import time_log_document
+    from gpuledger.report.text.unknown_text import unknown_document
+
+    if card_figures(run):
+        from gpuledger.analyze.compare.compare import compare
+        from gpuledger.report.text.compare_table import comparison_document
+
+        return comparison_document(compare([run]))
+    if is_time_log(run):
+        return time_log_document(read_time_log(run))
+    view = _view(flags, run)
+    if flags.unknown:
+        return unknown_document([(device.rank.number, device.unknowns) for device in view.devices])
+    return show_document(view)
+
+
+def _show(flags: ShowFlags, path: str, run: Run) -> None:
+    """Print one run."""
+    if flags.as_json:
+        print_json(_document(flags, run))
+    elif not (_print_cards(run) or _print_time_log(run)):
+        from gpuledger.report.text.show_text import TableOptions
+
+        tables = TableOptions(flags.rows, flags.per_sample)
+        (_print_unknown if flags.unknown else _print_view)(_view(flags, run), tables, quoted(path))
+
+
+def _view(flags: ShowFlags, run: Run) -> RunView:
     from gpuledger.analyze.view.view import build_view
-    from gpuledger.report.text.show_text import TableOptions
 
     options = ViewOptions(flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold)
-    view = build_view(run, options, devices=choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx))
-    tables = TableOptions(flags.rows, flags.per_sample)
-    if flags.unknown:
-        _print_unknown(view, tables, flags.as_json)
-    else:
-        _print_view(view, tables, quoted(flags.run_path), flags.as_json)
+    return build_view(run, options, devices=choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx))
 
 
 def _refuse_mixed(flags: ShowFlags) -> None:
@@ -131,43 +166,43 @@ def _refuse_mixed(flags: ShowFlags) -> None:
         raise UsageError(f"--unknown: cannot be combined with {refused}", hint="--unknown lists single allocations")
 
 
-def _print_cards(run: Run, as_json: bool) -> bool:
+def _print_cards(run: Run) -> bool:
     """Print the GPUs of a run in which nothing but GPUs was read; return whether it is one."""
     from gpuledger.analyze.view.watched_card import card_figures
 
     figures = card_figures(run)
     if not figures:
         return False
-    from gpuledger.analyze.compare.compare import compare
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.compare_table import comparison_document
     from gpuledger.report.text.watched_text import watched_lines
 
-    if as_json:
-        print_json(comparison_document(compare([run])))
-    else:
-        print_lines(watched_lines(run, figures, Terminal.of(sys.stdout)))
+    print_lines(watched_lines(run, figures, Terminal.of(sys.stdout)))
     return True
 
 
-def _print_unknown(view: RunView, tables: TableOptions, as_json: bool) -> None:
+def _print_time_log(run: Run) -> bool:
+    """Print the times per layer of a run that holds nothing else; return whether it is one."""
+    from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
+
+    if not is_time_log(run):
+        return False
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.time_log_text import time_log_lines
+
+    print_lines(time_log_lines([read_time_log(run)], Terminal.of(sys.stdout)))
+    return True
+
+
+def _print_unknown(view: RunView, tables: TableOptions, _path: str) -> None:
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.show_text import show_unknown_lines
-    from gpuledger.report.text.unknown_text import unknown_document
 
-    if as_json:
-        print_json(unknown_document([(device.rank.number, device.unknowns) for device in view.devices]))
-    else:
-        print_lines(show_unknown_lines(view, tables, Terminal.of(sys.stdout)))
+    print_lines(show_unknown_lines(view, tables, Terminal.of(sys.stdout)))
 
 
-def _print_view(view: RunView, tables: TableOptions, path: str, as_json: bool) -> None:
+def _print_view(view: RunView, tables: TableOptions, path: str) -> None:
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.json.document import show_document
     from gpuledger.report.text.show_text import closing_lines, show_lines
 
-    if as_json:
-        print_json(show_document(view))
-        return
     print_lines(show_lines(view, tables, Terminal.of(sys.stdout)))
     print_notes(closing_lines(view, path, Terminal.of(sys.stderr)))

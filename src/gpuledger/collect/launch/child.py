@@ -6,19 +6,40 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
+import struct
+import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from gpuledger.processes.parent_death import dying_with
 
+_MOMENT = struct.Struct("q")
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals Python ignores from its start; a child would inherit that."""
 
 
+LONGEST_EXEC_NS = 2_000_000
+"""How long an exec usually takes at most; a busy machine wakes the parent later than that."""
+
+
+@dataclass
+class Lifetime:
+    """When a program began to run and when it ended, in Unix time; 0 until then."""
+
+    started_ns: int = 0
+    ended_ns: int = 0
+
+
 def start_child(
-    command: Sequence[str], environment: Mapping[str, str], mask: Collection[int], ignored: Collection[int] = ()
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mask: Collection[int],
+    ignored: Collection[int] = (),
+    lifetime: Lifetime | None = None,
 ) -> int:
     """Return the process id of ``command`` once it has been executed. It is killed when the calling thread dies.
 
@@ -27,6 +48,7 @@ def start_child(
         environment: All of its environment.
         mask: The signals that it starts with blocked. The caller blocks those that it waits for.
         ignored: The signals that it starts with ignored, beside those that this process ignores.
+        lifetime: Gets the moment at which the program began to run, as exact as parent and child together know it.
 
     Raises:
         FileNotFoundError: there is no such command.
@@ -34,25 +56,31 @@ def start_child(
     """
     die_with_parent = dying_with(os.getpid())
     reading, writing = os.pipe()  # closed by a successful exec: then nothing was told
+    asked = mmap.mmap(-1, _MOMENT.size)  # shared: when the child asked for its exec
     try:
         child = os.fork()
         if child == 0:
             try:
                 die_with_parent()
                 _reset_signals(mask, ignored)
+                asked[:] = _MOMENT.pack(time.time_ns())
                 _execute(command, environment, writing)
             finally:  # nothing of the launcher's may run twice
                 os._exit(127)
         os.close(writing)
         writing = -1
         told = os.read(reading, 16)
+        seen_ns, (asked_ns,) = time.time_ns(), _MOMENT.unpack(asked[:])
     finally:
+        asked.close()
         os.close(reading)
         if writing >= 0:
             os.close(writing)
     if told:
         os.waitpid(child, 0)
         raise OSError(int(told), os.strerror(int(told)))
+    if lifetime is not None:
+        lifetime.started_ns = min(seen_ns, asked_ns + LONGEST_EXEC_NS)
     return child
 
 

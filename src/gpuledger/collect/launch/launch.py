@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn, TextIO
 
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
-from gpuledger.collect.launch.child import start_child
+from gpuledger.collect.launch.child import Lifetime, start_child
 from gpuledger.model.run_writer import RunWriter
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -51,7 +52,10 @@ def child_environment(order: Order, run: RunWriter) -> dict[str, str]:
 
 
 def run_child(
-    command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None] = lambda _: None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    started: Callable[[int], None] = lambda _: None,
+    lifetime: Lifetime | None = None,
 ) -> int:
     """Return the program's status; negative for the signal that ended it.
 
@@ -64,6 +68,7 @@ def run_child(
         environment: All of its environment.
         started: Called with its process id once the program runs. It must not raise: this process would end, and the
             program with it.
+        lifetime: Gets when the program began to run, before ``started`` is called, and when it ended.
 
     Raises:
         FileNotFoundError: there is no such command.
@@ -73,8 +78,9 @@ def run_child(
     for number in ignored:
         signal.signal(number, signal.SIG_DFL)
     with _held_back(PASSED_ON) as mask:
-        child = start_child(command, environment, mask, ignored)
-        waker = _start_waker(child)
+        lifetime = lifetime or Lifetime()
+        child = start_child(command, environment, mask, ignored, lifetime)
+        waker = _start_waker(child, lifetime)
         patience_s = _POLL_S if waker is None else _LONG_S
         started(child)
         while True:
@@ -84,14 +90,15 @@ def run_child(
                 if ended:
                     if waker is not None:
                         waker.join()
+                    lifetime.ended_ns = lifetime.ended_ns or time.time_ns()
                     return os.waitstatus_to_exitcode(status)
             elif told.si_code != _SI_KERNEL:
                 os.kill(child, told.si_signo)
 
 
-def _start_waker(child: int) -> threading.Thread | None:
+def _start_waker(child: int, lifetime: Lifetime) -> threading.Thread | None:
     """Return a thread that wakes this one when the child has ended; None where no more threads can be made."""
-    waker = threading.Thread(target=_wake_when_ended, args=(child, threading.get_ident()), daemon=True)
+    waker = threading.Thread(target=_wake_when_ended, args=(child, threading.get_ident(), lifetime), daemon=True)
     try:
         waker.start()
     except RuntimeError:
@@ -99,7 +106,7 @@ def _start_waker(child: int) -> threading.Thread | None:
     return waker
 
 
-def _wake_when_ended(child: int, waiter: int) -> None:
+def _wake_when_ended(child: int, waiter: int, lifetime: Lifetime) -> None:
     """Tell one thread that its child has ended, which stays to be waited for.
 
     The kernel's own SIGCHLD is for the whole process: while the waiting thread is busy, any other thread that does not
@@ -107,6 +114,7 @@ def _wake_when_ended(child: int, waiter: int) -> None:
     """
     with suppress(ChildProcessError):  # it was waited for already: the kernel's signal was heard
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        lifetime.ended_ns = time.time_ns()
         signal.pthread_kill(waiter, signal.SIGCHLD)
 
 

@@ -75,15 +75,15 @@ class Watcher:
         """Tell apart the bytes of this process and those below it."""
         self._tell({"do": "pid", "pid": pid})
 
-    def begin(self, name: str = "") -> int:
-        """Begin a window of energy, now; return its number."""
+    def begin(self, name: str = "", at_ns: int | None = None) -> int:
+        """Begin a window of energy, now or at a moment that has just passed; return its number."""
         number = next(self._numbers)
-        self._tell({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": time.time_ns()})
+        self._tell({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": at_ns or time.time_ns()})
         return number
 
-    def end(self, window: int) -> None:
-        """End a window, now."""
-        self._tell({"do": "end", "window": window, "at_ns": time.time_ns()})
+    def end(self, window: int, at_ns: int | None = None) -> None:
+        """End a window, now or at a moment that has just passed."""
+        self._tell({"do": "end", "window": window, "at_ns": at_ns or time.time_ns()})
 
     def stop(self) -> None:
         """End the sampler and take in its notes; one that was killed, or does not answer, is noted."""

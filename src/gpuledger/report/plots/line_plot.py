@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.samples.series import (
     BOOK_SOURCE,
+    EVENTS,
     MEMORY,
     PROCESS_SOURCE,
     QUANTITIES,
+    SECONDS,
     STAND_IN_SOURCE,
+    STEPS,
+    STEPS_SOURCE,
     UNKNOWN_CARD,
 )
 from gpuledger.report.plots.figures import INK, SOFT, new_figure, shortened
@@ -74,8 +78,10 @@ def draw_lines(series: Sequence[Series], framing: Framing) -> Figure:
     _draw_capacity(axis, series, unit)
     _label_peaks(axis, series, names, unit)
     draw_legend(figure, entries, (WIDTH_IN - RIGHT_IN + 0.3, height - TOP_IN - 0.06))
-    axis.set_xlabel(f"seconds {_ORIGINS[framing.align]}", size=9.5, color=SOFT)
-    title, subtitle = _words(series, framing, unit)
+    clock = series[0].line.clock
+    label = f"seconds {_ORIGINS[framing.align]}" if clock == SECONDS else _UNTIMED[clock]
+    axis.set_xlabel(label, size=9.5, color=SOFT)
+    title, subtitle = _words(series, framing, unit, clock)
     write_head(figure, title, subtitle)
     return figure
 
@@ -96,6 +102,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 _WORD_ENDS = "_-. /"
+_UNTIMED = {STEPS: "step (the runs have no times)", EVENTS: "allocation or free (the runs have no times)"}
 _ORIGINS = {"start": "from the beginning of each run", "first-use": "from each run's first use of the card's memory"}
 
 
@@ -161,7 +168,8 @@ def _legend_entry(one: Series, name: str, unit: AxisUnit) -> LegendEntry:
     """Return a line's name, marked where its command failed, and its peak and what was taken off."""
     failed = f" (exit status {one.line.exit_status})" if one.line.exit_status else ""
     at_s, peak = one.peak
-    details = [f"peak {unit.text(peak)} at {at_s:,.2f} s"]
+    at = f"{at_s:,.2f} s" if one.line.clock == SECONDS else f"{one.line.clock} {at_s:,.0f}"
+    details = [f"peak {unit.text(peak)} at {at}"]
     if one.repeats > 1:
         details.append(f"the middle of {one.repeats} runs; between them the band")
     if one.baseline:
@@ -169,10 +177,10 @@ def _legend_entry(one: Series, name: str, unit: AxisUnit) -> LegendEntry:
     return LegendEntry(shortened(name, NAME_CHARACTERS) + failed, tuple(details))
 
 
-def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit) -> tuple[str, str]:
+def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit, clock: str) -> tuple[str, str]:
     """Return title and subtitle: what is shown, in which unit, above what, on which GPUs, from which source."""
     sources = list(dict.fromkeys(one.line.source for one in series))
-    title = _title(framing.metric, sources)
+    title = _title(framing.metric, sources) + (" over time" if clock == SECONDS else f" by {clock}")
     above = " above the first reading" if any(one.baseline for one in series) else ""
     cards = [name for name in dict.fromkeys(one.line.device_name for one in series) if name != UNKNOWN_CARD]
     parts = [f"{unit.name}{above}", ", ".join(sources), ", ".join(cards[:3])]
@@ -180,8 +188,8 @@ def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit) -> tuple[
 
 
 def _title(metric: str, sources: Sequence[str]) -> str:
-    if metric == MEMORY and list(sources) == [BOOK_SOURCE]:
-        return "Allocated memory over time"
+    if metric == MEMORY and set(sources) <= {BOOK_SOURCE, STEPS_SOURCE}:
+        return "Allocated memory"
     if metric == MEMORY and set(sources) <= {PROCESS_SOURCE, STAND_IN_SOURCE}:
-        return "The program's GPU memory over time"
-    return f"{QUANTITIES[metric].title} over time"
+        return "The program's GPU memory"
+    return QUANTITIES[metric].title

@@ -87,7 +87,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 def _shown(comparison: Comparison) -> list[str]:
     """Return the figures that any row has; the active time only where it is not the duration."""
     names = [name for name in FIGURES if any(row.value(name) is not None for row in comparison.rows)]
-    if all(row.figures.active_s == row.figures.duration_s for row in comparison.rows):
+    if "active_s" in names and all(row.figures.active_s == row.figures.duration_s for row in comparison.rows):
         names.remove("active_s")
     return names
 

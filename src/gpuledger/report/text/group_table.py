@@ -47,26 +47,29 @@ def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -
     ]
     if left.bytes is not None:
         bar = Bar(((left.bytes / largest, UNTRACKABLE_COLOR),))
-        body.append((Cell(UNTRACKABLE, BOLD), *scale.cells(left.bytes, BOLD), bar))
+        body.append((Cell(UNTRACKABLE, BOLD), *scale.cells(left.bytes, BOLD), "", bar))
         if listed:
-            body += [(Cell(f"  {line.name}", DIM), *scale.cells(line.bytes, DIM), Bar(())) for line in left.lines]
-    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), Bar(())))
+            body += [(Cell(f"  {line.name}", DIM), *scale.cells(line.bytes, DIM), "", Bar(())) for line in left.lines]
+    body.append((Cell("total", BOLD), *scale.cells(total, BOLD), "", Bar(())))
     columns = (
         Column(f"by {one.dictionary}", shrinks=True),
         Column(scale.unit.name, right=True),
         Column("share", right=True),
+        Column("blocks", right=True, optional=2),
         Column(bar=True, optional=1),
     )
     return Table(columns, tuple(body))
 
 
 def _group_rows(group: EntryGroup, scale: Scale, largest: int, top: int) -> list[Row]:
-    rows: list[Row] = [(Cell(group.name, BOLD), *scale.cells(group.bytes, BOLD), _bar(group, largest))]
-    rows += [(f"  {one.name}", *scale.cells(one.bytes), Bar(())) for one in group.entries[:top]]
+    count = Cell(f"{group.blocks:,}", BOLD)
+    rows: list[Row] = [(Cell(group.name, BOLD), *scale.cells(group.bytes, BOLD), count, _bar(group, largest))]
+    shown = group.entries[:top]
+    rows += [(f"  {entry.name}", *scale.cells(entry.bytes), f"{entry.blocks:,}", Bar(())) for entry in shown]
     rest = group.entries[top:]
     if rest and top:
-        left = sum(one.bytes for one in rest)
-        rows.append((Cell(f"  … {len(rest):,} more", DIM), *scale.cells(left, DIM), Bar(())))
+        left = sum(entry.bytes for entry in rest)
+        rows.append((Cell(f"  … {len(rest):,} more", DIM), *scale.cells(left, DIM), "", Bar(())))
     return rows
 
 
@@ -121,14 +124,20 @@ def _document(grouping: Grouping) -> dict[str, Any]:
         "allocated_bytes": grouping.allocated_bytes,
         **{one.dictionary: [_group_document(group) for group in one.groups] for one in grouping.dictionaries},
         "untrackable_bytes": left.bytes,
-        "untrackable": {"source": left.source, "lines": [asdict(line) for line in left.lines]},
+        "untrackable": {
+            "source": left.source,
+            "lines": [asdict(line) for line in left.lines],
+            "driver_bytes": left.driver_bytes,
+            "with_driver_bytes": left.with_driver_bytes,
+        },
         "overlaps": {one.dictionary: [_overlap_document(o) for o in one.overlaps] for one in grouping.dictionaries},
         "notes": list(grouping.notes),
     }
 
 
 def _group_document(group: EntryGroup) -> dict[str, Any]:
-    return {"group": group.name, "bytes": group.bytes, "entries": [_entry_document(one) for one in group.entries]}
+    entries = [_entry_document(entry) for entry in group.entries]
+    return {"group": group.name, "bytes": group.bytes, "blocks": group.blocks, "entries": entries}
 
 
 def _entry_document(one: Entry) -> dict[str, Any]:

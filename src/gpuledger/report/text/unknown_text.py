@@ -47,6 +47,10 @@ def unknown_document(places: Sequence[tuple[int, Unknowns]]) -> dict[str, Any]:
     return documents[0] if len(documents) == 1 else {**highest, "ranks": documents}
 
 
+def _place(frame: Frame) -> str:
+    return short_path(frame.file) + ("" if frame.line is None else f":{frame.line}")
+
+
 def _item_lines(item: Unknown, total: int, terminal: Terminal) -> list[str]:
     blocks = f"{item.blocks:,} block{'' if item.blocks == 1 else 's'}"
     where = " · ".join(part for part in (item.category, item.phase, _when(item.step)) if part)
@@ -55,7 +59,7 @@ def _item_lines(item: Unknown, total: int, terminal: Terminal) -> list[str]:
     lines = terminal.wrapped([terminal.styled(size, BOLD), *others], INDENT)
     shown, hidden = _shown_frames(item.stack)
     for frame in shown:
-        text = f"{' ' * INDENT}{terminal.text(f'{short_path(frame.file)}:{frame.line}  {frame.function}')}"
+        text = f"{' ' * INDENT}{terminal.text(f'{_place(frame)}  {frame.function}')}"
         lines.append(text if frame.own else terminal.styled(text, DIM))
     if hidden:
         lines.append(terminal.styled(" " * INDENT + terminal.text(f"… {hidden} more frames"), DIM))

@@ -26,9 +26,8 @@ def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> l
         peak = ", ".join(part for part in parts if part)
         gpu = "" if len(figures) == 1 else f" of GPU {one.device_idx}"
         lines += entry(terminal, f"Peak memory{gpu}", peak, cells=CELLS)
-        lines += entry(
-            terminal, "Duration", f"{format_seconds(one.duration_s)}, {counted(one.samples, 'sample')}", cells=CELLS
-        )
+        duration = MISSING if one.duration_s is None else format_seconds(one.duration_s)
+        lines += entry(terminal, "Duration", f"{duration}, {counted(one.samples, 'sample')}", cells=CELLS)
         lines += entry(terminal, "Energy", ", ".join(_energy(one)), cells=CELLS)
         lines += note_lines(one.notes, terminal)
     notes = [*run.manifest.notes, *(note for rank in run.ranks for note in rank.manifest.notes)]

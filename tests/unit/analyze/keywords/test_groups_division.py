@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from folders import RECORDINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Life, block_rows, lives, written
@@ -25,7 +26,10 @@ from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.analyze.memory.live import device_indices
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.model.accounts import ROUNDING
+from gpuledger.model.run import read_run
 from gpuledger.services.grouping import read_keywords
+
+MIB = 1 << 20
 
 LETTERS = "ab:."
 names = st.text(LETTERS, max_size=6)
@@ -239,10 +243,26 @@ def test_untrackable_is_the_sum_of_the_device_lines(tmp_path: Any) -> None:
         inside = sum(line.bytes or 0 for line in balance.lines if line.level == 1 and line.name != "allocated")
         driver = next(line.bytes or 0 for line in balance.lines if line.name == "driver")
         assert grouping.instant == balance.instant
-        assert (
-            grouping.untrackable.bytes == inside + driver == sum(one.bytes or 0 for one in grouping.untrackable.lines)
-        )
-        assert grouping.total_bytes == (balance.used_bytes or 0) + driver
+        assert grouping.untrackable.bytes == inside == sum(one.bytes or 0 for one in grouping.untrackable.lines)
+        assert grouping.total_bytes == balance.used_bytes
+        assert grouping.untrackable.driver_bytes == driver
+        assert grouping.untrackable.with_driver_bytes == inside + driver
+
+
+def test_untrackable_of_neumf_on_the_h200_is_used_less_allocated_and_both_figures_are_named() -> None:
+    """The old definition: what nvidia-smi calls used, less the sum of the entries."""
+    rank = read_run(RECORDINGS / "passes" / "neumf-training.ledger").rank()
+    grouping = group_rank(rank, read_keywords("data_structure").dictionaries)
+    found = grouping.untrackable
+    assert found.bytes is not None
+    assert found.with_driver_bytes is not None
+    assert round(found.bytes / MIB, 1) == 1061.6
+    assert round(found.with_driver_bytes / MIB, 1) == 1676.7
+    balance = build_balance(rank)
+    assert balance.used_bytes == found.bytes + grouping.allocated_bytes
+    (note,) = [note for note in grouping.notes if note.startswith("Untrackable is")]
+    assert "1,061.6 MiB" in note
+    assert "1,676.7 MiB" in note
 
 
 def test_expected_takes_the_place_of_the_balance_and_may_be_too_small(tmp_path: Any) -> None:

@@ -78,7 +78,7 @@ def test_json_holds_every_byte_once_per_dictionary_and_is_never_cut(runs: Path) 
     assert set(found) == GROUP_KEYS | {"layer", "data structure"}
     for name in ("layer", "data structure"):
         groups = found[name]
-        assert [set(group) for group in groups] == [{"group", "bytes", "entries"}] * len(groups)
+        assert [set(group) for group in groups] == [{"group", "bytes", "blocks", "entries"}] * len(groups)
         assert sum(group["bytes"] for group in groups) == found["allocated_bytes"]
         for group in groups:
             assert sum(entry["bytes"] for entry in group["entries"]) == group["bytes"]
@@ -109,7 +109,12 @@ def test_several_ranks_are_all_there(runs: Path) -> None:
 def test_expected_is_gib_where_it_is_bare(runs: Path) -> None:
     found = document("group", runs / "one", "--reported-memory", "20")
     assert found["untrackable_bytes"] == (20 << 30) - found["allocated_bytes"]
-    assert found["untrackable"] == {"source": "--reported-memory", "lines": []}
+    assert found["untrackable"] == {
+        "source": "--reported-memory",
+        "lines": [],
+        "driver_bytes": None,
+        "with_driver_bytes": None,
+    }
 
 
 def test_expected_below_the_sum_is_said_and_nothing_is_negative(runs: Path) -> None:
@@ -134,7 +139,7 @@ def test_a_file_of_the_users_own(runs: Path, tmp_path: Path) -> None:
     heads, none, others = found["parts"]
     assert (heads["group"], none, others["group"]) == (
         "Heads & co",
-        {"group": "None", "bytes": 0, "entries": []},
+        {"group": "None", "bytes": 0, "blocks": 0, "entries": []},
         "Others",
     )
     assert all(re.search("(^|[:.])head[:.]", entry["name"]) for entry in heads["entries"])

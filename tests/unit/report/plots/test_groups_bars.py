@@ -27,7 +27,7 @@ GIB = 1 << 30
 def panels(tmp_path_factory: pytest.TempPathFactory) -> list[Panel]:
     place = tmp_path_factory.mktemp("runs")
     runs = [load_run(place / f"r{n}.ledger", blocks=400 + 300 * n, seed=n, hostile_names=n == 3) for n in range(4)]
-    return [panel for run in runs for panel in bar_panels(run, read_asked(None, None))]
+    return [panel for run in runs for panel in bar_panels(run, read_asked((), None))]
 
 
 def heights(axis: object) -> list[tuple[float, float]]:
@@ -102,7 +102,7 @@ def test_any_name_can_be_drawn_without_a_warning(panels: list[Panel], kind: str,
 
 def test_one_dictionary_makes_one_bar(panels: list[Panel], tmp_path: Path) -> None:
     run = load_run(tmp_path / "r.ledger", blocks=300, cuda=False, ranks=2)
-    found = bar_panels(run, read_asked("tbd", None))
+    found = bar_panels(run, read_asked(("tbd",), None))
     assert [panel.title for panel in found] == ["r · rank 0 · cpu", "r · rank 1 · cpu"]
     for kind in KINDS:
         figure = draw_bars(found, kind)
@@ -165,9 +165,10 @@ def test_a_folder_gets_a_picture_of_each_run_on_the_scale_of_all(two_runs: Path)
     assert ask(*words, "-o", out, "--force").exit_code == 0
 
 
-def test_a_folder_is_for_bars(two_runs: Path) -> None:
-    result = ask("plot", two_runs / "small", "-o", f"{two_runs}/")
-    assert (result.exit_code, result.stdout) == (2, "")
+def test_a_folder_takes_every_kind_in_every_format(two_runs: Path) -> None:
+    result = ask("plot", two_runs / "small", "-o", f"{two_runs}/", "--format", "pdf")
+    assert (result.exit_code, result.stdout) == (0, f"{two_runs / 'small.pdf'}\n")
+    assert (two_runs / "small.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize("kind", KINDS)

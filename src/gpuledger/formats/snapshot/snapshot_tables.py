@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.analyze.posting.rows import stack_table
 from gpuledger.files.reading import storable
-from gpuledger.formats.snapshot_columns import Frame, SnapshotColumns
-from gpuledger.formats.snapshot_lives import I64, DeviceLives
+from gpuledger.formats.snapshot.snapshot_columns import Frame, SnapshotColumns
+from gpuledger.formats.snapshot.snapshot_lives import I64, DeviceLives
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.journal.journal import Action

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, NoReturn
 
 from gpuledger.errors import InputError
-from gpuledger.formats.pickle_records import RecordIndex, Run
+from gpuledger.formats.snapshot.pickle_records import RecordIndex, Run
 
 MAX_DEPTH = 1_000
 MAX_STACK = 1_000_000

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.errors import InputError
-from gpuledger.formats.pickle_reader import Memo
-from gpuledger.formats.pickle_records import Column, Kind, RecordTable, Run
+from gpuledger.formats.snapshot.pickle_reader import Memo
+from gpuledger.formats.snapshot.pickle_records import Column, Kind, RecordTable, Run
 
 I64 = NDArray[np.int64]
 Frame = tuple[str, int, str]
