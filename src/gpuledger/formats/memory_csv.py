@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from array import array
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.overview.balance import STATED_POOL
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import (
@@ -106,27 +108,26 @@ class _MemoryLog:
         _, header = next(lines, (0, ""))
         columns = Columns.of(cells_of(header.lstrip("\ufeff")), self._path)
         self._exact = "allocated_bytes" in columns.exact
-        rows: list[Row] = []
+        waiting: deque[Row] = deque()
         for number, text in lines:
             try:
                 row = parse_row(columns, cells_of(text))
-                if self._device_idx is None:
-                    rows.append(row)  # until a row says of which device they are
-                    if not self._choose_device(row):
-                        continue
-                    row = rows.pop()
-                    self._add_all(rows)
-                self._add(row)
+                self._choose_device(row)
+                waiting.append(row)  # until a row says of which device they are
+                if self._device_idx is not None:
+                    self._add_all(waiting)
             except (ValueError, csv.Error) as error:
                 self._unread.add(f"{self._path.name}: line {number:,}: {error}: {shown(text)}")
-        if self._device_idx is None:
+        if waiting:
             self._device_idx = CPU  # memory, and never a cache
-        self._add_all(rows)
+        self._add_all(waiting)
         if not self._steps:
             raise InputError(f"{self._path}: no iteration in it")
 
-    def _choose_device(self, row: Row) -> bool:
-        """Take the device from its column, or from a cache, which only a GPU has; return whether it is known."""
+    def _choose_device(self, row: Row) -> None:
+        """Take the device from its column, or from a cache, which only a GPU has; the first row that tells counts."""
+        if self._device_idx is not None:
+            return
         if row.device:
             self._device_text = row.device
             first = row.device.split()[0]
@@ -136,11 +137,10 @@ class _MemoryLog:
             self._device_idx = CPU if first == "cpu" else int(number)
         elif row.peak_cached_bytes or row.current_cached_bytes or self._exact:
             self._device_idx = 0
-        return self._device_idx is not None
 
-    def _add_all(self, rows: list[Row]) -> None:
+    def _add_all(self, rows: deque[Row]) -> None:
         while rows:
-            self._add(rows.pop(0))
+            self._add(rows.popleft())
 
     def _add(self, row: Row) -> None:
         """Add a row's moments, one after the other."""
@@ -195,7 +195,9 @@ class _MemoryLog:
         tables = self.entries.tables()
         moments, cached, free = (np.asarray(v) for v in (self._moment_ends, self._cached, self._free))
         if reserved:
-            tables["segments"] = _segments(device_idx, moments, cached - free, free)
+            tables["segments"] = _segments(
+                device_idx, moments, cached - free, free, "large" if self._exact else STATED_POOL
+            )
         tables["counters"] = _counters(device_idx, steps, ends, current, peak, held)
         tables["steps"] = _steps(device_idx, steps, begins, ends)
         facts: dict[str, Any] = {"devices": [{"device_idx": device_idx, "name": "", "total_bytes": None}]}
@@ -240,7 +242,7 @@ class _MemoryLog:
         return [f"A step is an iteration, counted on from epoch to epoch: {', '.join(words)}{rest}."]
 
 
-def _segments(device_idx: int, ends: I64, used: I64, free: I64) -> pa.Table:
+def _segments(device_idx: int, ends: I64, used: I64, free: I64, pool: str) -> pa.Table:
     """Return segments with blocks and segments without, one for each value that they take.
 
     A moment begins with the event after the last one's end.
@@ -259,7 +261,7 @@ def _segments(device_idx: int, ends: I64, used: I64, free: I64) -> pa.Table:
         "device_idx": np.full(count, device_idx, dtype=np.int32),
         "address": np.concatenate(address),
         "bytes": np.concatenate(size),
-        "pool": label(np.zeros(count, dtype=np.int8), ("large",)),
+        "pool": label(np.zeros(count, dtype=np.int8), (pool,)),
         "alloc_index": np.concatenate(taken),
         "free_index": maybe(np.concatenate(until), NEVER),
     }

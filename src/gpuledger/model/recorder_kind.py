@@ -58,6 +58,19 @@ class RecorderKind(Enum):
         """Return whether GPUs were read from outside, and no allocation was seen."""
         return self in (RecorderKind.WATCH, RecorderKind.NVIDIA_SMI)
 
+    @property
+    def is_imported(self) -> bool:
+        """Return whether the tables come from a file that another tool wrote."""
+        return self in _IMPORTED
 
+
+_IMPORTED = (
+    RecorderKind.TORCH_SNAPSHOT,
+    RecorderKind.MEMORY_CSV,
+    RecorderKind.MXNET,
+    RecorderKind.TBD_LOG,
+    RecorderKind.NVIDIA_SMI,
+    RecorderKind.TIME_LOG,
+)
 _ALLOCATORS = (RecorderKind.CUDA_HISTORY, RecorderKind.VIRTUAL, RecorderKind.TORCH_SNAPSHOT, RecorderKind.UNKNOWN)
 """What tells of the CUDA caching allocator's own events, or of those of its simulation."""

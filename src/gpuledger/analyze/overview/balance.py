@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 HISTORY = "caching allocator's history"
 DISPATCH = "operators at the dispatcher"
+FILE = "the imported file"
+STATED_POOL = "stated"
+"""The pool of a segment that stands for all of a cache, as a file states it."""
+_BEYOND = ("free_segments", "fragmented", "awaiting_free")
 NVML_MEMORY = "NVML memory info v2"
 NVML_PROCESSES = "NVML process list"
 
@@ -169,6 +173,8 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
             None,
             ["The driver did not list the processes on the GPU. Others are part of the unaccounted memory."],
         )
+    if own.any() and rank.manifest.recorder.has_tags:
+        return int(sizes[own].sum()), None, ["The file has the memory of this process only, as the driver reported it."]
     if own.any():
         note = (
             []
@@ -176,6 +182,8 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
             else ["The driver hides the memory of some processes. It is part of the unaccounted memory."]
         )
         return int(sizes[own].sum()), int(sizes[known & ~own].sum()), note
+    if pids.size == 1 and rank.manifest.recorder.has_tags:
+        return int(sizes[0]), None, ["The file has the memory of this process only, as the driver reported it."]
     if pids.size == 1:
         return (
             int(sizes[0]),
@@ -213,6 +221,15 @@ def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
     free_segments = _free_segment_bytes(rank, breakdown.instant)
     awaiting = breakdown.active_bytes - breakdown.allocated_bytes
     fragmented = breakdown.reserved_bytes - free_segments - breakdown.active_bytes
+    if rank.manifest.recorder.is_imported:
+        pools = set(rank.table("segments", ("pool",)).column("pool").to_pylist())
+        if pools <= {STATED_POOL}:  # no segment, or the sum of all
+            rest = fragmented if pools else None
+            sizes = dict.fromkeys(_BEYOND) | {"fragmented": rest}
+            notes = dict.fromkeys(_BEYOND, "not in the file")
+            notes |= {"fragmented": "cached memory without entries"} if pools else {}
+            beside = [BalanceLine(name, size, 1, FILE, notes[name]) for name, size in sizes.items()]
+            return [*beside, BalanceLine("allocated", breakdown.allocated_bytes, 1, FILE, "")]
     if breakdown.instant.device_idx < 0:
         beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
         none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors are not cached") for name, size in beyond.items()]

@@ -61,8 +61,9 @@ def balance_document(rank: int, balance: Balance) -> dict[str, Any]:
 
 
 def instant_document(instant: Instant) -> dict[str, Any]:
-    """Return an instant as JSON."""
-    return {**asdict(instant), "module": instant.module or None}
+    """Return an instant as JSON; time and step are None where a file of another tool tells neither."""
+    known = {"t_ns": instant.t_ns if instant.t_ns > 0 else None, "step": instant.step or (0 if instant.phase else None)}
+    return {**asdict(instant), **known, "module": instant.module or None}
 
 
 def place_document(place: Place) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of, module_label
-from gpuledger.analyze.overview.balance import DISPATCH, HISTORY, NVML_MEMORY, NVML_PROCESSES, BalanceLine
+from gpuledger.analyze.overview.balance import DISPATCH, FILE, HISTORY, NVML_MEMORY, NVML_PROCESSES, BalanceLine
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import (
@@ -38,6 +38,7 @@ CATEGORY_LEVEL = 2
 SHORT_SOURCES = {
     HISTORY: "allocator history",
     DISPATCH: "dispatcher",
+    FILE: "imported file",
     NVML_MEMORY: "NVML memory",
     NVML_PROCESSES: "NVML processes",
 }
