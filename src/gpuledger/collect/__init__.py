@@ -1,1 +1,1 @@
-"""The live process and the GPU: the only place that touches torch while a program runs."""
+"""Recording inside the live process and on the GPU. No other package uses torch while a program runs."""

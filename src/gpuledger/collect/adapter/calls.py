@@ -1,4 +1,4 @@
-"""Light watches on outermost module calls, for the time when nothing is recorded."""
+"""Lightweight observers of outermost module calls, for the time outside the memory recording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Watch:
     """Observes module calls until it is removed.
 
     Args:
-        absorbs: Takes what is raised in our code, as an :class:`Observer` does.
+        absorbs: Handles an exception raised in gpuledger's code, as for :class:`Observer`.
     """
 
     def __init__(self, absorbs: Absorbs) -> None:
@@ -29,16 +29,16 @@ class _Watch:
         return self._observation is not None
 
     def install(self) -> None:
-        """Put the watch in, around all that observes module calls already.
+        """Start observing, outside all observers of module calls that are already installed.
 
         Raises:
-            CannotInstrumentError: module calls are not those of a torch that is known.
+            CannotInstrumentError: ``nn.Module.__call__`` is not the one of a supported torch.
         """
         observer = Observer(self._enter, self._leave, self._fail, absorbs=self._absorbs, hands_over=True)
         self._observation = Observation(module_call(), observer, outermost=True)
 
     def remove(self) -> None:
-        """Take the watch out."""
+        """Stop observing."""
         if self._observation is not None:
             self._observation.remove()
             self._observation = None
@@ -54,7 +54,7 @@ class _Watch:
 
 
 class FirstCall(_Watch):
-    """Calls ``begin()`` once, before the first outermost module runs, and is gone."""
+    """Calls ``begin()`` once, before the first outermost module runs, and then removes itself."""
 
     def __init__(self, begin: Callable[[], None], absorbs: Absorbs = absorbs_nothing) -> None:
         super().__init__(absorbs)
@@ -84,18 +84,18 @@ class OutermostCalls(_Watch):
         if not self._is_in() or torch.compiler._is_compiling_flag or getattr(self._inside, "call", False):
             return None
         self._began(module, args, kwargs)
-        if not self._is_in():  # whoever is in by now sees this call
+        if not self._is_in():  # observers that begin() installs see this call, too
             return None
         self._inside.call = True
         return [module]
 
     def _leave(self, token: list[nn.Module], result: Any) -> None:
-        if token:  # once, be it left or failed
+        if token:  # ended() must run once per call, whether the call returned or raised
             self._inside.call = False
             self._ended(token.pop())
 
 
 def in_data_worker() -> bool:
-    """Return whether this process is a DataLoader's worker."""
+    """Return whether this process is a DataLoader worker."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and worker.get_worker_info() is not None

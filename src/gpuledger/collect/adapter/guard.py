@@ -1,8 +1,9 @@
-"""The one guard: nothing of gpuledger's reaches the program, and nothing of the program's is held back by it.
+"""Error isolation between gpuledger and the recorded program.
 
-What is raised while our code runs is either an error of ours, which ends the recording, or it came from outside: a
-signal handler of the program ran in between, or somebody interrupted it. That goes on to the program, without our
-frames in its traceback.
+An exception raised while gpuledger's code runs has one of two origins. Either it is a bug or failure of gpuledger: then
+the recording ends and the program continues. Or it comes from the program, for example from a signal handler that
+interrupted gpuledger's code, or from Ctrl-C: then it propagates to the program, with gpuledger's frames removed from
+the traceback.
 """
 
 from __future__ import annotations
@@ -24,34 +25,37 @@ import gpuledger
 
 _PACKAGE_FILES = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 _OPERATORS_FILE = torch._ops.__file__
-"""Whoever calls an operator from Python has a frame of this file, which a program that calls it from C++ has not."""
+"""File of ``torch.ops``. An operator called from Python has a frame of this file; one called from C++ does not."""
 
 _OUR_PACKAGES = sys.stdlib_module_names | {"builtins", "torch", "numpy", "pynvml", "gpuledger"}
-"""Whose exceptions our own code can raise."""
+"""Packages that define the exceptions which gpuledger's own code can raise."""
 
 
 class Guard:
-    """Wraps the entrances from torch's hooks, so that an error of ours ends the recording and not the program.
+    """Wraps callbacks from torch's hooks, so that an error in gpuledger ends the recording and not the program.
 
     Args:
-        fail: Takes an error of ours; must not raise.
+        fail: Called with an error of gpuledger; must not raise.
     """
 
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
         self.ended = False
-        """Whether wrapped functions do nothing any more."""
+        """Whether the recording has ended. Wrapped functions then do nothing."""
         self._fail = fail
         self.lacked_room = False
-        """Whether something was left out because the program was at Python's recursion limit."""
+        """Whether a callback was skipped because the program was at Python's recursion limit."""
         self._pid = os.getpid()
         self._unsettled: BaseException | None = None
 
     def __call__(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Return ``function`` so that no error of ours leaves it; it does nothing once the recording has ended."""
+        """Return ``function`` wrapped so that gpuledger's errors do not leave it.
+
+        Does nothing once the recording has ended.
+        """
         return self._guarded(function, for_good=False)
 
     def for_good(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Return ``function`` so that no error of ours leaves it; in a forked child it does nothing."""
+        """Return ``function`` wrapped so that gpuledger's errors do not leave it. Does nothing in a forked child."""
         return self._guarded(function, for_good=True)
 
     def _guarded(self, function: Callable[..., None], *, for_good: bool) -> Callable[..., None]:
@@ -59,7 +63,7 @@ class Guard:
             try:
                 if (for_good or not (torch.compiler.is_compiling() or self.ended)) and os.getpid() == self._pid:
                     function(*args, **kwargs)
-            except RecursionError:  # the program is at its limit, and goes on without us
+            except RecursionError:  # the program is at the recursion limit: skip the callback
                 self.lacked_room = True
             except BaseException as error:
                 if not self.absorbs(error):
@@ -68,27 +72,27 @@ class Guard:
         return guarded
 
     def absorbs(self, error: BaseException) -> bool:
-        """Deal with what was raised in our code, inside ``except``.
+        """Handle an exception raised in gpuledger's code. Call it inside ``except``.
 
         Returns:
-            True for an error of ours: the recording has ended. False for what came from outside: our frames are out of
-            its traceback, and a bare ``raise`` is to follow.
+            True for an error of gpuledger; the recording has then ended. False for an exception of the program; its
+            traceback no longer shows gpuledger's frames, and the caller must re-raise it with a bare ``raise``.
         """
         try:
             if not is_ours(error):
                 forget_own_frames(error)
                 return False
             self.ended = True
-            if os.getpid() == self._pid:  # not in a forked child: the recording is its parent's
+            if os.getpid() == self._pid:  # a forked child must not end its parent's recording
                 self._unsettled = error
                 self.settle()
-        except RecursionError:  # there is no room even for this: later, at the latest when the program ends
+        except RecursionError:  # too close to the recursion limit: settle() ends the recording later
             self.ended = True
             self._unsettled = self._unsettled or error
         return True
 
     def settle(self) -> None:
-        """Deal with an error that came where there was no room to do so."""
+        """End the recording if an earlier error could not be handled at the recursion limit."""
         error, self._unsettled = self._unsettled, None
         if error is not None:
             try:
@@ -98,16 +102,16 @@ class Guard:
 
 
 def do_all(actions: Sequence[Callable[[], object]]) -> None:
-    """Call every action, also after one has raised; what the last of these raised goes on."""
+    """Call every action, even if an earlier one raised. Re-raises the last exception."""
     with ExitStack() as stack:
         for action in reversed(actions):
             stack.callback(action)
 
 
 def calling(guard: Guard, method: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls a method, guarded, while its owner and the guard live.
+    """Return a function that calls a method through the guard while its owner and the guard are alive.
 
-    For who never forgets a function he was given, and calls it in a forked child as well.
+    For registries that cannot unregister a callback and also call it in a forked child. Holds weak references only.
     """
     owner, of = weakref.WeakMethod(method), weakref.ref(guard)
 
@@ -124,15 +128,15 @@ def calling(guard: Guard, method: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-# -- whose error it is ------------------------------------------------------------------------------------------------
+# -- origin of an error ----------------------------------------------------------------------------------------------
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error that was raised in our code is an error of ours.
+    """Return whether an exception raised in gpuledger's code is gpuledger's own error.
 
-    It is not where a signal handler raised it: Python calls a handler between any two instructions of the main thread,
-    ours among them, with the frame that it interrupts. Nor is what no code of ours raises: an interrupt, the end of the
-    process, or an exception of the program's own class that another thread has put into this one.
+    It is not if a signal handler raised it: Python runs signal handlers between any two instructions of the main
+    thread, gpuledger's included, with the interrupted frame as argument. It is not if gpuledger's code cannot raise it,
+    either: KeyboardInterrupt, SystemExit, or an exception class of the program that another thread raised in this one.
     """
     if not isinstance(error, Exception):
         return False
@@ -150,13 +154,13 @@ def _is_of_our_packages(module: object) -> bool:
 
 
 def _signal_handlers() -> list[CodeType]:
-    """Return the code of the functions that handle signals in this process."""
+    """Return the code objects of the signal handlers of this process."""
     found = []
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         while hasattr(handler, "func"):  # functools.partial
             handler = handler.func
-        by_class = vars(type(handler)).get("__call__")  # of an object that can be called
+        by_class = vars(type(handler)).get("__call__")  # an instance with __call__
         for function in (getattr(handler, "__func__", handler), by_class):
             code = getattr(function, "__code__", None)
             if isinstance(code, CodeType):
@@ -165,7 +169,7 @@ def _signal_handlers() -> list[CodeType]:
 
 
 def _was_given(frame: FrameType, interrupted: FrameType) -> bool:
-    """Return whether a frame has another one among its arguments, as a signal handler has."""
+    """Return whether a frame has ``interrupted`` among its arguments, as a signal handler does."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _TAKES_MORE)
     values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
@@ -188,9 +192,9 @@ def _is_our_file(code: CodeType) -> bool:
 
 
 def forget_own_frames(error: BaseException) -> None:
-    """Take our frames out of an error's traceback, and those of torch that are there only because ours are.
+    """Remove gpuledger's frames, and those of torch between them, from an exception's traceback.
 
-    To be followed by a bare ``raise``, which adds no frame: so the program's traceback shows its own frames only.
+    Follow with a bare ``raise``, which adds no frame. The traceback then shows only the program's own frames.
     """
     kept: list[TracebackType] = []
     place, after_ours = error.__traceback__, False

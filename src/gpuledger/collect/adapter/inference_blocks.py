@@ -1,8 +1,9 @@
-"""Leaving a block of ``torch.inference_mode`` in which a dispatch mode was taken out.
+"""Removal of a dispatch mode inside a ``torch.inference_mode`` block.
 
-Such a block remembers at its beginning which operators go through Python, and puts that back at its end. Where our mode
-was at work at the beginning and is gone at the end, every operator of the program would then fail ("Hit Python dispatch
-key but no arguments had PyInterpreter"). So the end of each block that is open when the mode goes is observed.
+Such a block saves on entry which operators dispatch to Python, and restores that on exit. If gpuledger's mode was
+active on entry and is removed before the exit, the restored state sends every operator to a mode that no longer exists
+("Hit Python dispatch key but no arguments had PyInterpreter"). So the exit of each block that is open when the mode is
+removed is observed, and the state corrected there.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from gpuledger.collect.adapter.torch_entrances import torchs_own
 
 
 class InferenceBlocks:
-    """Observes the ends of the blocks that this thread is in, until it is in none any more.
+    """Observes the exits of the ``inference_mode`` blocks that this thread is in, until the outermost has ended.
 
     Args:
-        absorbs: Takes what is raised in our code.
+        absorbs: Handles an exception raised in gpuledger's code.
     """
 
     def __init__(self, absorbs: Absorbs) -> None:
@@ -44,7 +45,7 @@ class InferenceBlocks:
 
 
 def may_take_out_mode(absorbs: Absorbs) -> bool:
-    """Return whether a dispatch mode can go now; where this is inside a block, its end is observed from now on."""
+    """Return whether a dispatch mode can be removed now. If blocks are open, their exits are observed from now on."""
     if not torch.is_inference_mode_enabled():
         return True
     try:

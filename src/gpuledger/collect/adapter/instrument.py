@@ -1,11 +1,11 @@
-"""Observe calls of a Python function in place: no wrapper, no frame and no name of ours stands in the program's way.
+"""Observe calls of a Python function in place, without a wrapper.
 
-The function keeps its identity; only its code object is exchanged, for one compiled from the function's own source with
-calls of an observer at its beginning and its end. The new code carries the file, the lines and the columns of the old
-one. So tracebacks, warnings, ``logging`` and the recursion limit see what they see without us, and who holds the
-function (a bound ``model.__call__``, ``torch.fx``, a wrapper of the program's) goes on holding the right one.
+The function object stays the same; only its code object is replaced by one compiled from the function's own source,
+with calls of an observer at the beginning and the end. The new code has the file name, lines and columns of the old
+one. So tracebacks, warnings, ``logging`` and the recursion limit are unchanged, and existing references to the function
+(a bound ``model.__call__``, ``torch.fx``, a wrapper of the program) are observed, too.
 
-Where ``torch.compile`` traces such a function, it finds the unchanged body.
+``torch.compile`` traces the original body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 _OBSERVER = "gpuledger: the observer stands here"
-"""A constant of the compiled code, exchanged for the observer: so it needs no name that the program could see."""
+"""A constant in the compiled code that is replaced by the observer. So no global name is visible to the program."""
 
 _FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
@@ -50,7 +50,7 @@ except BaseException:
     del _gpuledger_token
     raise
 """
-"""What a function's body becomes. At the recursion limit the observer is left out, and the program goes on."""
+"""Template of an observed function's body. At the recursion limit the observer is skipped and the program continues."""
 
 _LEAVE = f"""
 _gpuledger_result = None
@@ -64,11 +64,11 @@ if _gpuledger_token is not None:
             raise
 return _gpuledger_result
 """
-"""What a ``return`` becomes."""
+"""Replacement of a ``return`` statement."""
 
 
 class CannotInstrumentError(Exception):
-    """A function's code cannot be exchanged; the message says why."""
+    """A function's code cannot be replaced. The message says why."""
 
 
 def _nothing(*_: Any) -> None:
@@ -76,24 +76,25 @@ def _nothing(*_: Any) -> None:
 
 
 Absorbs = Callable[[BaseException], bool]
-"""Called inside ``except`` with what our code has raised; returns whether the program goes on as if it had not."""
+"""Called inside ``except`` with an exception of gpuledger's code. Returns True to suppress it."""
 
 
 def absorbs_nothing(_: BaseException) -> bool:
-    """Let every error go on."""
+    """Return False: every exception propagates."""
     return False
 
 
 class Observer:
-    """What is called around a function.
+    """Callbacks around a function call.
 
     Attributes:
-        enter: Called with the function's parameters, in their order (``*args`` as a tuple, ``**kwargs`` as a dict),
-            before its body. Returns a token, or None where neither of the others is to be called.
-        leave: Called with the token and what the function returns.
-        fail: Called with the token where the function raises. May follow ``leave``, where that raised.
-        absorbs: Takes what any of them raises, such as :meth:`gpuledger.collect.adapter.guard.Guard.absorbs`.
-        hands_over: Whether ``enter`` may put other observers in, which are to see the call that has just begun.
+        enter: Called before the body with the function's parameters in their order (``*args`` as a tuple, ``**kwargs``
+            as a dict). Returns a token, or None to skip ``leave`` and ``fail``.
+        leave: Called with the token and the function's return value.
+        fail: Called with the token if the function raises. Can follow ``leave`` if that raised.
+        absorbs: Handles an exception of any of these, for example
+            :meth:`gpuledger.collect.adapter.guard.Guard.absorbs`.
+        hands_over: Whether ``enter`` can install other observers that must see the current call.
     """
 
     __slots__ = ("absorbs", "enter", "fail", "hands_over", "leave")
@@ -115,15 +116,15 @@ class Observer:
 
 
 class Observation:
-    """One observer in one function, from its making until :meth:`remove`.
+    """One observer of one function, from construction until :meth:`remove`.
 
     Args:
-        function: A function that was written in Python, in a file.
-        observer: What is called around it.
-        outermost: Enters before all observers that are there, and leaves after them.
+        function: A function written in Python, with its source in a file.
+        observer: The callbacks around it.
+        outermost: Enter before all installed observers, and leave after them.
 
     Raises:
-        CannotInstrumentError: its source is not there, or not what was compiled, or the function is no plain one.
+        CannotInstrumentError: the source is missing or differs from the compiled code, or it is not a plain function.
     """
 
     def __init__(self, function: Callable[..., Any], observer: Observer, *, outermost: bool = False) -> None:
@@ -132,7 +133,7 @@ class Observation:
         self._site.change(lambda others: [observer, *others] if outermost else [*others, observer])
 
     def remove(self) -> None:
-        """Take the observer out; calls under way still end with it. Where this fails, it can be called again."""
+        """Remove the observer. Calls in progress still end with it. If this fails, call it again."""
         observer = self._observer
         if observer is not None:
             self._site.change(lambda others: [other for other in others if other is not observer])
@@ -140,14 +141,14 @@ class Observation:
 
 
 def remove_all(observations: list[Observation]) -> None:
-    """Take all observers out; what could not be taken out stays in the list."""
+    """Remove all observers. Those that could not be removed stay in the list."""
     while observations:
         observations[-1].remove()
         observations.pop()
 
 
 class _Site:
-    """A function that can be observed, and who observes it."""
+    """A function that can be observed, with its current observers."""
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
@@ -157,8 +158,8 @@ class _Site:
         self._current = self._plain
 
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
-        """Have other observers; the function's own code comes back with the last of them."""
-        if self._function.__code__ is not self._current:  # somebody else has exchanged it meanwhile: theirs stays
+        """Replace the list of observers. When it becomes empty, the original code is restored."""
+        if self._function.__code__ is not self._current:  # another tool has replaced the code meanwhile: leave it
             self.observers, self._current = [], self._plain
             if self._function.__code__ is not self._plain:
                 if chosen([]):
@@ -171,7 +172,11 @@ class _Site:
             code = _with_observer(self._template, observers[0])
         else:
             code = _with_observer(self._template, _all_of(self, observers[0].absorbs))
-        self.observers, self._current, self._function.__code__ = observers, code, code  # all of it, or nothing
+        self.observers, self._current, self._function.__code__ = (
+            observers,
+            code,
+            code,
+        )  # exchange code, defaults and closure together or not at all
 
 
 _sites: dict[FunctionType, _Site] = {}
@@ -187,9 +192,9 @@ def _site_of(function: Callable[..., Any]) -> _Site:
 
 
 def _all_of(site: _Site, absorbs: Absorbs) -> Observer:
-    """Return one observer that does what all do that are in when it is called; the first is the outermost.
+    """Return one observer that calls all observers installed at the time of the call; the first is the outermost.
 
-    Each deals with what it raises itself; ``absorbs`` is for all else.
+    Each observer handles its own exceptions; ``absorbs`` handles those of this function.
     """
 
     def enter(*parameters: Any) -> list[tuple[Observer, Any]]:
@@ -221,7 +226,7 @@ def _all_of(site: _Site, absorbs: Absorbs) -> Observer:
 
 
 def _ask(observer: Observer, part: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what one part of an observer returns; None where it raises what the observer absorbs."""
+    """Return the result of one callback; None if it raised an exception that the observer absorbs."""
     try:
         return part(*arguments)
     except RecursionError:
@@ -233,7 +238,7 @@ def _ask(observer: Observer, part: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _next(observers: list[Observer], asked: list[Observer]) -> Observer | None:
-    """Return the first observer that was not asked yet: they may come and go meanwhile."""
+    """Return the first observer that was not called yet. Observers can be added and removed meanwhile."""
     for observer in observers:
         if not any(observer is one for one in asked):
             return observer
@@ -244,7 +249,7 @@ def _next(observers: list[Observer], asked: list[Observer]) -> Observer | None:
 
 
 def _compile_observed(function: FunctionType) -> CodeType:
-    """Return the function's code with calls of an observer that is still a text."""
+    """Return the function's code with the observer calls, before the observer constant is replaced."""
     plain = function.__code__
     if set(plain.co_freevars) - {"__class__"}:
         raise CannotInstrumentError(f"{function.__qualname__} has variables of a function around it")
@@ -259,7 +264,7 @@ def _compile_observed(function: FunctionType) -> CodeType:
 
 
 def _parse(function: FunctionType) -> tuple[ast.Module, ast.FunctionDef]:
-    """Return a module with the function at its own lines and columns, in its class where it has one."""
+    """Return a module that contains the function at its own lines and columns, inside its class if it has one."""
     code = function.__code__
     around = code.co_qualname.rpartition(".")[0]
     try:
@@ -280,7 +285,7 @@ def _parse(function: FunctionType) -> tuple[ast.Module, ast.FunctionDef]:
 
 
 def _imported_names(function: FunctionType) -> list[str]:
-    """Return the global names that the function's module has imported: Python compiles calls on these another way."""
+    """Return the global names that the function's module imported. Python compiles calls on them differently."""
     own = function.__module__
     found = [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
     return [
@@ -291,13 +296,13 @@ def _imported_names(function: FunctionType) -> list[str]:
 
 
 def _compiled(tree: ast.Module, like: CodeType) -> CodeType:
-    """Return the code of the one function in ``tree``."""
+    """Return the code of the only function in ``tree``."""
     try:
         flags = like.co_flags & _FUTURE_FLAGS
         code: CodeType = compile(tree, like.co_filename, "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise CannotInstrumentError(f"{like.co_qualname}: {error}") from error
-    while code.co_name != like.co_name:  # in the module, and in its class
+    while code.co_name != like.co_name:  # nested in the module's code, and in the class's code if there is one
         code = next(one for one in code.co_consts if isinstance(one, CodeType))
     return code.replace(co_qualname=like.co_qualname)
 
@@ -316,7 +321,7 @@ def _signature(code: CodeType) -> tuple[int, ...]:
 
 
 def _observe(function: ast.FunctionDef, *, has_torch: bool) -> None:
-    """Put an observer around a function's body."""
+    """Wrap a function's body in observer calls."""
     documented = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
     head, body = function.body[:documented], function.body[documented:]
     if not body:
@@ -340,7 +345,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 
 def _at(tree: ast.Module, place: ast.AST) -> ast.Module:
-    """Return ``tree`` with every node where ``place`` is in the source."""
+    """Return ``tree`` with the source position of ``place`` on every node."""
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             ast.copy_location(node, place)
@@ -348,7 +353,7 @@ def _at(tree: ast.Module, place: ast.AST) -> ast.Module:
 
 
 def _leave(value: ast.expr | None, place: ast.AST) -> list[ast.stmt]:
-    """Return the statements that stand for ``return value``."""
+    """Return the statements that replace ``return value``."""
     statements = _at(ast.parse(_LEAVE), place).body
     if value is not None:
         cast("ast.Assign", statements[0]).value = value
@@ -356,25 +361,25 @@ def _leave(value: ast.expr | None, place: ast.AST) -> list[ast.stmt]:
 
 
 class _Leaving(ast.NodeTransformer):
-    """Turns every ``return`` of a function, but not of those inside it, into leaving."""
+    """Replaces every ``return`` of a function, but not those of functions nested in it."""
 
     def __init__(self, place: ast.AST) -> None:
         self._place = place
 
     def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
-        """Leave with what is returned."""
+        """Replace a ``return``."""
         return _leave(node.value, node.value or self._place)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Leave inner functions alone."""
+        """Skip nested functions."""
         return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        """Leave inner functions alone."""
+        """Skip nested functions."""
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        """Leave inner classes alone."""
+        """Skip nested classes."""
         return node
 
 

@@ -1,6 +1,6 @@
-"""Kineto, the profiler inside PyTorch, used so that the program notices nothing of it.
+"""Kineto, PyTorch's built-in profiler, run without visible effects on the program.
 
-Names private functions of PyTorch and of the library, as :mod:`.torch_private` does for the rest.
+Uses private functions of PyTorch and of libkineto, as :mod:`.torch_private` does for the rest of torch.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import torch
 from gpuledger.collect.adapter import torch_private
 
 TEARDOWN, LOG_LEVEL = "TEARDOWN_CUPTI", "KINETO_LOG_LEVEL"
-"""Variables by which Kineto knows whether to take CUPTI out again, and from what level on it writes to stderr."""
+"""Environment variables of Kineto: whether to detach CUPTI after a profile, and the minimum level of stderr output."""
 
 SILENT = 99
-"""A level above all that Kineto writes."""
+"""A log level above all of Kineto's messages."""
 
 REGISTERED_THREAD = threading.get_ident()
-"""The thread that has loaded torch, and this module right after it: Kineto complains where another begins it."""
+"""The thread that imported torch. Kineto prints a warning if another thread starts it."""
 
 NOT_BEGUN, ERRORS = 0, 4
-"""Kineto's level before its first use in a process, and the one that torch then gives it where no variable does."""
+"""Kineto's log level before its first use in a process, and the level that torch sets if no variable does."""
 
 
 GOING_CALLS, GOING_S = 20, 0.1
-"""How often, and for how long, a GPU is asked something after the pass, for CUPTI to go in one of these calls."""
+"""Number of CUDA calls, and seconds in total, that give CUPTI the opportunity to detach after a profile."""
 
 
 @contextmanager
 def _variables(**values: str) -> Iterator[None]:
-    """Set variables for libraries, where the program has not; ``os.environ`` does not show them."""
+    """Set environment variables for C libraries unless the program has set them. ``os.environ`` does not show them."""
     ours = {name: value for name, value in values.items() if name not in os.environ}
     for name, value in ours.items():
         os.putenv(name, value)
@@ -49,16 +49,16 @@ def _variables(**values: str) -> Iterator[None]:
 
 
 def _library() -> ctypes.CDLL:
-    """Return the library that Kineto is part of.
+    """Return the shared library that contains Kineto.
 
     Raises:
-        OSError: torch keeps it elsewhere.
+        OSError: this build of torch has it under another name.
     """
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 
 def _kineto_level() -> ctypes.c_int:
-    """Return the variable in which Kineto keeps its level; one of no use where torch does not show it."""
+    """Return Kineto's global log level variable; an unused one if torch does not export it."""
     try:
         return ctypes.c_int.in_dll(_library(), "_ZN9libkineto6Logger14severityLevel_E")
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def _kineto_level() -> ctypes.c_int:
 
 
 def _config_loader() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Return Kineto's functions that give its loader of settings, and end that one's thread; None where not shown."""
+    """Return Kineto's functions that get its config loader and stop the loader's thread; None if not exported."""
     try:
         library = _library()
         instance = library._ZN9libkineto12ConfigLoader8instanceEv
@@ -79,16 +79,16 @@ def _config_loader() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 def can_end_thread() -> bool:
-    """Return whether the thread that Kineto starts can be ended again.
+    """Return whether the thread that Kineto starts can be stopped.
 
-    It waits for settings from a daemon. Where it stays, a child that the program forks hangs when it exits, as it waits
-    for a thread that it does not have.
+    That thread polls for requests of a profiling daemon. If it keeps running, a forked child of the program hangs at
+    exit, because it joins a thread that does not exist in the child.
     """
     return _config_loader() is not None
 
 
 def _end_thread() -> None:
-    """End the thread that Kineto has started; a later profiler works without it."""
+    """Stop the thread that Kineto started. A later profiler works without it."""
     loader = _config_loader()
     if loader is not None:
         instance, stop_thread = loader
@@ -96,9 +96,10 @@ def _end_thread() -> None:
 
 
 def _see_cupti_off() -> None:
-    """Give CUPTI the calls in which it goes: a thread of Kineto's waits for them, and then takes it out.
+    """Make CUDA calls until CUPTI has detached. A Kineto thread detaches it inside one of them.
 
-    Left to the program, it would go in one of its next calls, and with it what a profiler of its own records there.
+    Without this, CUPTI detaches inside one of the program's next CUDA calls, and a profiler that the program has
+    started by then loses its records.
     """
     for _ in range(GOING_CALLS):
         if torch.cuda.is_current_stream_capturing():
@@ -108,12 +109,12 @@ def _see_cupti_off() -> None:
 
 
 class Profiler:
-    """Kineto, recording from construction to :meth:`stop`: host operators, and kernels where there is a GPU.
+    """A Kineto profile from construction to :meth:`stop`: host operators, and kernels if there is a GPU.
 
-    Where there is one, operators tell the shapes of their inputs as well; Kineto copies these, and keeps no tensor.
-    CUPTI is torn down at the end, or it would go on slowing every launch; not where there are CUDA graphs, which can
-    crash then (torch.profiler leaves it in place for the same reason). Kineto's own lines are silenced until the end:
-    it reads the variable once, which would silence the program's own profiler, too.
+    With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no tensor. CUPTI is
+    detached at the end, because it would slow every later launch. Exception: with CUDA graphs, detaching can crash, so
+    it stays attached (as in torch.profiler). Kineto's messages are silenced by its log level and not by the environment
+    variable: Kineto reads the variable only once, which would also silence the program's own profiler.
     """
 
     def __init__(self) -> None:
@@ -139,9 +140,9 @@ class Profiler:
             raise
 
     def leave_out_operators(self) -> bool:
-        """Record kernels alone from here on, in this thread; return False where there is no GPU, or torch cannot.
+        """Record only kernels from here on, in this thread. Return False without a GPU, or if torch cannot do it.
 
-        Kineto's own way, ``toggle_collection_dynamic``, writes a warning to the program's stderr.
+        Kineto's own function for this, ``toggle_collection_dynamic``, prints a warning to the program's stderr.
         """
         enable = torch_private.find("_enable_record_function")
         if enable is None or self._profile.use_device is None:
@@ -151,7 +152,7 @@ class Profiler:
         return True
 
     def stop(self, *, wait: bool) -> list[Any]:
-        """Return Kineto's events. All streams of the device are waited for, or else the caller has waited."""
+        """Return Kineto's events. ``wait`` synchronizes the device first; otherwise the caller must have done so."""
         if self._puts_back is not None:
             self._puts_back(True)
         on_card = self._profile.use_device is not None

@@ -1,9 +1,9 @@
-"""Hooks before and after every optimizer's step, that can be taken out at any time.
+"""Hooks before and after every optimizer step that can be removed at any time.
 
-torch keeps such hooks in one dictionary and goes through it while it calls them. To take an entry out at that moment
-ends the program with "OrderedDict mutated during iteration". So a hook that is removed does nothing from then on, and
-leaves the dictionary when nobody goes through it: at once where no optimizer steps, or at its own call where it is the
-last entry, or from a hook of the other kind in the next step. Where several threads train it stays without effect.
+torch keeps these hooks in one dictionary and iterates over it while calling them. Removing an entry during the
+iteration raises "OrderedDict mutated during iteration" in the program. So a removed hook becomes a no-op first. It
+leaves the dictionary when no iteration is in progress: immediately if no optimizer steps, in its own call if it is the
+last entry, or in the next step from a hook of the other kind. If several threads train, it stays as a no-op.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ _Hooks = dict[int, Any]
 _BEFORE: _Hooks = torch_optimizer._global_optimizer_pre_hooks
 _AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
 _STEP_NAME = "wrapper"
-"""Name of torch's function around an optimizer's step, which calls the hooks."""
+"""Name of torch's wrapper around ``Optimizer.step``, which calls the hooks."""
 
 _running: dict[int, OptimizerHook] = {}
-"""The hook of ours that a thread is in."""
+"""Thread id -> gpuledger's hook that runs in that thread."""
 
 
 class OptimizerHook:
-    """A hook of ours, from its making until :meth:`remove`.
+    """One registered hook, from construction until :meth:`remove`.
 
     Args:
         called: Called with the optimizer.
-        hooks: torch's dictionary that it goes into.
-        absorbs: Takes what is raised in our code, as :meth:`gpuledger.collect.adapter.guard.Guard.absorbs` does.
+        hooks: torch's dictionary of hooks to register in.
+        absorbs: Handles an exception of gpuledger's code, as :meth:`gpuledger.collect.adapter.guard.Guard.absorbs`
+            does.
     """
 
     def __init__(self, called: Callable[[Any], None], hooks: _Hooks, absorbs: Absorbs) -> None:
@@ -54,24 +55,24 @@ class OptimizerHook:
         return next(reversed(self._hooks), None) == self._handle.id
 
     def remove(self) -> None:
-        """Do nothing any more, and leave torch's dictionary if nobody goes through it."""
+        """Stop calling back, and leave torch's dictionary as soon as no iteration over it is in progress."""
         self._called = None
         self._leave_when_safe()
 
     def _leave_when_safe(self) -> None:
-        """Leave torch's dictionary, or have a last hook of the other kind, which is called later, take this one out."""
+        """Leave torch's dictionary, or register a temporary hook of the other kind that removes this one later."""
         if not self._left() and self._remover is None and self._may_ask_another():
             others = _AFTER if self._hooks is _BEFORE else _BEFORE
             self._remover = OptimizerHook(self._remove_both, others, self._absorbs)
 
     def _may_ask_another(self) -> bool:
-        """Return whether it is this dictionary that is gone through, and not that of the other kind."""
+        """Return whether the iteration in progress is over this dictionary and not over the one of the other kind."""
         running = _running.get(threading.get_ident())
         is_this_one = running is not None and running._hooks is self._hooks
         return is_this_one and threading.active_count() == 1 and _steps_under_way(sys._getframe()) == 1
 
     def _remove_both(self, _optimizer: Any) -> None:
-        """Take this hook out, called from the one that was put in for it, and that one as well."""
+        """Remove this hook and the temporary hook that called this method."""
         remover, self._remover = self._remover, None
         if remover is not None:
             self._left()
@@ -79,17 +80,17 @@ class OptimizerHook:
             remover._left()
 
     def _left(self) -> bool:
-        """Leave torch's dictionary where nobody goes through it; return whether it has been left."""
+        """Leave torch's dictionary if no iteration is in progress. Return whether it was left."""
         with undisturbed() as alone:
             if alone and self._may_leave():
                 self._handle.remove()
         return self._handle.id not in self._hooks
 
     def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """What torch calls."""
+        """The function that torch calls."""
         try:
             self._call(optimizer)
-        except RecursionError:  # the program is at its limit: not even the frame of what is called fits
+        except RecursionError:  # at the recursion limit there is no room for the callback's frame
             return
         except BaseException as error:
             if not self._absorbs(error):
@@ -111,7 +112,7 @@ class OptimizerHook:
                 _running[thread] = before
 
     def _may_leave(self) -> bool:
-        """Return whether no thread goes through the dictionary, or this one has come to its end."""
+        """Return whether no thread iterates over the dictionary, or only this one and at its last entry."""
         here = threading.get_ident()
         steps = {thread: _steps_under_way(frame) for thread, frame in sys._current_frames().items()}
         if any(count for thread, count in steps.items() if thread != here):
@@ -123,7 +124,7 @@ class OptimizerHook:
 
 
 def _steps_under_way(frame: FrameType | None) -> int:
-    """Return how many optimizers step in the thread that is in this frame: one may step inside another."""
+    """Return the number of optimizer steps in progress in a thread's frames. One step can run inside another."""
     count = 0
     while frame is not None:
         code = frame.f_code

@@ -1,4 +1,4 @@
-"""What other threads of the program are doing, seen while none of them can go on."""
+"""Inspect the frames of other threads while none of them can run."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch.autograd import graph
 
 _section = threading.Lock()
 _LONG_S = 10.0
-"""Longer than anything takes that is done while no other thread runs."""
+"""Thread switch interval during the inspection; longer than any of it takes."""
 
 
 @contextmanager
 def undisturbed() -> Iterator[bool]:
-    """Have no other thread run meanwhile, as long as nothing inside waits.
+    """Keep other threads from running inside the block, provided that nothing in it blocks.
 
     Yields:
-        Whether none runs; False where another thread is in here already.
+        True if no other thread runs. False if another thread is already inside this context.
     """
     if threading.active_count() == 1:
         yield True
         return
-    with ExitStack() as undo:  # what is undone is registered before or where it is done, so an error leaves nothing
-        # Never waited for: it may have been held where a process was forked.
+    with ExitStack() as undo:  # each cleanup is registered before its action, so an error leaves nothing changed
+        # Never block on this lock: a fork can copy it in the locked state.
         nobody_else = _section.acquire(blocking=False) and bool(undo.callback(_section.release))
         if nobody_else:
             undo.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(_LONG_S)
-            time.sleep(0)  # for a thread that has asked for its turn already
+            time.sleep(0)  # let a thread that has already requested the GIL run first
         yield nobody_else
 
 
@@ -47,6 +47,6 @@ def frames_of_others() -> Iterator[FrameType]:
 
 
 def others_run_backward() -> bool:
-    """Return whether another thread is in a backward pass, where autograd writes gradients without Python's lock."""
+    """Return whether another thread is in a backward pass, in which autograd writes gradients without the GIL."""
     running: Callable[..., object] = graph._engine_run_backward
     return threading.active_count() > 1 and any(frame.f_code is running.__code__ for frame in frames_of_others())

@@ -1,9 +1,8 @@
-"""Read the program's modules, optimizers and containers without running any code of the program.
+"""Read the program's modules, optimizers and containers without running code of the program.
 
-A class of the program may override ``parameters()``, ``__iter__``, ``__hash__`` or a property, and count, log, build or
-refuse something there. So attributes come from an object's own dictionary, containers are read through the built-in
-type that they extend, and nothing is compared or hashed but by identity. Tensors are read inside
-:func:`without_overrides`.
+A class of the program can override ``parameters()``, ``__iter__``, ``__hash__`` or a property, and do anything there.
+So attributes are read from the object's ``__dict__``, containers through the built-in type that they extend, and
+objects are compared and hashed by identity only. Tensors are read inside :func:`without_overrides`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 without_overrides = torch._C.DisableTorchFunction
-"""Makes a context in which reading a tensor's attribute calls no ``__torch_function__``, of a mode or of a subclass."""
+"""Context in which reading a tensor's attributes calls no ``__torch_function__`` of a mode or a subclass."""
 
 _TENSOR = vars(torch._C.TensorBase)
 grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
-"""Reads an attribute of a tensor as torch has it, whatever its class makes of it; so do those below."""
+"""Reads a tensor attribute from torch's base class, even if the tensor's class overrides it. The same holds below."""
 grad_of: Callable[[Tensor], Tensor | None] = _TENSOR["grad"].__get__
 is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
 version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__
@@ -36,16 +35,16 @@ is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
 is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 
 CONTAINER_LEVELS = 4
-"""How deep containers are looked into for tensors."""
+"""Maximum nesting depth of containers that are searched for tensors."""
 
 
 def is_tensor(thing: object) -> bool:
-    """Return whether a thing is a tensor by its type; ``isinstance`` would ask a proxy for its ``__class__``."""
+    """Return whether an object's type is a tensor. ``isinstance`` would ask a proxy for its ``__class__``."""
     return issubclass(type(thing), Tensor)
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return the tensor that holds the numbers: the shard of this rank, of one that is spread over several."""
+    """Return the local tensor of a distributed tensor (this rank's shard), else the tensor itself."""
     if type(tensor) in (Tensor, nn.Parameter):
         return tensor
     own = attributes_of(tensor)
@@ -54,7 +53,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def attributes_of(thing: object) -> dict[str, Any]:
-    """Return the dictionary that holds an object's own attributes; an empty one where it has none."""
+    """Return an object's ``__dict__``; empty if it has none."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -63,41 +62,41 @@ def attributes_of(thing: object) -> dict[str, Any]:
 
 
 def entries_of(mapping: object) -> list[tuple[Any, Any]]:
-    """Return the entries of a dictionary, of one of its subclasses, or of a mapping of torch's own."""
+    """Return the items of a dictionary, of a dict subclass, or of one of torch's own mappings."""
     kind = type(mapping)
     if issubclass(kind, dict):
         return list(dict.items(mapping))  # type: ignore[arg-type]
     if issubclass(kind, UserDict):
         return entries_of(attributes_of(mapping).get("data"))
-    if kind.__module__.startswith("torch.jit."):  # what a scripted module holds
+    if kind.__module__.startswith("torch.jit."):  # the containers of a scripted module
         return list(mapping.items())  # type: ignore[attr-defined]
     return []
 
 
 def _held(module: nn.Module, kind: str) -> list[tuple[str, Any]]:
-    """Return what a module registered: ``_parameters``, ``_buffers`` or ``_modules``, without empty places."""
+    """Return a module's ``_parameters``, ``_buffers`` or ``_modules`` without None entries."""
     return [(name, value) for name, value in entries_of(attributes_of(module).get(kind)) if value is not None]
 
 
 def parameters_of(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return a module's own parameters by name."""
+    """Return a module's own parameters as ``(name, parameter)``."""
     return _held(module, "_parameters")
 
 
 def buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return a module's own buffers by name."""
+    """Return a module's own buffers as ``(name, buffer)``."""
     return _held(module, "_buffers")
 
 
 def children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return a module's children by name."""
+    """Return a module's children as ``(name, module)``."""
     return [(name, child) for name, child in _held(module, "_modules") if issubclass(type(child), nn.Module)]
 
 
 def modules_below(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
-    """Yield ``(parent, name, module)`` from ``top`` down, in the order of ``nn.Module.named_modules``, each once.
+    """Yield ``(parent, name, module)`` from ``top`` down, each once, in the order of ``nn.Module.named_modules``.
 
-    ``top`` itself has no parent and no name.
+    For ``top`` itself, parent is None and name is empty.
     """
     seen: set[int] = set()
     waiting: list[tuple[nn.Module | None, str, nn.Module]] = [(None, "", top)]
@@ -111,12 +110,12 @@ def modules_below(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Mo
 
 
 def holds_tensors(top: nn.Module) -> bool:
-    """Return whether a module, or one below it, has a parameter or a buffer."""
+    """Return whether a module or one of its descendants has a parameter or a buffer."""
     return any(parameters_of(module) or buffers_of(module) for _, _, module in modules_below(top))
 
 
 def named_parameters(top: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield ``(name, parameter)`` as ``nn.Module.named_parameters`` does, tied ones once."""
+    """Yield ``(name, parameter)`` as ``nn.Module.named_parameters`` does, tied parameters once."""
     prefixes: dict[int, str] = {}
     seen: set[int] = set()
     for parent, name, module in modules_below(top):
@@ -135,12 +134,12 @@ def parameter_groups(optimizer: Optimizer) -> list[list[Any]]:
 
 
 def state_of(optimizer: Optimizer) -> list[tuple[Any, Any]]:
-    """Return ``(parameter, its state)`` of everything an optimizer keeps state for."""
+    """Return ``(parameter, state)`` for every parameter with optimizer state."""
     return entries_of(attributes_of(optimizer).get("state"))
 
 
 def tensors_in(thing: object, levels: int = CONTAINER_LEVELS) -> Iterator[Tensor]:
-    """Yield the tensors inside nested containers, ``levels`` deep at most."""
+    """Yield the tensors inside nested containers, at most ``levels`` deep."""
     if is_tensor(thing):
         yield thing  # type: ignore[misc]
     elif levels:
@@ -149,7 +148,7 @@ def tensors_in(thing: object, levels: int = CONTAINER_LEVELS) -> Iterator[Tensor
 
 
 def _items(thing: object) -> Any:
-    """Return what a container holds: the values of a mapping, the elements of a sequence, a dataclass's fields."""
+    """Return the elements of a container: values of a mapping, elements of a sequence, fields of a dataclass."""
     kind = type(thing)
     if issubclass(kind, (dict, UserDict)):
         return [value for _, value in entries_of(thing)]
@@ -164,7 +163,7 @@ def _items(thing: object) -> Any:
 
 
 def _class_attribute(kind: type, name: str) -> Any:
-    """Return an attribute of a class as it stands there, bound to nothing."""
+    """Return a class attribute without binding it (descriptors are not called)."""
     for one in type.__getattribute__(kind, "__mro__"):
         if name in vars(one):
             return vars(one)[name]
@@ -172,7 +171,7 @@ def _class_attribute(kind: type, name: str) -> Any:
 
 
 def _slot(thing: object, name: str) -> Any:
-    """Return what an object keeps in a slot; None where the name is no slot, or nothing was put there."""
+    """Return the value in an object's slot; None if ``name`` is not a slot or the slot is empty."""
     slot = _class_attribute(type(thing), name)
     if type(slot) is not MemberDescriptorType:
         return None
@@ -183,17 +182,17 @@ def _slot(thing: object, name: str) -> Any:
 
 
 class WeakIdentitySet:
-    """Objects that are alive, found by identity: ``weakref.WeakSet`` would call their ``__hash__`` and ``__eq__``."""
+    """A set of weak references compared by identity. ``weakref.WeakSet`` would call ``__hash__`` and ``__eq__``."""
 
     def __init__(self) -> None:
         self._references: dict[int, weakref.ref[Any]] = {}
 
     def add(self, thing: object) -> None:
-        """Take in an object."""
+        """Add an object."""
         self._references[id(thing)] = weakref.ref(thing)
 
     def update(self, things: Iterable[object]) -> None:
-        """Take in several objects."""
+        """Add several objects."""
         for thing in things:
             self.add(thing)
 

@@ -1,7 +1,7 @@
-"""Functions of torch's, and of an event loop's, whose calls are observed; each is looked up once.
+"""Functions of torch, and of asyncio, that gpuledger observes. Each is looked up once.
 
-They are PyTorch's own functions, whoever has put another in their place: a wrapper of the program's calls them, and so
-is seen through. Seen to work with torch 2.11 and torch 2.13.
+These are PyTorch's own functions, even if another tool has wrapped them: the wrapper calls them, so its calls are
+observed, too. Tested with torch 2.11 and torch 2.13.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_hi
 
 
 def torchs_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of torch's, from below the wrappers that somebody has put around it.
+    """Return torch's own function from inside the wrappers that other code has put around it.
 
     Raises:
-        CannotInstrumentError: there is none below.
+        CannotInstrumentError: no function of torch is found inside the wrappers.
     """
     found: Callable[..., Any] = inspect.unwrap(function)
     code = getattr(found, "__code__", None)
@@ -38,7 +38,7 @@ def torchs_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def module_call() -> Callable[..., Any]:
-    """Return what runs whenever a module is called."""
+    """Return the function that runs for every module call."""
     return torchs_own(_MODULE_CALL)
 
 
@@ -63,11 +63,11 @@ def take_snapshot() -> Callable[..., Any]:
 
 
 def set_memory_tags() -> Callable[..., Any] | None:
-    """Return ``torch.cuda.memory._set_memory_metadata``; None in a torch that has none in Python."""
+    """Return ``torch.cuda.memory._set_memory_metadata``; None if this torch has no such Python function."""
     function = getattr(torch.cuda.memory, "_set_memory_metadata", None)
     return None if function is None else torchs_own(function)
 
 
 def is_tracing() -> bool:
-    """Return whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` looks at what runs now."""
+    """Return whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` is tracing the current code."""
     return bool(torch.compiler.is_compiling() or torch._C._get_tracing_state())

@@ -1,7 +1,7 @@
-"""The one place that names PyTorch's private functions.
+"""All private functions of PyTorch that gpuledger uses.
 
-Each is looked up once; what is missing is reported by :func:`capabilities` together with what is lost without it.
-Seen to work with torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
+Each is looked up once. :func:`capabilities` reports which are missing and what does not work without them. Tested with
+torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuledger.model.journal.journal import ActivityKind
 
 _C = torch._C
 _record_memory_history = torch.cuda.memory._record_memory_history
-"""Taken before anybody wraps it: the session wraps it to notice a history of the program's own."""
+"""The original function, saved before the session wraps it to detect a memory history that the program starts."""
 
 LOST_WITHOUT = {
     "_cuda_setMemoryMetadata": "CUDA allocations have no module or phase, so the dispatch-mode recorder is used",
@@ -37,11 +37,11 @@ LOST_WITHOUT = {
     "_current_graph_task_id": "a step that ends inside backward can leave a dispatch mode or a profiler behind",
     "_current_autograd_node": "sums of operators do not include autograd's time on the CPU",
 }
-"""Private functions of PyTorch that are used, and what is lost where one is missing."""
+"""Private functions of PyTorch in use -> what does not work if the function is missing."""
 
 
 def find(name: str) -> Callable[..., Any] | None:
-    """Return a private function of torch; None where this torch has none of that name."""
+    """Return a private function of torch; None if this torch has no such function."""
     for place in (_C, torch.autograd):
         found: Callable[..., Any] | None = getattr(place, name, None)
         if found is not None:
@@ -50,7 +50,7 @@ def find(name: str) -> Callable[..., Any] | None:
 
 
 def capabilities() -> dict[str, str | None]:
-    """Return ``function -> None`` where this torch has it, else what is lost without it."""
+    """Return ``function -> None`` if this torch has it, else ``function -> what does not work``."""
     built_for_cuda = torch.version.cuda is not None
     return {
         name: None if find(name) or (name.startswith("_cuda") and not built_for_cuda) else lost
@@ -59,7 +59,7 @@ def capabilities() -> dict[str, str | None]:
 
 
 def keeps_cuda_history() -> str | None:
-    """Return why this process's CUDA allocations cannot be taken from the allocator's history; None when they can."""
+    """Return why the allocator's history cannot record this process's CUDA allocations; None if it can."""
     for name in ("_cuda_setMemoryMetadata", "_cuda_memorySnapshot", "_cuda_memoryStats"):
         if find(name) is None:
             return f"torch {torch.__version__} has no {name}"
@@ -72,29 +72,29 @@ def keeps_cuda_history() -> str | None:
 
 
 def sequence_reader() -> Callable[[], int]:
-    """Return a function that reads the thread's next autograd sequence number; constant 0 where torch has none."""
+    """Return a function that reads the thread's next autograd sequence number; always 0 if torch has none."""
     return find("_get_sequence_nr") or (lambda: 0)
 
 
 def current_node() -> object:
-    """Return the autograd node whose backward runs in this thread; None outside, or where torch does not tell."""
+    """Return the autograd node that runs in this thread; None outside backward, or if torch does not expose it."""
     reader = find("_current_autograd_node")
     return None if reader is None else reader()
 
 
 def is_in_backward() -> bool:
-    """Return whether autograd runs a graph in this thread; where torch does not tell, whether a node's code runs."""
+    """Return whether autograd runs a graph in this thread; if torch does not expose that, whether a node is running."""
     task_id = find("_current_graph_task_id")
     return current_node() is not None if task_id is None else bool(task_id() != -1)
 
 
 def set_memory_metadata() -> Callable[[str], None]:
-    """Return the function that tags the calling thread's next CUDA allocations."""
+    """Return the function that sets the metadata of the calling thread's next CUDA allocations."""
     return _C._cuda_setMemoryMetadata
 
 
 def history_enabled() -> bool:
-    """Return whether somebody records the allocator's history already."""
+    """Return whether the allocator's history is already being recorded."""
     enabled = find("_cuda_isHistoryEnabled")
     return bool(enabled()) if enabled else False
 
@@ -103,7 +103,7 @@ _ours_at_work: list[int] = []
 
 
 def history_is_ours() -> bool:
-    """Return whether it is we who start or stop a history at this moment, in this thread."""
+    """Return whether gpuledger itself is starting or stopping the history right now, in this thread."""
     return threading.get_ident() in _ours_at_work
 
 
@@ -120,11 +120,14 @@ _IN_ALL_THREADS = (
     if "global_record_annotations" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
     else {}
 )
-"""Annotations of the history are noted in all threads: those of one thread could be stopped in that thread alone."""
+"""Record annotations of the history in all threads. Those of a single thread could only be stopped in that thread."""
 
 
 def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
-    """Keep the allocator's history, with Python stacks or without; called again it changes the mode, losing nothing."""
+    """Start the allocator's history, with or without Python stacks.
+
+    A second call changes the mode without losing events.
+    """
     _change_history(
         enabled="all",
         context="alloc" if stacks else None,
@@ -136,7 +139,7 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
 
 
 def stop_history() -> None:
-    """Stop keeping the allocator's history and drop it."""
+    """Stop the allocator's history and discard it."""
     _change_history(enabled=None)
 
 
@@ -146,26 +149,26 @@ def full_snapshot() -> dict[str, Any]:
 
 
 def light_snapshot() -> dict[str, Any]:
-    """Return segments and blocks only; leaves a SNAPSHOT event in the history. 0.1–1 ms."""
+    """Return segments and blocks only; adds a SNAPSHOT event to the history. Takes 0.1–1 ms."""
     return _C._cuda_memorySnapshot((0, 0, False))
 
 
 def holds_graphs() -> bool:
-    """Return whether memory is kept apart for CUDA graphs that were captured, or in another pool of the program's."""
+    """Return whether the allocator has private pools, of captured CUDA graphs or of a ``MemPool``."""
     if not torch.cuda.is_initialized() or find("_cuda_memorySnapshot") is None:
         return False
     return any(tuple(one.get("segment_pool_id", (0, 0))) != (0, 0) for one in light_snapshot()["segments"])
 
 
 def memory_stats(device_idx: int) -> dict[str, Any]:
-    """Return the allocator's counters as a nested dict, straight from C++ (8 µs on an H200, the public one 67)."""
+    """Return the allocator's counters as a nested dict, directly from C++ (8 µs on an H200; public function: 67 µs)."""
     return _C._cuda_memoryStats(device_idx)
 
 
 def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> None:
     """Call ``observer(device_idx, tried_bytes, total_bytes, free_bytes)`` before an out-of-memory error is raised.
 
-    Torch has no way to take an observer back: it must turn itself off.
+    torch cannot unregister the observer, so it must disable itself.
     """
     attach = find("_cuda_attach_out_of_memory_observer")
     if attach is not None:
@@ -173,10 +176,11 @@ def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> None:
 
 
 def workspace_bytes(device_idx: int) -> list[int]:
-    """Return the sizes cuBLAS and cuBLASLt workspaces are asked for in this process.
+    """Return the sizes of the cuBLAS and cuBLASLt workspaces in this process, in bytes.
 
-    Source: torch's own rule (aten/src/ATen/cuda/CublasHandlePool.cpp): CUBLAS_WORKSPACE_CONFIG, else 32 MiB on compute
-    capability 9 and later, else 8,519,680 bytes; cuBLASLt: CUBLASLT_WORKSPACE_SIZE in KiB, else 1 MiB, or 32 MiB on 9.
+    Source: PyTorch's own rule (aten/src/ATen/cuda/CublasHandlePool.cpp). cuBLAS: CUBLAS_WORKSPACE_CONFIG, else 32 MiB
+    on compute capability 9 and later, else 8,519,680 bytes. cuBLASLt: CUBLASLT_WORKSPACE_SIZE in KiB, else 1 MiB, or 32
+    MiB on compute capability 9.
     """
     hopper_or_later = torch.cuda.get_device_capability(device_idx)[0] >= 9
     sizes = {_configured_cublas_bytes() or (32 << 20 if hopper_or_later else 8_519_680)}
@@ -188,7 +192,7 @@ def workspace_bytes(device_idx: int) -> list[int]:
 
 
 def _configured_cublas_bytes() -> int | None:
-    """Return the bytes asked for by ``CUBLAS_WORKSPACE_CONFIG=:KiB:count[:KiB:count…]``."""
+    """Return the bytes set by ``CUBLAS_WORKSPACE_CONFIG=:KiB:count[:KiB:count…]``."""
     fields = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "").strip(":").split(":")
     if len(fields) < 2 or len(fields) % 2 or not all(field.isdecimal() for field in fields):
         return None
@@ -197,7 +201,7 @@ def _configured_cublas_bytes() -> int | None:
 
 
 def never_compile(code: CodeType) -> None:
-    """Have torch.compile run a function's frames as they are, and treat those it calls as any other."""
+    """Make ``torch.compile`` run a function's frames eagerly, but still compile the functions that it calls."""
     frames = _C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
@@ -207,7 +211,7 @@ def never_compile(code: CodeType) -> None:
 
 
 def is_compilers_own(module: Any) -> bool:
-    """Return whether a module is a graph that torch.compile made: what it holds is the program's, under other names."""
+    """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names."""
     return "compile_subgraph_reason" in attributes_of(module)
 
 
@@ -216,26 +220,26 @@ _MODE_FLAGS = (
     "old_non_infra_dispatch_mode_flags",
     "old_without_ignore_compile_internals_dispatch_mode_flags",
 )
-"""What a TorchDispatchMode keeps to put back when it is left."""
+"""State that a TorchDispatchMode saves on entry and restores on exit."""
 
 
 def has_dispatch_mode() -> bool:
-    """Return whether operators of the calling thread pass through any dispatch mode."""
+    """Return whether any dispatch mode is active in the calling thread."""
     return bool(_C._len_torch_dispatch_stack())
 
 
 def bypass_python_without_modes() -> None:
-    """Have this thread's operators not pass through Python where no dispatch mode is there for them."""
+    """Stop sending this thread's operators to Python if no dispatch mode is active."""
     if not has_dispatch_mode():
         for key in (_C.DispatchKey.Python, _C.DispatchKey.PythonTLSSnapshot):
             _C._dispatch_tls_set_dispatch_key_included(key, False)
 
 
 def take_out_dispatch_mode(mode: Any) -> bool:
-    """Return whether a TorchDispatchMode was taken from this thread's stack, be there others above it.
+    """Remove a TorchDispatchMode from this thread's stack, even below other modes. Return whether it was removed.
 
-    Not while it is at work: torch has it in hand then, and puts it back afterwards. Nor inside backward, after which
-    autograd puts back the modes of before.
+    Not possible while the mode handles an operator: torch has popped it and pushes it again afterwards. Not possible
+    inside backward either: autograd restores the earlier stack of modes when it ends.
     """
     if is_in_backward():
         return False
@@ -246,7 +250,7 @@ def take_out_dispatch_mode(mode: Any) -> bool:
     if place is None:
         return False
     above = stack[place + 1 :]
-    if above:  # the one above puts back what ours would have
+    if above:  # the mode above must restore the state that the removed mode would have restored
         for name in _MODE_FLAGS:
             ours, theirs = getattr(mode, name, None), getattr(above[0], name, None)
             if ours and theirs:
@@ -261,7 +265,7 @@ def take_out_dispatch_mode(mode: Any) -> bool:
 open_range: Callable[[str], Any] = (
     getattr(_C._profiler, "_RecordFunctionFast", None) or torch.autograd.profiler.record_function
 )
-"""Makes a context that shows as an event of that name in a profile; the cheapest there is, found once."""
+"""Context that appears in a profile as an event of the given name. The cheapest function that torch offers for this."""
 
 
 _EVENT_KINDS = {
@@ -274,9 +278,9 @@ _DRIVER_CALLS = ("cuda", "cu", "hip")
 
 
 def kind_of_event(event: Any) -> ActivityKind | None:
-    """Return what an event of Kineto's is; None for what is neither an operator, a kernel nor a copy.
+    """Return the kind of a Kineto event; None if it is not an operator, a kernel or a copy.
 
-    torch before 2.13 does not say it: there it follows from the device and the name.
+    torch before 2.13 has no such field. There, the kind is inferred from device and name.
     """
     if hasattr(event, "activity_type"):
         return _EVENT_KINDS.get(event.activity_type())
@@ -290,14 +294,14 @@ def kind_of_event(event: Any) -> ActivityKind | None:
 
 
 _LONGEST = 16
-"""Numbers of a list that is an argument, at most; longer ones are a step's of all parameters."""
+"""Maximum length of a list argument that is kept. Longer lists are those of an optimizer over all parameters."""
 
 
 def inputs_of(event: Any) -> list[Any] | None:
-    """Return ``[shapes, strides, dtypes, values]`` of an operator's inputs, as JSON holds them; None where not told.
+    """Return ``[shapes, strides, dtypes, values]`` of an operator's inputs, as JSON values; None if not recorded.
 
-    ``shapes`` has a list of shapes for a list of tensors, where this torch tells them; ``strides`` is None where it
-    does not. ``values`` are those of numbers and lists of numbers, None for all else.
+    For a list of tensors, ``shapes`` has a list of shapes if this torch records them. ``strides`` is None if this torch
+    does not record them. ``values`` has numbers and lists of numbers, and None for other arguments.
     """
     dtypes = event.dtypes() if hasattr(event, "concrete_inputs") else []
     if not dtypes:
@@ -309,16 +313,16 @@ def inputs_of(event: Any) -> list[Any] | None:
 
 
 def _number(value: Any) -> Any:
-    """Return a bool, a finite number or a short list of them; None for all else."""
+    """Return a bool, a finite number or a short list of them; None for anything else."""
     if isinstance(value, (list, tuple)):
         return [_number(one) for one in value] if len(value) <= _LONGEST else None
     return value if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)) else None
 
 
 def graph_launches(events: list[Any], until_ns: int) -> dict[int, Any]:
-    """Return the calls that launched CUDA graphs before a moment, by what the driver's records are joined by.
+    """Return the calls that launched CUDA graphs before a given time, by correlation id.
 
-    No operator tells of them, and so their kernels have no other launch.
+    No operator event covers them, so their kernels have no other launch.
     """
     return {
         event.correlation_id(): event
@@ -328,11 +332,11 @@ def graph_launches(events: list[Any], until_ns: int) -> dict[int, Any]:
 
 
 def _is_annotation(event: Any) -> bool:
-    """Return whether a device's event is the shadow of a range of the host's, such as ``Optimizer.step#AdamW.step``."""
+    """Return whether a device event mirrors a host range, such as ``Optimizer.step#AdamW.step``."""
     asked = getattr(event, "is_user_annotation", None)
     return bool(asked()) if asked is not None else event.name().startswith("Optimizer.")
 
 
 def is_profiling() -> bool:
-    """Return whether a profiler records now. One that waits or warms up is not seen."""
+    """Return whether a profiler is recording. One in its wait or warm-up phase is not detected."""
     return bool(_C._autograd._profiler_enabled())

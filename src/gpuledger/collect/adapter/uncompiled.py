@@ -1,7 +1,8 @@
-"""Our own functions are none of the compiler's business.
+"""Exclude gpuledger's own functions from torch.compile.
 
-While compiled code runs, Dynamo tries to compile every Python frame it meets, ours among them where a graph broke. It
-is told to run them as they are. They are still traced through where they are called inside a graph: nothing breaks.
+While compiled code runs, Dynamo tries to compile every Python frame that it meets, including gpuledger's after a graph
+break. These functions are marked to run eagerly. If they are called inside a graph, they are still traced, so they
+cause no graph break.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from gpuledger.collect.adapter import torch_private
 
 PACKAGE = "gpuledger."
 _WRAPS_THE_PROGRAM_S = "gpuledger.collect.attribution.scopes._wrapped"
-"""Makes the functions that stand in for decorated ones: those are compiled with what they decorate."""
+"""Creates the functions that replace decorated ones. They are compiled together with the function that they wrap."""
 
 
 def keep_uncompiled() -> None:
-    """Have every function of the package that is loaded run as it is."""
+    """Mark every loaded function of the package to run eagerly."""
     for name, module in list(sys.modules.items()):
         if name.startswith(PACKAGE):
             for code in _codes(vars(module), name):
@@ -39,7 +40,7 @@ def _codes(names: dict[str, Any], module_name: str) -> Iterator[CodeType]:
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    """Yield a function's code and that of the functions made inside it."""
+    """Yield a function's code object and those of its nested functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,4 @@
-"""The program's own memory history goes before ours."""
+"""Give priority to a memory history that the program records itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuledger.collect.adapter.torch_entrances import record_memory_history, set
 
 
 class UserHistory:
-    """Notices when the program uses what ours uses, and lets us end before it does.
+    """Detects when the program starts its own memory history or sets its own allocation metadata.
 
-    That is a history of its own, or tags of its own on its allocations. A snapshot that it takes meanwhile holds no
-    event of ours.
+    The recording ends before that. A snapshot that the program takes during the recording contains no event of
+    gpuledger.
     """
 
     def __init__(self, give_way: Callable[[], None], absorbs: Absorbs) -> None:
@@ -35,7 +35,7 @@ class UserHistory:
             self._observations.append(Observation(tags, Observer(give_way_to_tags, absorbs=absorbs)))
 
     def remove(self) -> None:
-        """Stop looking."""
+        """Stop detecting."""
         while self._observations:
             self._observations.pop().remove()
 

@@ -1,4 +1,4 @@
-"""Who is at work while something is recorded: step, phase, module, scope, and whose tensor it is.
+"""Track the current step, phase, module and scope while recording, and the owner of each tensor.
 
-May import ``adapter``. Begin with ``modules`` and ``tags``.
+May import ``adapter``. Start reading at ``modules`` and ``tags``.
 """

@@ -1,7 +1,8 @@
-"""Buffers of DistributedDataParallel: allocated inside C++, so only the moment tells what they are for.
+"""Communication buffers of DistributedDataParallel.
 
-Buckets are made when a model is wrapped, and once more at the second forward, in the order the gradients came. Both
-moments pass through Python; while they last, the thread's allocations carry a flag.
+They are allocated in C++, so only the time of the allocation identifies them. Buckets are allocated when a model is
+wrapped, and again in the second forward, in the order in which the gradients became ready. Python code runs at both
+times; during it, the thread's allocations carry a flag.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _REBUILD = "_rebuild_buckets"
 
 
 def collectives_backend() -> str | None:
-    """Return what carries the program's collectives, such as ``nccl``; None where no process group was set up."""
+    """Return the backend of the program's collectives, such as ``nccl``; None if no process group was initialized."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     return str(distributed.get_backend())
 
 
 class CommunicationMarks:
-    """Flags what is allocated while buckets are made, between :meth:`install` and :meth:`remove`."""
+    """Flags allocations made while buckets are built, between :meth:`install` and :meth:`remove`."""
 
     def __init__(self, phases: Phases, guard: Guard) -> None:
         self._phases = phases
@@ -39,10 +40,10 @@ class CommunicationMarks:
         self._replaced: tuple[Any, Any] | None = None
 
     def install(self) -> None:
-        """Observe both entrances; does nothing in a torch without ``torch.distributed``.
+        """Observe both functions. Does nothing in a torch without ``torch.distributed``.
 
         Raises:
-            CannotInstrumentError: they are not those of a torch that is known.
+            CannotInstrumentError: the functions are not those of a supported torch.
         """
         if not distributed.is_available():
             return
@@ -54,10 +55,10 @@ class CommunicationMarks:
         theirs = reducer._rebuild_buckets
         ours = self._wrapped(theirs)
         self._replaced = (ours, theirs)
-        setattr(reducer, _REBUILD, ours)  # it is written in C++
+        setattr(reducer, _REBUILD, ours)  # written in C++, so it has no code object to replace
 
     def remove(self) -> None:
-        """Take both out, but for a wrapper that somebody else has wrapped in turn."""
+        """Stop observing. Leaves a wrapper in place if other code has wrapped it in turn."""
         if self._observation is not None:
             self._observation.remove()
             self._observation = None
@@ -69,7 +70,7 @@ class CommunicationMarks:
             self._replaced = None
 
     def _enter(self, *_: Any) -> tuple[str] | None:
-        """Flag this thread's allocations; return the token to go back to."""
+        """Flag this thread's allocations. Return the token to restore afterwards."""
         try:
             state = self._phases.threads
             before = state.token

@@ -1,4 +1,4 @@
-"""What the outermost module is called with: the shape of its first tensor tells samples and tokens of a step."""
+"""Input shapes of the outermost module. The shape of its first tensor gives the samples and tokens of a step."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuledger.collect.adapter.torch_entrances import is_tracing
 from gpuledger.model.journal.journal import Part
 
 LONGEST = 4_000
-"""Runs of calls with one shape that are kept."""
+"""Maximum number of rows, each a run of consecutive calls with the same shape."""
 
 LEVELS = 2
-"""How deep the arguments of a call are looked into for its first tensor."""
+"""Maximum nesting depth of a call's arguments that is searched for the first tensor."""
 
 Shape = tuple[int, ...]
 
 
 class InputShapes:
-    """Remembers the shapes of the first module that is called with a tensor. Nothing of a tensor is kept alive."""
+    """Collects the input shapes of the first module that is called with a tensor. Keeps no tensor alive."""
 
     def __init__(self) -> None:
         self._module_id = -1
@@ -28,8 +28,8 @@ class InputShapes:
         self._calls: list[list[int]] = []
 
     def see(self, module_id: int, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note a call of an outermost module in a step."""
-        if self._module_id not in (-1, module_id) or is_tracing():  # there a shape is no number
+        """Record a call of an outermost module in a step."""
+        if self._module_id not in (-1, module_id) or is_tracing():  # while tracing, sizes are symbolic and not integers
             return
         tensor = next(tensors_in((*args, *kwargs.values()), LEVELS), None)
         if tensor is None:
@@ -45,14 +45,14 @@ class InputShapes:
         rows, length = shape[0], shape[1] if self._tokens else -1
         last = self._calls[-1] if self._calls else None
         if last is not None and last[1] == step:
-            return  # a step of several calls: the first tells it
+            return  # a step of several calls keeps the shape of the first
         if last is not None and last[2:] == [rows, length]:
             last[1] = step
         elif len(self._calls) < LONGEST:
             self._calls.append([step, step, rows, length])
 
     def drain(self, part: Part) -> None:
-        """Write what was seen so far."""
+        """Write the shapes collected since the last drain."""
         if self._module_id >= 0:
             shape, _ = self._shapes.most_common(1)[0]
             part.facts["inputs"] = {"module_id": self._module_id, "shape": list(shape), "tokens": self._tokens}

@@ -1,4 +1,4 @@
-"""What is alive in this process, as the garbage collector knows it."""
+"""Live objects of this process, from the garbage collector."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpuledger.collect.adapter.program_objects import grad_of, is_leaf, without_
 
 
 class LiveObjects:
-    """What is alive when it is first asked for: one walk through all objects, whoever asks for what of them.
+    """The live modules, optimizers and tensors at the time of the first query. Walks all objects once for all queries.
 
-    Asks types only: no code of the objects themselves runs. It keeps what it found alive, so let go of it.
+    Checks types only, so no code of the objects runs. Keeps the objects that it found alive: release it soon.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class LiveObjects:
         return self._walk()[1]
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield the tensors with a storage of their own, and their gradients.
+        """Yield the tensors that have their own storage, and their gradients.
 
-        Wrappers (DTensor, fake tensors) are passed by: what they wrap is found itself. Gradients are left out while
-        another thread is in a backward pass: it could put another tensor there at this moment, which ends the process.
+        Skips wrappers (DTensor, fake tensors): the wrapped tensors are found themselves. Skips gradients while another
+        thread is in a backward pass: autograd could replace a gradient while it is read, which crashes the process.
         """
         plain = torch.Tensor.__torch_dispatch__
         tensors = [tensor for tensor in self._walk()[0] if type(tensor).__torch_dispatch__ is plain]
@@ -47,8 +47,8 @@ class LiveObjects:
             return self._found
         tensors: list[Any] = []
         modules: list[Any] = []
-        others: list[Any] = []  # stays empty
-        keeps: dict[int, list[Any]] = {}  # by identity: a class can have a metaclass that says how it is hashed
+        others: list[Any] = []  # leave the result empty
+        keeps: dict[int, list[Any]] = {}  # by identity: a metaclass of the program can define __hash__
         for thing in gc.get_objects():
             kind = type(thing)
             kept = keeps.get(id(kind))
@@ -62,7 +62,7 @@ class LiveObjects:
 
 
 def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a leaf's gradient; None for a view that autograd refuses to look at, changed in place without it."""
+    """Return a leaf's gradient; None for a view that was modified in place under no_grad, for which autograd raises."""
     try:
         return grad_of(tensor) if is_leaf(tensor) else None
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The module registry: a number for every module seen, and the names of its parameters and buffers."""
+"""The module registry: assigns an id to every module, and stores the names of its parameters and buffers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.model.journal.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
-"""Classes whose only child is the user's model: its children go by the names they have without the wrapper."""
+"""Wrapper classes with the user's model as their only child. The path of a module does not include them."""
 _WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
 SCOPES = -2
-"""Stands for the outermost module in the numbers of scopes' names."""
+"""Root id of scope names, in the place of an outermost module's id."""
 
 _SHARED = -1
-"""Stands for the thread of what several threads have run."""
+"""Thread id of a module that several threads have called."""
 
 
 class HeldTensor:
-    """Where a parameter or buffer is kept; calling it returns the tensor, or None where there is none any more.
+    """The place of a parameter or buffer. Calling it returns the tensor, or None if it no longer exists.
 
-    No weak reference to the tensor itself: ``torch.utils.swap_tensors`` refuses tensors that have one.
+    Not a weak reference to the tensor: ``torch.utils.swap_tensors`` refuses tensors that have one.
     """
 
     __slots__ = ("_holder", "_key", "_kind")
@@ -68,26 +68,31 @@ class HeldTensor:
 
 
 IN_GROUPS = "param_groups"
-"""Kind of a tensor that an optimizer updates and no module owns; its key is the group's number and its place there."""
+"""Kind of a tensor that an optimizer updates and no module owns.
+
+Its key is the group's index and its index in the group.
+"""
 
 
 class _Reference(weakref.ref[Any]):
-    """A weak reference that knows whose it is: it is found by identity, and nothing of the program's is hashed."""
+    """A weak reference that stores its target's id.
+
+    Compared by identity, so no ``__hash__`` of the program is called.
+    """
 
     __slots__ = ("key",)
     key: int
 
 
 class ModuleRegistry:
-    """Numbers modules by identity, holding none of them alive.
+    """Assigns ids to modules by identity. Keeps none of them alive.
 
-    ``module_ids`` maps ``id(module)`` to its number; an entry goes when its module does, so that a reused address is
-    not taken for the module that was there before. ``parameters`` and ``buffers`` list ``(held tensor,
-    name_id, module_id)``, tied ones once. A name's number belongs to one outermost module: two may hold a
-    ``0.weight`` each.
+    ``module_ids`` maps ``id(module)`` to the module's id. An entry is removed when its module is freed, because a new
+    module can get the same address. ``parameters`` and ``buffers`` list ``(held tensor, name_id, module_id)``, tied
+    ones once. Name ids are per outermost module: two models can each have a ``0.weight``.
 
-    A module's end is noted by a function written in C, and seen to later: in one of Python's, a signal handler of the
-    program could run, and what it raises would be lost.
+    The weak references' callback is a C function (``deque.append``), and the removal happens later. In a callback
+    written in Python, a signal handler of the program could run, and its exception would be lost.
     """
 
     def __init__(self) -> None:
@@ -96,7 +101,7 @@ class ModuleRegistry:
         self.buffers: list[tuple[HeldTensor, int, int]] = []
         self.called_roots: set[int] = set()
         self.gone: deque[_Reference] = deque()
-        """Modules that have ended and are still in ``module_ids``; :meth:`forget_gone` takes them out."""
+        """Freed modules that are still in ``module_ids``; :meth:`forget_gone` removes them."""
         self._refs: dict[int, _Reference] = {}
         self._threads: dict[int, int] = {}
         self._known_tensors: dict[int, HeldTensor] = {}
@@ -110,7 +115,7 @@ class ModuleRegistry:
         self._roots_with_tensors: set[int] = set()
 
     def name_id(self, name: str, root_id: int = -1) -> int:
-        """Return the number of a name below an outermost module, given out on first use."""
+        """Return the id of a name below an outermost module. Assigns one on first use."""
         number = self._name_ids.get((root_id, name))
         if number is None:
             number = self._name_ids[root_id, name] = len(self._name_ids)
@@ -118,7 +123,7 @@ class ModuleRegistry:
         return number
 
     def note_called(self, module_id: int) -> None:
-        """Note that a module was called as an outermost one, in this thread."""
+        """Record that a module was called as an outermost module, in this thread."""
         root_id = self._places[module_id][1]
         self.called_roots.add(root_id)
         thread = threading.get_ident()
@@ -126,24 +131,25 @@ class ModuleRegistry:
             self._threads[root_id] = _SHARED
 
     def is_of_this_thread(self, module_id: int) -> bool:
-        """Return whether nobody but the calling thread has run a module: no other writes its gradients meanwhile."""
+        """Return whether only the calling thread has called a module, so that no other thread writes its gradients."""
         return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
 
     def holds_tensors(self, module_id: int) -> bool:
-        """Return whether a module's outermost one held parameters or buffers when it was met."""
+        """Return whether a module's outermost module had parameters or buffers when it was registered."""
         return self._places[module_id][1] in self._roots_with_tensors
 
     def path_of(self, module_id: int) -> str:
-        """Return a module's path below its outermost one."""
+        """Return a module's path below its outermost module."""
         return self._places[module_id][0]
 
     def register(self, module: nn.Module, *, inside: int = -1) -> int:
-        """Return a module's number, numbering everything below it that has none yet.
+        """Return a module's id. Registers the module and all its descendants on first use.
 
         Args:
-            module: An outermost module, or one met inside another that does not hold it as a child (a loss made anew
-                in each forward): those go by their class below the module they were met in, one number for each class.
-            inside: Number of the module it was met in; -1 for an outermost one.
+            module: An outermost module, or one called inside another module that does not have it as a child (for
+                example a loss that is created in each forward). The latter are registered under the class name, below
+                the module that calls them, with one id per class.
+            inside: Id of the module that calls it; -1 for an outermost module.
         """
         if self.gone:
             self.forget_gone()
@@ -160,7 +166,7 @@ class ModuleRegistry:
         return number
 
     def _add_tree(self, top: nn.Module, inside: int) -> int:
-        """Number ``top`` and everything below it, and take in its parameters and buffers."""
+        """Register ``top``, its descendants, and their parameters and buffers."""
         first = self._count
         root_id = self._places[inside][1] if inside >= 0 else first
         prefix = f"{self._places[inside][0]}.{type(top).__name__}".lstrip(".") if inside >= 0 else ""
@@ -201,7 +207,7 @@ class ModuleRegistry:
         return number
 
     def forget_gone(self) -> None:
-        """Take out the modules that have ended; a new one may have the address of an old one."""
+        """Remove the modules that were freed, because a new module can get the address of an old one."""
         while self.gone:
             reference = self.gone.popleft()
             if self._refs.get(reference.key) is reference:
@@ -220,7 +226,7 @@ class ModuleRegistry:
             self._holders.append(weakref.ref(module))
 
     def add_loose_parameters(self, optimizer: Optimizer) -> None:
-        """Take in the tensors that an optimizer updates and no module owns."""
+        """Add the tensors that an optimizer updates and no module owns."""
         for group_number, group in enumerate(parameter_groups(optimizer)):
             for place, tensor in enumerate(group):
                 if not self.is_known(tensor):
@@ -228,15 +234,15 @@ class ModuleRegistry:
                     self.parameters.append((held, self.name_id(f"{IN_GROUPS}.{group_number}.{place}"), -1))
 
     def is_known(self, tensor: Any) -> bool:
-        """Return whether a tensor is a parameter or buffer met before."""
+        """Return whether a tensor is a registered parameter or buffer."""
         known = self._known_tensors.get(id(tensor))
         return known is not None and known() is tensor
 
     def register_alive(self, living: LiveObjects) -> list[Optimizer]:
-        """Enroll every module with parameters or buffers that is alive and was not seen yet (an EMA copy, a teacher).
+        """Register every live module with parameters or buffers that is not registered yet (an EMA copy, a teacher).
 
         Returns:
-            The optimizers that are alive.
+            The live optimizers.
         """
         modules = living.modules()
         self.forget_gone()
@@ -256,7 +262,7 @@ class ModuleRegistry:
         return optimizers
 
     def weights_version(self) -> int:
-        """Return a number that changes with every update of a parameter in place."""
+        """Return a number that changes with every in-place update of a parameter."""
         with without_overrides():
             return sum(
                 version_of(weight)
@@ -266,7 +272,7 @@ class ModuleRegistry:
             )
 
     def drain(self, part: Part) -> None:
-        """Move what is new since the last drain into ``part``."""
+        """Write the entries added since the last drain into ``part``."""
         part.names += self._new_names
         part.modules += self._new_modules
         part.facts["called_roots"] = sorted(self.called_roots)
@@ -274,7 +280,7 @@ class ModuleRegistry:
 
 
 def _named(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
-    """Yield each module from ``top`` down, after its parent and its path without the pieces that wrappers put in."""
+    """Yield ``(parent, path, module)`` from ``top`` down, with paths that do not include wrapper classes."""
     plain_paths: dict[int, str] = {}
     for parent, name, module in modules_below(top):
         plain = "" if parent is None else plain_paths[id(parent)]

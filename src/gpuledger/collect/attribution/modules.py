@@ -1,12 +1,17 @@
-"""Modules: who is at work, in forward and in backward.
+"""Track the current module, in forward and in backward.
 
-``nn.Module.__call__`` is observed once, for all modules (:mod:`..adapter.instrument`). Hooks on each module
-would break ``torch.save``, ``torch.jit.script``, ``deepcopy`` and whole-graph compiles, and cost four times as much.
+``nn.Module.__call__`` is observed once for all modules (:mod:`..adapter.instrument`). Hooks on every module would break
+``torch.save``, ``torch.jit.script``, ``deepcopy`` and full-graph compilation, and take four times as long.
 
-In backward a hook before a graph node names the module that made the node. Three nodes are enough per module call: its
-output's (claimed by the innermost module that made it), its inputs' where they were made by the parent's own code, and,
-where the parent made nodes that nobody can reach from an input, the first node inside the module, after which the
-parent is at work again. Autograd's sequence numbers tell which case holds.
+In backward, a hook on a graph node sets the current module just before the node runs. At most three kinds of nodes per
+module call need a hook:
+
+- the nodes of the module's outputs, hooked by the innermost module that created them;
+- the nodes of its inputs, if the parent's own code created them: from there on, the parent's nodes run;
+- the first node created inside the module, if the parent created earlier nodes that no input leads to (for example from
+a parameter): after it, the parent's nodes run.
+
+Autograd's sequence numbers, which grow with every node that a thread creates, decide which case applies.
 """
 
 from __future__ import annotations
@@ -31,30 +36,33 @@ from gpuledger.collect.attribution.tags import suffix
 from gpuledger.model.accounts import Phase
 
 _Call = tuple[int, int, str, int, bool, bool, int]
-"""A module call under way: modules around it, its own, token before it, sequence number at its start, outermost,
-hidden, stack."""
+"""A module call in progress.
+
+``(depth, module_id, token before it, sequence number at its start, outermost, hidden, stack_id)``. ``hidden`` means
+that the parent has created nodes that no input leads to.
+"""
 
 _Backward = tuple[Phase, str, str, bool]
-"""A backward pass under way: phase, token and scope to go back to, and whether it is a whole one."""
+"""A backward pass in progress: phase, token and scope to restore, and True for ``backward()``, False for ``grad()``."""
 
 _FIRST_NODE_SEARCH = 64
-"""Nodes looked at for a module's first one; a larger module keeps its own name for what follows it."""
+"""Maximum number of nodes searched for a module's first node. Beyond that, the parent's nodes count as the module's."""
 
 
 RESULT_LEVELS = 2
-"""How deep a module's result is looked into for tensors."""
+"""Maximum nesting depth of a module's result that is searched for tensors."""
 
 
 class ModuleTracker:
-    """Observes ``nn.Module.__call__`` and the two entrances to autograd while it is installed.
+    """Observes ``nn.Module.__call__``, ``autograd.backward`` and ``autograd.grad`` while it is installed.
 
     Args:
-        phases: Where the program is.
-        registry: Numbers for modules.
+        phases: The current step and phase, and the tokens of each thread.
+        registry: Ids of modules.
         on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
         on_outermost_end: Called with ``module_id`` when it is left.
-        on_backward_end: Called after each whole backward pass.
-        guard: Takes what is raised in our code.
+        on_backward_end: Called after each ``autograd.backward``.
+        guard: Handles exceptions raised in gpuledger's code.
     """
 
     def __init__(
@@ -88,10 +96,10 @@ class ModuleTracker:
     # -- installing ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Observe the entrances.
+        """Observe the three functions.
 
         Raises:
-            CannotInstrumentError: they are not those of a torch that is known.
+            CannotInstrumentError: they are not those of a supported torch.
         """
         if self.active:
             return
@@ -109,7 +117,7 @@ class ModuleTracker:
             self._observations.append(Observation(function, observer))
 
     def remove(self) -> None:
-        """Take the observers out; calls under way end without them."""
+        """Remove the observers. Calls in progress end unobserved."""
         self.active = False
         self._hooks.clear()
         do_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
@@ -117,9 +125,11 @@ class ModuleTracker:
     # -- forward ------------------------------------------------------------------------------------------------
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """Note that a module begins; return what :meth:`_leave` needs, None where nothing is noted.
+        """Record the start of a module call.
 
-        Everything it needs is at hand: it is the hot path.
+        Return the state that :meth:`_leave` needs; None if the call is not recorded.
+
+        Hot path: it runs for every module call, so state is read from attributes and no guard wraps it.
         """
         if not self.active or torch.compiler._is_compiling_flag:
             return None
@@ -127,7 +137,7 @@ class ModuleTracker:
         depth = len(stack)
         try:
             return self._entered(module, args, kwargs, depth)
-        except RecursionError:  # the program is at its limit, and goes on without us
+        except RecursionError:  # the program is at the recursion limit: skip this call
             self._guard.lacked_room = True
             del stack[depth:]
             return None
@@ -175,18 +185,18 @@ class ModuleTracker:
         self._on_outermost(module_id, args, kwargs)
 
     def _fail(self, call: _Call) -> None:
-        """Note that a module has raised."""
+        """Record that a module call raised."""
         self._leave(call, None)
 
     def _leave(self, call: _Call, result: Any) -> None:
-        """Note that a module has ended; ``result`` is None where it raised."""
+        """Record the end of a module call. ``result`` is None if it raised."""
         try:
             depth, module_id, token, start, outermost, _, _ = call
             state = self.phases.local.state
             stack = state.stack
             if len(stack) <= depth:
                 return
-            del stack[depth:]  # more than its own, where there was no room to note that others have ended
+            del stack[depth:]  # also drops entries of inner calls whose end was skipped at the recursion limit
             if not self.active:
                 return
             if outermost:
@@ -210,13 +220,17 @@ class ModuleTracker:
                 raise
 
     def _call_stack_id(self) -> int:
-        """Return the number of the stack below the observed function."""
+        """Return the id of the Python stack below the observed function."""
         return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(3).f_back)
 
     # -- backward -----------------------------------------------------------------------------------------------
 
     def _claim_inputs(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> bool:
-        """Claim the nodes of inputs for the parent; return whether it has made a later node that no input leads to."""
+        """Hook the nodes of a call's inputs for the parent.
+
+        Returns:
+            Whether the parent has created a node since its last child call that no input leads to.
+        """
         parent_id, done = state.stack[-1]
         claimed = state.claimed
         reached = start <= done
@@ -233,7 +247,7 @@ class ModuleTracker:
         return not reached
 
     def _claim_outputs(self, state: ThreadState, call: _Call, end: int, result: Any) -> None:
-        """Claim the nodes of a module's outputs that nobody inside it has claimed."""
+        """Hook the nodes of a module's outputs, except those that an inner module has hooked."""
         _, module_id, _, start, _, hidden, stack_id = call
         claimed = state.claimed
         with without_overrides():
@@ -249,7 +263,10 @@ class ModuleTracker:
                     self._give_back(node, start, end, state.stack)
 
     def _claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
-        """Have a node say its module before it runs, and where there are scopes its own: registering takes longest."""
+        """Hook a node so that its module, and its scope if there are scopes, are set before it runs.
+
+        One hook sets both, because registering a hook is the slowest part.
+        """
         state.claimed.add(number)
         hook = self._hook(module_id, stack_id)
         if self._scopes.used:
@@ -258,7 +275,7 @@ class ModuleTracker:
         node.register_prehook(hook)
 
     def _say_scope(self, made_in: ThreadState, number: int, say_module: Callable[[Any], None], gradients: Any) -> None:
-        """Put the scope that was found for a node on the thread that runs it, then its module."""
+        """Set the scope that was found for a node on the thread that runs it, then its module."""
         try:
             piece = made_in.scoped_nodes.get(number)
             if piece is not None:
@@ -270,14 +287,17 @@ class ModuleTracker:
                 raise
 
     def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
-        """After the module's first node has run backward, the parent is at work: it made the node before that one."""
+        """Set the parent as current module after the module's first node: the nodes that run next are the parent's."""
         first = _first_node(node, start, end)
         if first is not None and stack:
             back = self._hook(stack[-1][0], -1)
             first.register_hook(lambda _inputs, _outputs: back(None))
 
     def _hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
-        """Return the hook that puts a module's tag on the thread that runs its backward; one for each module."""
+        """Return the hook that sets a module's token on the thread that runs its backward.
+
+        Cached per module and stack.
+        """
         key = (module_id, stack_id)
         hook = self._hooks.get(key)
         if hook is None:
@@ -302,11 +322,11 @@ class ModuleTracker:
         return at_work
 
     def _enter_backward(self, tensors: Any, *_: Any) -> _Backward | None:
-        """Note that ``torch.autograd.backward`` begins; return what to go back to."""
+        """Record the start of ``torch.autograd.backward``. Return the state to restore."""
         return self._begin_backward(tensors, whole=True)
 
     def _enter_grad(self, outputs: Any, *_: Any) -> _Backward | None:
-        """Note that ``torch.autograd.grad`` begins; return what to go back to."""
+        """Record the start of ``torch.autograd.grad``. Return the state to restore."""
         return self._begin_backward(outputs, whole=False)
 
     def _begin_backward(self, roots: Any, *, whole: bool) -> _Backward | None:
@@ -334,11 +354,11 @@ class ModuleTracker:
         return before
 
     def _fail_backward(self, before: _Backward) -> None:
-        """Note that a backward pass has raised."""
+        """Record that a backward pass raised."""
         self._leave_backward(before, None)
 
     def _leave_backward(self, before: _Backward, _result: Any) -> None:
-        """Note that a backward pass has ended."""
+        """Record the end of a backward pass."""
         phase, token, scope, whole = before
         try:
             self.phases.threads.scope = scope
@@ -359,9 +379,9 @@ class ModuleTracker:
 
 
 def _first_node(node: Any, start: int, end: int) -> Any:
-    """Return the node with the lowest sequence number from ``start`` up to ``end`` that ``node`` leads to.
+    """Return the node with the lowest sequence number from ``start`` up to ``end`` that is reachable from ``node``.
 
-    None where the search was given up. Gradient accumulators have the highest number there is, so they are passed by.
+    None if the search reached its limit. Gradient accumulators have the maximum sequence number, so they are skipped.
     """
     best, best_number = None, end
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Where the program is: step, phase and visit, and the token that each thread's allocations carry."""
+"""The current step, phase and visit of the program, and the token that each thread's allocations carry."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ OUTSIDE = -1
 
 
 class ThreadState:
-    """What one thread is doing.
+    """State of one thread.
 
-    ``stack`` holds ``[module_id, last_sequence_number]`` of the modules it is inside, ``claimed`` the sequence numbers
-    of the graph nodes that carry a hook already. ``token`` is without the scope, whose piece is ``scope``;
-    ``scope_starts`` and ``scope_pieces`` tell from which node on each scope held, ``scope_changes`` does for those that
-    are not in these yet, ``scoped_nodes`` before which nodes
-    backward goes to which, ``scope_claimed`` the nodes whose module's hook says so, ``scopes_before`` what to go back
-    to inside a backward pass. ``scope_since`` is the number at the end of the last backward pass, ``scope_shape`` what
-    the one under way is known again by, ``scope_awaited`` the nodes that have to run in it.
+    Numbers are autograd sequence numbers, which identify graph nodes. A piece is the part of a token for a scope.
+
+    Attributes:
+        stack: ``[module_id, last_sequence_number]`` of each module call in progress, outermost first.
+        token: The current token without the scope.
+        claimed: Numbers of the nodes that have a module's hook.
+        scope: Piece of the current scope.
+        scope_starts: Numbers at which the scope changed, ascending.
+        scope_pieces: Pieces of the scopes that begin there.
+        scope_changes: Number -> piece of the changes that are not in the two lists yet.
+        scope_claimed: Numbers of the nodes with a module's hook that can set the scope, too.
+        scoped_nodes: Number -> piece to set before that node runs in backward.
+        scopes_before: Stack of pieces to restore inside a backward pass.
+        scope_since: Number at the end of the last backward pass.
+        scope_shape: Key of the backward pass in progress, by which a later pass is matched.
+        scope_awaited: Numbers of the nodes that must run in this pass if its match with an earlier one was right.
     """
 
     __slots__ = (
@@ -64,7 +73,7 @@ class _Threads(threading.local):
 
 
 class ModuleContext:
-    """Knows the module at work: it takes the tokens that a recorder would put on allocations.
+    """Provides the current module. It receives the tokens that a recorder would set on allocations.
 
     Args:
         registry: Paths of modules.
@@ -75,30 +84,30 @@ class ModuleContext:
         self._registry = registry
 
     def set_token(self, token: str) -> None:
-        """Take the token of what comes next."""
+        """Set the current token."""
         self.token = token
 
     @property
     def current_module_id(self) -> int:
-        """Return the number of the module at work; -1 outside of any."""
+        """Return the id of the current module; -1 outside all modules."""
         return module_id_of(self.token)
 
     @property
     def current_module_path(self) -> str:
-        """Return the path of the module at work; ``""`` outside of any."""
+        """Return the path of the current module; ``""`` outside all modules."""
         module_id = self.current_module_id
         return "" if module_id == OUTSIDE else self._registry.path_of(module_id)
 
 
 class Phases:
-    """The one answer to "what is going on".
+    """The current step and phase, and the tokens of all threads.
 
-    A *visit* is one stay in one phase; ``prefix`` is its part of every token. It ends with the phase or the step, so
-    that a tag always tells the step and the visit it was made in.
+    A *visit* is one period in one phase of one step. It ends with the phase or the step. ``prefix`` is the part of
+    every token that identifies the visit, so a token gives the step and the phase of an allocation.
 
     Args:
-        set_token: Puts a token on the calling thread's next allocations; see :class:`..recorder.Recorder`.
-        tags: Numbers of tags.
+        set_token: Sets the token of the calling thread's next allocations; see :class:`..recorder.Recorder`.
+        tags: Assigns ids to tags.
     """
 
     def __init__(self, set_token: Callable[[str], None], tags: TagTable) -> None:
@@ -116,12 +125,12 @@ class Phases:
         return self.local.state
 
     def start(self) -> None:
-        """Begin the first visit and give the calling thread its first token."""
+        """Begin the first visit and set the calling thread's first token."""
         self.prefix = self.tags.begin_visit(self.step, self.phase)
         self.put(OUTSIDE)
 
     def change(self, phase: Phase, *, step: int | None = None) -> None:
-        """Enter ``phase`` (a new visit) and tag the calling thread with it, in its innermost module if it is in one."""
+        """Begin a visit in ``phase``, and set the calling thread's token in its innermost module, if any."""
         if step is not None:
             self.step = step
         elif phase == self.phase:
@@ -134,31 +143,37 @@ class Phases:
         self.put(stack[-1][0] if stack else OUTSIDE)
 
     def put(self, module_id: int, flags: int = 0, stack_id: int = -1) -> None:
-        """Tag the calling thread's next allocations."""
+        """Set the token of the calling thread's next allocations."""
         self.restore(self.prefix + suffix(module_id, flags, stack_id))
 
     def restore(self, token: str) -> None:
-        """Put a token on the calling thread, a new one or one it had before; the scope stays."""
+        """Set the calling thread's token, a new or an earlier one. The scope does not change."""
         state = self.local.state
         state.token = token
         self.set_token(token + state.scope)
 
     def flags_now(self) -> int:
-        """Return the flags of a module entered now: in backward it is being computed again."""
+        """Return the flags of a module entered now.
+
+        A module entered in backward is recomputed (activation checkpointing).
+        """
         return int(TagFlag.RECOMPUTED) if self.phase == Phase.BACKWARD else 0
 
     def enter_optimizer(self) -> None:
-        """An optimizer begins its step."""
+        """Record the start of an optimizer step."""
         self.optimizer_depth += 1
         self.change(Phase.OPTIMIZER)
 
     def leave_optimizer(self, back_to: Phase) -> None:
-        """An optimizer has ended its step."""
+        """Record the end of an optimizer step."""
         self.optimizer_depth = max(self.optimizer_depth - 1, 0)
         self.change(back_to)
 
     def after_backward(self, before: Phase, *, whole: bool) -> None:
-        """A backward pass has ended; ``whole`` is False for ``autograd.grad``, after which the forward goes on."""
+        """Record the end of a backward pass.
+
+        ``whole`` is False for ``autograd.grad``, after which the forward continues.
+        """
         if before == Phase.BACKWARD:
             return
         if self.optimizer_depth:

@@ -1,4 +1,4 @@
-"""The journal of this process while it grows: one part under way, and those already written."""
+"""The journal of this process during the recording: the part in progress, and the parts already written."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gpuledger.model.run_writer import check_run, find_run_id
 
 
 class Drainable(Protocol):
-    """Something that collects rows and hands them over."""
+    """A source of rows for the journal."""
 
     def drain(self, part: Part) -> None:
-        """Move what is new into ``part``."""
+        """Move the rows collected since the last drain into ``part``."""
 
 
 class RankJournal:
     """Collects rows, notes and pauses, and writes them as parts.
 
     Args:
-        directory: Called once, when there is something to write: claims the rank's directory.
-        sources: What is drained into each part before it is written.
+        directory: Called once, before the first write. Creates the rank's directory.
+        sources: Drained into each part before it is written.
     """
 
     keeps_steps = True
-    """Whether each step is written at its end, for a process that is killed."""
+    """Whether each step is written when it ends, so that it is kept if the process is killed."""
 
     def __init__(self, directory: Callable[[], Path], sources: list[Drainable]) -> None:
         self.part = Part()
@@ -43,46 +43,49 @@ class RankJournal:
         return self._writer is not None
 
     def note(self, sentence: str) -> None:
-        """Keep a sentence for whoever reads the run."""
+        """Add a note that is shown with the run."""
         self.part.notes.append(sentence)
 
     def fact(self, **facts: Any) -> None:
-        """Keep facts; a later one of the same name replaces an earlier one."""
+        """Store facts. A later fact of the same name replaces an earlier one."""
         self.part.facts.update(facts)
 
     def pause(self, reason: str, started_ns: int, duration_ns: int | None = None) -> None:
-        """Note that the program was kept waiting since ``started_ns``, until now where no duration is given."""
+        """Record that the program was paused from ``started_ns``, until now if no duration is given.
+
+        Unix time in ns.
+        """
         if duration_ns is None:
             duration_ns = time.time_ns() - started_ns
         self.part.add("pauses", reason=REASONS.index(reason), start_ns=started_ns, duration_ns=duration_ns)
 
     def write(self) -> None:
-        """Write what is waiting as one part.
+        """Write the pending rows as one part.
 
         Raises:
-            OSError: it cannot be written; what was waiting is lost.
+            OSError: the file cannot be written; the pending rows are lost.
         """
         self.pass_on(lambda part: self._open_writer().write(part))
 
     def append(self) -> None:
-        """Write what is waiting at the end of a file that grows, for a fraction of the time.
+        """Append the pending rows to a growing file, which is much faster than writing a part.
 
         Raises:
-            OSError: it cannot be written; what was waiting is lost.
+            OSError: the file cannot be written; the pending rows are lost.
         """
         self.pass_on(lambda part: self._open_writer().append(part))
 
     def pass_on(self, write: Callable[[Part], None]) -> None:
-        """Take what the sources have, and give what is waiting to ``write`` whatever one of them raises."""
+        """Drain the sources and pass the pending rows to ``write``, even if a source raises."""
         part, self.part = self.part, Part()
         sources = [partial(source.drain, part) for source in self.sources]
         do_all([*sources, lambda: write(part)])
 
     def directory(self) -> Path:
-        """Return the rank's directory; it is claimed when first needed.
+        """Return the rank's directory. Creates it on first use.
 
         Raises:
-            RunReplacedError: another recording has taken the place of the run.
+            RunReplacedError: another recording has replaced the run.
         """
         writer = self._open_writer()
         writer.check()

@@ -1,4 +1,4 @@
-"""What every memory recorder offers to the session that drives it."""
+"""The protocol of memory recorders, used by the session."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from gpuledger.model.journal.journal import Part
 
 
 class Recorder(Protocol):
-    """Records allocations of one process between ``open`` and ``close``.
+    """Records the allocations of one process between ``open`` and ``close``.
 
     Attributes:
-        kind: ``cuda-history`` or ``dispatch``; kept in the run and shown to the user.
-        set_token: puts a tag on the calling thread's next allocations. The cheapest callable there is:
-            it is called at every module's entry and exit.
+        kind: ``cuda-history`` or ``dispatch``. Stored in the run and shown to the user.
+        set_token: Sets the token of the calling thread's next allocations. It is called at every module's entry and
+            exit, so it is the fastest callable available.
     """
 
     kind: str
     set_token: Callable[[str], None]
 
     def open(self, part: Part, living: LiveObjects) -> None:
-        """Start recording; write the opening snapshot of what is already alive into ``part``."""
+        """Start recording. Write a snapshot of the live allocations into ``part``."""
 
     def set_stacks(self, on: bool) -> None:
-        """Keep Python stacks with the allocations from now on, or stop doing so."""
+        """Start or stop recording Python stacks with the allocations."""
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees requested)`` since the process started."""
 
     def place_of(self, tensor: Any) -> Place | None:
-        """Return where a tensor's storage is; None where it has none, or none that is recorded."""
+        """Return ``(device, address)`` of a tensor's storage; None if it has none, or none that is recorded."""
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
-        """Append the allocator's counters of every device in use to ``part``."""
+        """Append the allocator's counters of every device in use to ``part``. ``t_ns`` is Unix time in ns."""
 
     def drain(self, part: Part, reason: str) -> None:
-        """Move every event since the last drain into ``part``; ``step_end`` says that this happens after every step."""
+        """Move the events since the last drain into ``part``. The reason after every step is ``step_end``."""
 
     def close(self, part: Part, reason: str) -> bool:
-        """Drain, write the closing snapshot and leave nothing installed. Safe to call twice.
+        """Drain, write the closing snapshot and uninstall everything. Can be called more than once.
 
         Returns:
-            False where something has to stay for now: then call it again later.
+            False if something cannot be uninstalled yet. Then call it again later.
         """

@@ -1,9 +1,10 @@
-"""Where backward goes from one scope to another, known again from step to step.
+"""Scope changes in backward, found once and matched again in later steps.
 
-To find it the whole graph has to be walked, which takes longer than all of a step's scopes together. Steps repeat
-themselves: where a backward pass looks as one that was walked did (the same changes of scope at the same nodes, the
-same roots), and a module's hook is at every crossing then and now, the hooks are told their scopes without a walk. One
-that then does not run shows that the graph was another: passes that look so are walked from then on.
+Finding them requires a walk of the whole graph, which takes longer than everything else that scopes do in a step. But
+steps repeat. A backward pass matches an earlier one if both have the same roots and the same scope changes at the same
+nodes, relative to their first node. If in addition every scope change is at a node with a module's hook, those hooks
+set the scopes and no walk is needed. If one of these hooks then does not run, the graphs differed: passes with this key
+are walked from then on.
 """
 
 from __future__ import annotations
@@ -15,21 +16,32 @@ from typing import Any
 from gpuledger.collect.attribution.phases import ThreadState
 
 CHANGES_KEPT = 1 << 16
-"""Changes of scope and hooked nodes remembered per thread: the older half goes where nobody runs backward."""
+"""Maximum number of scope changes and hooked nodes kept per thread.
+
+The older half is dropped if backward never runs.
+"""
 CHANGES_COMPARED = 4096
-"""Changes of scope that a pass is known again by, at the most where there is no end to them: a program that never calls
-``backward()``, but ``autograd.grad`` alone."""
+"""Maximum number of scope changes in the key of a pass.
+
+Bounds the key of a program that calls only ``autograd.grad`` and never ``backward()``.
+"""
 SHAPES_KEPT = 64
-"""Backward passes that are told apart; of those there are one or a few in a training step."""
+"""Maximum number of distinct backward passes kept. A training step has one or a few."""
 _NO_NUMBER = 1 << 62
-"""Gradient accumulators have the highest number there is: they run as soon as they can, in the scope at work."""
+"""Bound above all sequence numbers of ordinary nodes.
+
+Gradient accumulators have the maximum number: they run as soon as possible, in the current scope.
+"""
 
 _Crossing = tuple[int, str]
 """Number of the first node that runs in a scope, and the scope's piece."""
 
 
 def keep_changes(state: ThreadState) -> None:
-    """Put the latest changes of scope behind those before them; of two without a node between them the later counts."""
+    """Append the latest scope changes to the earlier ones.
+
+    Of two changes with no node between them, the later one counts.
+    """
     changes, starts, pieces = state.scope_changes, state.scope_starts, state.scope_pieces
     if starts and starts[-1] in changes:
         del starts[-1], pieces[-1]
@@ -41,13 +53,13 @@ def keep_changes(state: ThreadState) -> None:
 
 
 class Crossings:
-    """Finds them, and remembers those of passes whose every crossing lies at a node that a module has hooked."""
+    """Stores the scope changes of backward passes in which each one is at a node with a module's hook."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[_Crossing, ...]] = {}
 
     def remembered(self, state: ThreadState, roots: list[Any]) -> dict[int, str]:
-        """Return the crossings of a pass that looks like an earlier one; none where it has to be walked."""
+        """Return the scope changes of a matching earlier pass as number -> piece; empty if the graph must be walked."""
         since = state.scope_since
         state.scope_shape = _shape(state, roots)
         found = {since + offset: piece for offset, piece in self._known.get(state.scope_shape, ())}
@@ -57,13 +69,13 @@ class Crossings:
         return found
 
     def next_since(self, state: ThreadState, number: int, *, whole: bool) -> int:
-        """Return from which node on the next pass is looked at, after one that ended at the node ``number``."""
+        """Return the number from which the key of the next pass is built, after a pass that ended at ``number``."""
         since = state.scope_since
         count = len(state.scope_starts) - bisect_left(state.scope_starts, since)
         return number if whole or count > CHANGES_COMPARED else since
 
     def remember(self, state: ThreadState, crossings: dict[int, str], lowest: int) -> None:
-        """Note the crossings that a walk has found, down to the node with the number ``lowest``."""
+        """Store the scope changes found by a walk that reached down to the node ``lowest``."""
         since = state.scope_since
         if state.scope_shape in self._known or lowest < since or not state.scope_claimed.issuperset(crossings):
             return
@@ -72,12 +84,12 @@ class Crossings:
         self._known[state.scope_shape] = tuple((number - since, piece) for number, piece in crossings.items())
 
     def forget(self, state: ThreadState) -> None:
-        """Walk such passes from now on: a hook that was told its scope has not run."""
+        """Stop matching passes with this key, because an expected hook did not run."""
         self._known[state.scope_shape] = ()
 
 
 def _shape(state: ThreadState, roots: list[Any]) -> tuple[Any, ...]:
-    """Return what a backward pass is known again by; numbers count from the end of the one before it."""
+    """Return the key by which a backward pass is matched. Its numbers are relative to the end of the pass before."""
     since = state.scope_since
     first = bisect_left(state.scope_starts, since)
     return (
@@ -90,11 +102,11 @@ def _shape(state: ThreadState, roots: list[Any]) -> tuple[Any, ...]:
 
 
 def crossings_among(nodes: Iterable[int], state: ThreadState) -> Iterator[_Crossing]:
-    """Yield the crossings among the nodes with these numbers, in the order in which they run."""
+    """Yield ``(number, piece)`` of each scope change among these nodes, in the order in which backward runs them."""
     starts, pieces = state.scope_starts, state.scope_pieces
     last, since = None, _NO_NUMBER
     for number in sorted(nodes, reverse=True):
-        if number >= since:  # of the same stretch as the one before it
+        if number >= since:  # in the same scope as the node before it
             continue
         place = bisect_right(starts, number) - 1
         piece, since = (pieces[place], starts[place]) if place >= 0 else ("", 0)
@@ -105,11 +117,11 @@ def crossings_among(nodes: Iterable[int], state: ThreadState) -> Iterator[_Cross
 
 
 def numbered_nodes(roots: Iterable[Any], oldest: int) -> dict[int, Any]:
-    """Return the nodes that ``roots`` lead to, by number; of those below ``oldest``, only the first met."""
+    """Return the nodes reachable from ``roots``, by number. Below ``oldest``, the search stops at the first node."""
     found: dict[int, Any] = {}
     waiting = list(roots)
     visit = waiting.append
-    for node in waiting:  # it grows meanwhile
+    for node in waiting:  # the list grows during the iteration
         number = node._sequence_nr()
         if number >= _NO_NUMBER or number in found:
             continue

@@ -1,9 +1,9 @@
-"""Which scope is at work while something records, in forward and in backward.
+"""Track the current scope while recording, in forward and in backward.
 
-In forward the program says so. For backward the numbers that autograd gives its nodes are kept beside every change of
-scope: when a backward pass begins, its graph is walked once, and wherever the order of execution (descending numbers)
-crosses from one scope to another, a hook before the node says so. A node outside every scope goes to the scope that
-``backward()`` was called in.
+In forward, the program enters and leaves scopes itself. For backward, every scope change is stored with the current
+autograd sequence number. Autograd runs nodes in descending order of these numbers. So when a backward pass begins, its
+graph is walked once, and a hook is registered on each node at which the scope changes. A node outside all scopes gets
+the scope in which ``backward()`` was called.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpuledger.model.accounts import Phase
 def _run_told(
     changed: scopes.Listener, around: scopes.Level, level: scopes.Level, scope: Any, call: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Call a decorated function in its scope, and tell a listener before and after it."""
+    """Call a decorated function in its scope, and call a listener before and after it."""
     changed(level, scope)
     try:
         return call(*args, **kwargs)
@@ -41,17 +41,17 @@ def _run_told(
 
 
 class ScopeTracker:
-    """Puts the scope at work on each thread's allocations while it is installed.
+    """Sets the current scope on each thread's allocations while it is installed.
 
     Args:
-        phases: Where the program is.
-        registry: Numbers for names.
-        guard: Takes what is raised in our code.
+        phases: The current step and phase, and the tokens of each thread.
+        registry: Ids of names.
+        guard: Handles exceptions raised in gpuledger's code.
     """
 
     def __init__(self, phases: Phases, registry: ModuleRegistry, guard: Guard) -> None:
         self.used = False
-        """Whether any scope was met."""
+        """Whether the program has entered a scope."""
         self._phases = phases
         self._registry = registry
         self._guard = guard
@@ -67,7 +67,7 @@ class ScopeTracker:
         self._tasks = TaskSwitches(self._changed, guard.absorbs)
 
     def install(self) -> None:
-        """Begin, in the scope that the calling thread is in."""
+        """Start tracking, from the calling thread's current scope."""
         self._active = True
         self._phases.local.state.scope_since = self._sequence()
         scopes.listen(self._changed, self._run)
@@ -77,7 +77,7 @@ class ScopeTracker:
             self._changed(level, None)
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Stop tracking and remove all listeners."""
         self._active = False
         scopes.stop_listening(self._changed)
         self._hooks.clear()
@@ -86,9 +86,10 @@ class ScopeTracker:
     # -- forward ------------------------------------------------------------------------------------------------
 
     def _make_listener(self) -> scopes.Listener:
-        """Return what tags a thread's next allocations with a scope, and keeps from which node on it holds.
+        """Return the listener that sets the scope of a thread's next allocations and stores where the scope changed.
 
-        It has everything it needs at hand: it is the hot path.
+        The place of a change is autograd's next sequence number. Hot path: everything that it needs is a local variable
+        of the closure.
         """
         phases, local, set_token = self._phases, self._phases.local, self._phases.set_token
         sequence, outside, backward = self._sequence, suffix(OUTSIDE), Phase.BACKWARD
@@ -117,9 +118,10 @@ class ScopeTracker:
         return changed
 
     def _make_runner(self) -> scopes.Runner:
-        """Return what calls a decorated function and says the same before and after it, in half the time.
+        """Return the function that calls a decorated function and records the scope before and after it.
 
-        Only where there is nothing to find out, and the thread has a token; else the listener is told.
+        It takes half the time of the listener, but handles only the common case: the scope is known and the thread has
+        a token. Otherwise it calls the listener.
         """
         local, set_token, sequence = self._phases.local, self._phases.set_token, self._sequence
         phases, backward, mine, tracker = self._phases, Phase.BACKWARD, self._mine, self
@@ -159,7 +161,7 @@ class ScopeTracker:
                         state.scope = before
                         state.scope_changes[sequence()] = before
                         set_token(state.token + before)
-                    else:  # another recording may have begun
+                    else:  # another recording can have begun
                         scopes.say(around)
                 except BaseException as error:
                     if not guard.absorbs(error):
@@ -170,7 +172,7 @@ class ScopeTracker:
     def _find(self, state: ThreadState, level: scopes.Level, scope: scopes.Scope | None) -> str:
         """Return the piece of a scope that is new, or that is entered or left in backward.
 
-        There a forward is computed again, below the scope it was in.
+        A scope entered in backward belongs to a recomputed forward. It gets the path that it had in that forward.
         """
         if self._phases.phase == Phase.BACKWARD:
             if scope is None:
@@ -184,9 +186,11 @@ class ScopeTracker:
         return level.piece
 
     def _recomputed_path(self, at_work: str, name: str) -> str:
-        """Return the path of a scope entered again; ``at_work`` is that of the node that wants the result.
+        """Return the path of a scope that is entered again in a recomputation.
 
-        The node can be further inside than the function computed again: the path its forward had is taken.
+        ``at_work`` is the scope of the requesting node.
+
+        That node can be in a scope nested inside the recomputed function. So the path that the forward had is used.
         """
         pieces = at_work.split(scopes.SEPARATOR)
         for count in range(len(pieces), 0, -1):
@@ -196,7 +200,7 @@ class ScopeTracker:
         return name if name in self._pieces else f"{at_work}{scopes.SEPARATOR}{name}"
 
     def _piece(self, path: str) -> str:
-        """Return the part of a token that stands for a scope."""
+        """Return the part of a token that identifies a scope."""
         piece = self._pieces.get(path)
         if piece is None:
             self.used = self._tasks.is_wanted = True
@@ -208,11 +212,11 @@ class ScopeTracker:
     # -- backward -----------------------------------------------------------------------------------------------
 
     def before_backward(self, nodes: list[Any], *, outermost: bool) -> None:
-        """Say where the graph that is about to run goes from one scope to another.
+        """Register hooks at the nodes where the scope changes in the graph that is about to run.
 
         Args:
-            nodes: What backward begins from.
-            outermost: Whether no other backward pass is under way.
+            nodes: The root nodes of the backward pass.
+            outermost: Whether no other backward pass is in progress.
         """
         if not self.used:
             return
@@ -232,7 +236,7 @@ class ScopeTracker:
             self._crossings.remember(state, crossings, min(found))
 
     def after_backward(self, *, whole: bool) -> None:
-        """The outermost backward pass has ended."""
+        """Record the end of the outermost backward pass."""
         if not self.used:
             return
         state = self._phases.local.state
@@ -242,8 +246,8 @@ class ScopeTracker:
         state.scope_since = self._crossings.next_since(state, self._sequence(), whole=whole)
 
     def _hook_node(self, state: ThreadState, number: int, node: Any, piece: str) -> None:
-        """Have the scope said before a node runs; where it has a module's hook, that one says it as well."""
-        if state.scoped_nodes.get(number) == piece:  # of a graph that is kept, and walked again
+        """Set the scope before a node runs. If the node has a module's hook, that hook sets the scope as well."""
+        if state.scoped_nodes.get(number) == piece:  # a retained graph that was walked before
             return
         state.scoped_nodes[number] = piece
         if number in state.scope_claimed:

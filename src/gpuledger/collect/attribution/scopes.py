@@ -1,7 +1,7 @@
-"""Scopes: names the program gives to what it does, whoever records it or nobody. Needs no torch.
+"""Scopes: user-defined names for regions of a program. Works with or without a recording; needs no torch.
 
-The scope at work is kept in a context variable, so that every thread and every task has its own. Where something
-records, it is told of each entry and exit; where nothing does, a scope is two reads and two writes.
+The current scope is stored in a context variable, so every thread and every asyncio task has its own. During a
+recording, a listener is called at each entry and exit. Without one, a scope costs two reads and two writes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from gpuledger.errors import UsageError
 Function = TypeVar("Function", bound=Callable[..., object])
 SEPARATOR = "/"
 LEVELS_KEPT = 4096
-"""Levels remembered, so that a scope entered again is looked up; then those of the scopes at work are forgotten."""
+"""Maximum number of cached levels. Beyond that, the cache is cleared, except for the scopes that are entered now."""
 
 
 class Level:
-    """A scope inside those around it.
+    """A scope together with the scopes around it.
 
-    ``around`` is the level around it, None around the outermost; ``inside`` holds those inside it that were entered
-    before. ``piece`` is for whoever records, as it is the one place that is looked at anyway: ``noted_by`` tells whose.
+    Attributes:
+        around: The enclosing level; None for the outermost.
+        inside: The nested levels that were entered before.
+        piece: Token piece, set by the listener.
+        noted_by: The listener that set ``piece``.
     """
 
     __slots__ = ("around", "inside", "noted_by", "path", "piece")
@@ -42,36 +45,41 @@ _NO_SCOPE = Level("", None)
 _current: ContextVar[Level] = ContextVar("gpuledger scope", default=_NO_SCOPE)
 _get, _set = _current.get, _current.set
 go_back = _set
-"""Leaves for the level it is given: for whoever calls decorated functions."""
+"""Restores the given level after a decorated function call."""
 _levels_made = 0
 
 
 Listener = Callable[[Level, Any], None]
-"""Whoever records: called on the thread where the scope at work changes, with the level that now is, and with the scope
-where one was entered, None where one was left."""
+"""Called on the thread in which the current scope changes, with the new level and the entered scope.
+
+The scope is None if one was left.
+"""
 
 Runner = Callable[[Level, Level, Any, Any, Any, Any], Any]
-"""Calls a decorated function: with the level around it and that entered for it, its scope, the function, args and
-kwargs. Says what a listener is told, goes back to the level around, and returns what the function returns."""
+"""Calls a decorated function.
+
+Arguments: the enclosing level, the entered level, the scope, the function, args and kwargs. Notifies of both changes,
+restores the enclosing level, and returns the function's result.
+"""
 
 _listener: Listener | None = None
 _runner: Runner | None = None
 
 
 def listen(listener: Listener, runner: Runner | None = None) -> None:
-    """Tell ``listener``, and nobody else, of every entry and exit from now on; ``runner`` takes decorated functions."""
+    """Call ``listener``, and no other, at every entry and exit from now on. ``runner`` calls decorated functions."""
     global _listener, _runner
     _listener, _runner = listener, runner
 
 
 def say(level: Level) -> None:
-    """Tell whoever listens that a scope was left for ``level``."""
+    """Notify the listener that a scope was left for ``level``."""
     if _listener is not None:
         _listener(level, None)
 
 
 def stop_listening(listener: Listener) -> None:
-    """Tell ``listener`` nothing any more; does nothing where another has taken its place."""
+    """Remove a listener. Does nothing if another has replaced it."""
     global _listener, _runner
     if _listener == listener:
         _listener = _runner = None
@@ -93,17 +101,17 @@ def _go_in(around: Level, scope: Scope) -> Level:
 
 
 def current_level(context: Context | None = None) -> Level:
-    """Return the level at work here, or in another context."""
+    """Return the current level of this context, or of the given one."""
     return _get() if context is None else context.get(_current, _NO_SCOPE)
 
 
 def current_path() -> str:
-    """Return the path of the scope at work here; "" outside all."""
+    """Return the path of the current scope; "" outside all scopes."""
     return _get().path
 
 
 def _look_for_torch() -> bool:
-    """Return whether torch.compile is tracing; once torch is loaded, its own function takes this one's place."""
+    """Return whether torch.compile is tracing. Once torch is loaded, torch's own function replaces this one."""
     global _is_compiling
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     if compiler is None:
@@ -117,19 +125,19 @@ _look_for_torch()
 
 
 class Scope:
-    """Return a scope: what is allocated inside it, forward and backward, goes by its name.
+    """Return a scope: allocations, time and energy inside it are attributed to its name, in forward and in backward.
 
-    A context manager and a decorator for functions, coroutine functions and generator functions, in any code. A scope
-    inside another is appended to it: ``encoder/attention``. Threads and tasks do not share scopes. One object can be
-    entered any number of times. Inside a region that ``torch.compile`` traces it does nothing and breaks no graph when
-    it is made there; the scope around the region holds for all of it.
+    A context manager, and a decorator for functions, coroutine functions and generator functions. Nested scopes are
+    joined: ``encoder/attention``. Threads and tasks do not share scopes. One object can be entered any number of times.
+    A scope created inside a region that ``torch.compile`` traces has no effect and causes no graph break; the scope
+    around the region applies to all of it.
 
     Args:
-        name: What to call it; ``/`` separates levels.
-        append: False lets the name stand alone inside other scopes.
+        name: Name of the scope; ``/`` separates levels.
+        append: If False, the name is not joined to the enclosing scopes.
 
     Raises:
-        UsageError: ``name`` is no text, or empty.
+        UsageError: ``name`` is not a string, or is empty.
 
     Example:
         >>> import gpuledger
@@ -150,7 +158,7 @@ class Scope:
 
     @property
     def append(self) -> bool:
-        """Return whether it is appended to the scopes around it."""
+        """Return whether the name is joined to the enclosing scopes."""
         return self.key is self.name
 
     def __enter__(self) -> Scope:
@@ -172,7 +180,7 @@ class Scope:
         if _is_compiling():
             return
         around = _get().around
-        if around is None:  # entered in another context: a generator that somebody else closes
+        if around is None:  # entered in another context: a generator that other code closes
             return
         _set(around)
         listener = _listener
@@ -180,10 +188,10 @@ class Scope:
             listener(around, None)
 
     def __call__(self, function: Function) -> Function:
-        """Return ``function`` so that all of it runs in this scope; what awaits or yields leaves it meanwhile.
+        """Return ``function`` wrapped to run in this scope. While it awaits or yields, the scope is left.
 
         Raises:
-            UsageError: it is no function, or an asynchronous generator.
+            UsageError: ``function`` is not a function, or is an asynchronous generator function.
         """
         if not callable(function) or isinstance(function, type) or inspect.isasyncgenfunction(function):
             raise UsageError(
@@ -201,9 +209,10 @@ def _wrapped(function: Function, name: str, append: bool) -> Function:
     def called(*args: Any, **kwargs: Any) -> Any:
         nonlocal last
         if _is_compiling():
-            with Scope(name, append=append):  # made here: the compiler enters no context manager made elsewhere
+            # created here because torch.compile cannot enter a context manager created outside the traced function
+            with Scope(name, append=append):
                 return function(*args, **kwargs)
-        around = _get()  # what `with` does, in half its time
+        around = _get()  # the same as a `with` statement, in half the time
         level = last
         if level.around is not around:
             level = last = around.inside.get(shared.key) or _go_in(around, shared)
@@ -233,7 +242,7 @@ def _wrapped(function: Function, name: str, append: bool) -> Function:
 
 
 def _in_pieces(scope: Scope, inner: Any) -> Generator[Any, Any, Any]:
-    """Run a generator or coroutine, in the scope while it runs and outside while it waits; return what it returns."""
+    """Run a generator or coroutine, with the scope entered while it runs and left while it waits. Return its result."""
     resume, value = inner.send, None
     while True:
         with scope:

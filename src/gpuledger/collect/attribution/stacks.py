@@ -1,4 +1,4 @@
-"""Python stacks, each kept once."""
+"""Python stacks, each stored once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ Frames = tuple[tuple[str, int, str], ...]
 
 
 class StackTable:
-    """Numbers stacks; frames are ``(file, line, function)``, innermost first, gpuledger's own left out."""
+    """Assigns ids to stacks. Frames are ``(file, line, function)``, innermost first, without gpuledger's own."""
 
     def __init__(self) -> None:
         self._ids: dict[Frames, int] = {}
         self._new: list[Frames] = []
         self._written = 0
         self._seen: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
-        """By identity of the code objects and place in them; the objects are kept, so that no identity is reused."""
+        """Keys are the ids of the code objects and the positions in them.
+
+        The values keep the objects alive, so that no id is reused.
+        """
 
     def intern(self, frames: Frames) -> int:
-        """Return the number of a stack; -1 for one without frames of the program."""
+        """Return the id of a stack; -1 if it has no frames of the program."""
         known = self._ids.get(frames)
         if known is not None:
             return known
@@ -40,7 +43,7 @@ class StackTable:
         return number
 
     def intern_frame(self, frame: FrameType | None) -> int:
-        """Return the number of the stack that begins at ``frame``."""
+        """Return the id of the stack that starts at ``frame``."""
         codes: list[CodeType] = []
         places: list[int] = []
         at = frame
@@ -55,14 +58,14 @@ class StackTable:
         return known[0]
 
     def drain(self, part: Part) -> None:
-        """Move the stacks that are new since the last drain into ``part``."""
+        """Write the stacks added since the last drain into ``part``."""
         new, self._new = self._new, []
         self._written += len(new)
         part.stacks += [list(frames) for frames in new]
 
 
 def _frames_from(frame: FrameType | None, count: int) -> Frames:
-    """Return ``count`` frames from ``frame`` outwards."""
+    """Return ``count`` frames, from ``frame`` outwards."""
     frames: list[tuple[str, int, str]] = []
     while frame is not None and len(frames) < count:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))

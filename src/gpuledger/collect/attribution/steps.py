@@ -1,4 +1,4 @@
-"""Steps: what ends one, and which number it has."""
+"""Count steps: detect the end of each step and number it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpuledger.collect.adapter.program_objects import WeakIdentitySet
 
 
 class StepCounter:
-    """Counts steps: as the program marks them, else of the first optimizer seen, else calls of the first module called.
+    """Counts steps: marked by the program, or else steps of the first optimizer, or else calls of the first module.
 
-    A second optimizer (a GAN's), an optimizer per parameter and a step that GradScaler skips count nothing anew. Counts
+    A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. Counts
     between :meth:`install` and :meth:`remove`.
 
     Args:
-        guard: Wraps every callback that torch makes.
+        guard: Wraps every callback from torch.
         before_optimizer: Called with each optimizer before its step.
         after_optimizer: Called with each optimizer after its step, before the step is counted.
-        ended: Called with ``(kind, start_ns, end_ns)`` when a step has ended.
-        weights_version: Returns a number that changes with every update of the weights. It tells of an optimizer whose
-            step is compiled: there torch calls no hooks.
+        ended: Called with ``(kind, start_ns, end_ns)`` at the end of each step.
+        weights_version: Returns a number that changes with every update of the weights. It detects an optimizer with a
+            compiled step, for which torch calls no hooks.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StepCounter:
         self._first: weakref.ref[Any] | None = None
         self._started_ns = time.time_ns()
         self._ending = threading.RLock()
-        """Calls of a model can end in several threads at once."""
+        """A model can be called in several threads at once."""
         self._before = before_optimizer
         self._after = after_optimizer
         self._ended = ended
@@ -58,28 +58,28 @@ class StepCounter:
         self._hooks: list[OptimizerHook] = []
 
     def install(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
         self._hooks.append(after_steps(self._guard(self._after_step), self._guard.absorbs))
 
     def remove(self) -> None:
-        """Take the hooks out, or leave them without effect where they cannot go yet."""
+        """Remove the hooks. A hook that cannot be removed yet becomes a no-op."""
         while self._hooks:
             self._hooks[-1].remove()
             self._hooks.pop()
 
     def restart_clock(self) -> None:
-        """Let the step under way begin now: what came before was ours."""
+        """Start the current step now, so that it does not include gpuledger's own pause."""
         self._started_ns = time.time_ns()
 
     def expect_marks(self) -> None:
-        """The program says that it will mark its steps: from now on nothing else counts."""
+        """Count only marked steps from now on: the program has announced that it marks them."""
         self._marked = True
 
     def mark(self) -> None:
-        """The program says itself that a step has ended; from now on only its word counts.
+        """End a step that the program marks. From now on, only marked steps count.
 
-        Its first word takes the place of the step that was counted without it.
+        The first mark replaces the step that was counted automatically.
         """
         counted = self.seen and not self._marked
         self._marked = True
@@ -87,7 +87,10 @@ class StepCounter:
             self._end("marked")
 
     def call_began(self, module_id: int, expects_training: Callable[[], bool]) -> None:
-        """An outermost module is entered: all since its call before was a step, unless an optimizer is yet to step."""
+        """Record the entry of an outermost module.
+
+        Everything since its previous call was a step, unless an optimizer follows.
+        """
         if self._marked or self.trained or self._first_called not in (-1, module_id):
             return
         before, self._version = self._version, self._weights_version()
@@ -98,7 +101,10 @@ class StepCounter:
             self._end("call")
 
     def call_ended(self, module_id: int, expects_training: Callable[[], bool]) -> None:
-        """An outermost module was left: a step, unless something is trained or its graph is yet to be used."""
+        """Record the exit of an outermost module.
+
+        The call was a step, unless the model is trained or backward can follow.
+        """
         if self._marked or self.trained:
             return
         if self._first_called < 0:
@@ -124,7 +130,7 @@ class StepCounter:
 
     def _end(self, kind: str) -> None:
         with self._ending:
-            if not self._hooks:  # it was the last, while this thread waited
+            if not self._hooks:  # removed while this thread waited for the lock
                 return
             now_ns = time.time_ns()
             started_ns, self._started_ns = self._started_ns, now_ns

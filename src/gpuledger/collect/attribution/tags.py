@@ -1,8 +1,8 @@
-"""Tags: what was going on when a block was allocated, as short texts that every allocation carries.
+"""Tags: step, phase, module and scope at the time of an allocation, as a short text stored with the allocation.
 
-A token is put together from short pieces: the visit (one stay in one phase of one step), the module, and the scope
-where there is one. Nothing is looked up or written down for it while the program runs; its number in the journal is
-given when the events are drained. No other module reads a token.
+A token consists of short pieces: the visit (one period in one phase of one step), the module, and the scope if there is
+one. Building it needs no lookup and writes nothing while the program runs. Its id in the journal is assigned when
+events are drained. No other module parses tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _COLUMNS = ("tag_id", "step", "phase", "visit", "module_id", "scope_id", "stack_
 
 
 def base36(number: int) -> str:
-    """Return a number that is not negative in base 36: a token of 15 characters stays inline in the allocator."""
+    """Return a non-negative number in base 36.
+
+    It is short: the allocator stores tokens of up to 15 characters inline.
+    """
     digits = ""
     while True:
         number, digit = divmod(number, 36)
@@ -26,7 +29,7 @@ def base36(number: int) -> str:
 
 
 def suffix(module_id: int, flags: int = 0, stack_id: int = -1) -> str:
-    """Return the part of a token that does not change from visit to visit. -1 stands for none."""
+    """Return the part of a token that is the same in every visit. -1 means none."""
     plain = f".{base36(module_id + 1)}"
     return plain if not flags and stack_id < 0 else f"{plain}.{base36(flags)}.{base36(stack_id + 1)}"
 
@@ -37,13 +40,13 @@ def scope_piece(name_id: int) -> str:
 
 
 def module_id_of(token: str) -> int:
-    """Return the module that a token names; -1 for none, and for a text that is no token."""
+    """Return the module id in a token; -1 if it has none, or if the text is not a token."""
     pieces = _pieces_of(token)
     return pieces[1] if pieces is not None else -1
 
 
 def _pieces_of(token: str) -> tuple[int, int, int, int, int] | None:
-    """Return ``(visit, module_id, scope_id, stack_id, flags)`` of a token, -1 for none; None for any other text."""
+    """Return ``(visit, module_id, scope_id, stack_id, flags)`` of a token, -1 for none; None if it is not a token."""
     plain, mark, scope = token.partition(_SCOPE_MARK)
     pieces = plain.split(".")
     known = (*pieces, scope) if mark else pieces
@@ -54,7 +57,7 @@ def _pieces_of(token: str) -> tuple[int, int, int, int, int] | None:
 
 
 class TagTable:
-    """Knows what each visit was, and gives tokens their numbers when they are drained."""
+    """Stores the step and phase of each visit, and assigns ids to tokens when they are drained."""
 
     def __init__(self) -> None:
         self._visits: list[tuple[int, int]] = []
@@ -63,12 +66,12 @@ class TagTable:
         self._next = 0
 
     def begin_visit(self, step: int, phase: Phase) -> str:
-        """Return the part of a token that stands for a new visit."""
+        """Return the part of a token that identifies a new visit."""
         self._visits.append((step, int(phase)))
         return base36(len(self._visits) - 1)
 
     def number(self, token: str) -> int:
-        """Return a token's number in the journal; -1 for no token, or for a text that is the program's own."""
+        """Return a token's id in the journal; -1 for an empty token or for metadata that the program itself has set."""
         known = self._numbers.get(token)
         if known is None:
             known = self._numbers[token] = self._write_down(token)
@@ -84,7 +87,7 @@ class TagTable:
         return number
 
     def drain(self, part: Part) -> None:
-        """Move the tags numbered since the last drain into ``part``."""
+        """Write the tags added since the last drain into ``part``."""
         rows, self._rows = self._rows, []
         self._numbers.clear()
         if rows:

@@ -1,4 +1,4 @@
-"""Where an event loop goes from one task to another, the scope changes without being entered or left."""
+"""Scope changes when an event loop switches tasks: no scope is entered or left, but the current one changes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from gpuledger.collect.attribution import scopes
 
 
 class TaskSwitches:
-    """Tells of the scope that each callback of an event loop runs in. Of loops that run their callbacks in Python.
+    """Reports the scope of each callback of an event loop. Supports loops that run callbacks in Python.
 
     Args:
-        changed: Told of the scope of a callback before it, and of the loop's own after it. Raises nothing of ours.
-        absorbs: Takes what is raised in our code.
+        changed: Called with the scope of a callback before it runs, and with the loop's own scope after it.
+        absorbs: Handles an exception raised in gpuledger's code.
     """
 
     def __init__(self, changed: scopes.Listener, absorbs: Absorbs) -> None:
         self.is_wanted = False
-        """Whether there are scopes to tell of; until then a callback costs one look at this."""
+        """Whether the program uses scopes. Until then, a callback costs one check of this attribute."""
         self._changed = changed
         self._absorbs = absorbs
         self._observation: Observation | None = None
 
     def watch(self) -> None:
-        """Begin where the program has loaded asyncio; to be called again when it may have done so since.
+        """Start observing if the program has imported asyncio.
+
+        Call it again later, in case the program imports it then.
 
         Raises:
-            CannotInstrumentError: the event loop's callbacks are not those of a Python that is known.
+            CannotInstrumentError: the event loop's callbacks are not those of a supported Python.
         """
         events = getattr(sys.modules.get("asyncio"), "events", None)
         if events is not None and self._observation is None:
@@ -37,7 +39,7 @@ class TaskSwitches:
             self._observation = Observation(events.Handle._run, observer)
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop observing."""
         self.is_wanted = False
         if self._observation is not None:
             self._observation.remove()
@@ -51,7 +53,7 @@ class TaskSwitches:
         return True
 
     def _leave(self, _entered: bool, _result: Any) -> None:
-        self._changed(scopes.current_level(), None)  # of the loop itself
+        self._changed(scopes.current_level(), None)  # the scope of the loop itself
 
     def _fail(self, entered: bool) -> None:
         self._leave(entered, None)

@@ -1,4 +1,4 @@
-"""Whose storage is it: sightings of weights, buffers, gradients, optimizer state and inputs by address."""
+"""Observe the storage addresses of weights, buffers, gradients, optimizer state and inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 def storage_place(tensor: Any) -> Place | None:
-    """Return ``(device_idx, address)`` of a tensor's storage; None where it has none of its own (sparse, meta)."""
+    """Return ``(device_idx, address)`` of a tensor's storage; None if it has none of its own (sparse, meta)."""
     local = local_part(tensor)
     if layout_of(local) is not torch.strided:
         return None
@@ -38,19 +38,20 @@ def storage_place(tensor: Any) -> Place | None:
         return None
     try:
         storage = storage_of(local)
-        address = storage.data_ptr() if storage.device.type != "meta" else 0  # a fake one would warn the program
-    except (RuntimeError, NotImplementedError):  # functional and wrapper tensors say no
+        # data_ptr() of a fake tensor prints a warning
+        address = storage.data_ptr() if storage.device.type != "meta" else 0
+    except (RuntimeError, NotImplementedError):  # functional and wrapper tensors raise
         return None
     return (-1 if device.index is None else device.index, address) if address else None
 
 
 class TensorObservations:
-    """Collects sightings and stamps each with the allocator's counts, which place it among the events.
+    """Collects observed addresses. Each is stored with the allocator's event counts, which order it among the events.
 
     Args:
-        registry: The modules whose tensors are looked for.
+        registry: The modules and their tensors.
         counts: Returns ``device_idx -> (allocations, frees)``.
-        place_of: Returns where a tensor's storage is.
+        place_of: Returns ``(device_idx, address)`` of a tensor's storage.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class TensorObservations:
         self._updated: dict[int, int] = {}
 
     def see_weights(self) -> None:
-        """Note where parameters and buffers are; one that has not moved is not noted again."""
+        """Record the addresses of parameters and buffers that are new or have moved."""
         seen = [
             (Identity.WEIGHT, number, name_id, module_id, reference())
             for number, (reference, name_id, module_id) in enumerate(self.registry.parameters)
@@ -83,18 +84,18 @@ class TensorObservations:
         )
 
     def see_new_weights(self) -> None:
-        """Note where parameters and buffers are, when some have joined since the last time."""
+        """Record the addresses of parameters and buffers if any were registered since the last call."""
         count = len(self.registry.parameters) + len(self.registry.buffers)
         if count != self._weights_seen:
             self._weights_seen = count
             self.see_weights()
 
     def see_gradients(self, *, of: Any = None) -> None:
-        """Note where the gradients are now: of all parameters, or of those that one optimizer updates.
+        """Record the addresses of gradients: of all parameters, or of those that one optimizer updates.
 
-        While another thread is in a backward pass, only those of modules that this thread alone has called are looked
-        at: autograd puts gradients into place without Python's lock, and to read one at that moment ends the process.
-        An optimizer that steps inside backward is about to read its own.
+        While another thread is in a backward pass, only modules that this thread alone has called are included.
+        Autograd writes gradients without the GIL, and reading one at that moment crashes the process. An optimizer that
+        steps inside backward is included, because it is about to read its gradients itself.
         """
         with undisturbed() as nobody_else:
             inside_own = of is not None and torch_private.is_in_backward()
@@ -110,7 +111,7 @@ class TensorObservations:
             )
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
-        """Note where an optimizer's state is, when it has grown since the last time or ``again`` is asked for."""
+        """Record the addresses of an optimizer's state if it has grown since the last call, or if ``again`` is True."""
         state = state_of(optimizer)
         if not again and self._state_sizes.get(id(optimizer)) == len(state):
             return
@@ -123,7 +124,7 @@ class TensorObservations:
         )
 
     def knows(self, optimizer: Any) -> bool:
-        """Return whether everything an optimizer updates was met before."""
+        """Return whether all tensors that an optimizer updates are registered."""
         parameters = [parameter for group in parameter_groups(optimizer) for parameter in group]
         if self._updated.get(id(optimizer)) == len(parameters):
             return True
@@ -131,13 +132,13 @@ class TensorObservations:
         return all(self.registry.is_known(parameter) for parameter in parameters)
 
     def see_loose_parameters(self, optimizer: Any) -> None:
-        """Take in parameters that no module owns, and note where they and their gradients are."""
+        """Register parameters that no module owns. Record their addresses and those of their gradients."""
         self.registry.add_loose_parameters(optimizer)
         self.see_new_weights()
         self.see_gradients(of=optimizer)
 
     def see_inputs(self, module_id: int, *arguments: Any) -> None:
-        """Note the tensors an outermost module was called with."""
+        """Record the addresses of the tensors that an outermost module was called with."""
         self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in tensors_in(arguments))
 
     def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
@@ -158,7 +159,7 @@ class TensorObservations:
             self._rows.append((*place, int(kind), name_id, module_id, *counts[place[0]]))
 
     def drain(self, part: Part) -> None:
-        """Move the sightings since the last drain into ``part``."""
+        """Write the observations since the last drain into ``part``."""
         rows, self._rows = self._rows, []
         if rows:
             names = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
@@ -166,5 +167,5 @@ class TensorObservations:
 
 
 def _dense(tensor: Any) -> tuple[Any, ...]:
-    """Return a tensor, or the two that a sparse one (an embedding's gradient) is made of."""
+    """Return the dense tensors of a tensor: itself, or indices and values of a sparse one (an embedding's gradient)."""
     return (tensor._indices(), tensor._values()) if layout_of(tensor) is torch.sparse_coo else (tensor,)

@@ -1,6 +1,6 @@
-"""Starts the program: a child that finds everything as if the user's shell had started it.
+"""Start the program as a child process with the signal state that the user's shell would give it.
 
-``posix_spawn`` cannot ask the kernel to end the child when the launcher dies, so the child is forked.
+Uses fork and not ``posix_spawn``, which cannot ask the kernel to kill the child when the launcher dies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuledger.processes.parent_death import dying_with
 
 _MOMENT = struct.Struct("q")
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals Python ignores from its start; a child would inherit that."""
+"""Signals that Python ignores from its start. A child process would inherit that."""
 
 
 LONGEST_EXEC_NS = 2_000_000
@@ -41,7 +41,7 @@ def start_child(
     ignored: Collection[int] = (),
     lifetime: Lifetime | None = None,
 ) -> int:
-    """Return the process id of ``command`` once it has been executed. It is killed when the calling thread dies.
+    """Return the process id of ``command`` once it has been executed. It is killed if the calling thread dies.
 
     Args:
         command: The program, looked up in PATH, and its arguments.
@@ -52,7 +52,7 @@ def start_child(
 
     Raises:
         FileNotFoundError: there is no such command.
-        OSError: the command cannot be executed, or no process can be made.
+        OSError: the command cannot be executed, or no process can be created.
     """
     die_with_parent = dying_with(os.getpid())
     reading, writing = os.pipe()  # closed by a successful exec: then nothing was told
@@ -65,7 +65,7 @@ def start_child(
                 _reset_signals(mask, ignored)
                 asked[:] = _MOMENT.pack(time.time_ns())
                 _execute(command, environment, writing)
-            finally:  # nothing of the launcher's may run twice
+            finally:  # the forked child must not run the launcher's cleanup
                 os._exit(127)
         os.close(writing)
         writing = -1
@@ -85,7 +85,7 @@ def start_child(
 
 
 def _reset_signals(mask: Collection[int], ignored: Collection[int]) -> None:
-    """Have signals do what they did when the launcher was started."""
+    """Restore the signal handling with which the launcher was started."""
     for number in signal.valid_signals():
         if number in _SET_BY_PYTHON or callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -95,11 +95,11 @@ def _reset_signals(mask: Collection[int], ignored: Collection[int]) -> None:
 
 
 def _execute(command: Sequence[str], environment: Mapping[str, str], writing: int) -> NoReturn:
-    """Become the program; where that fails, tell the parent the error's number."""
+    """Execute the program. If that fails, write the error number to the parent's pipe."""
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - the user's own command
     except OSError as error:
         os.write(writing, str(error.errno).encode())
-    except ValueError:  # a null character, or one that the file system's encoding does not have
+    except ValueError:  # a null character, or one that the file system encoding does not have
         os.write(writing, str(errno.EINVAL).encode())
     os._exit(127)

@@ -1,7 +1,7 @@
-"""The parent: starts the program as a child, passes signals on and waits.
+"""The parent process: starts the program as a child, forwards signals and waits.
 
-The child is what the user would have started, with a few more variables in its environment. Whatever happens to it,
-the parent lives on to write the run to its end.
+The child is the command that the user gave, with a few more environment variables. If it crashes, the parent still
+completes the run.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from gpuledger.collect.launch.child import Lifetime, start_child
 from gpuledger.model.run_writer import RunWriter
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that end or tell the program something; what stops and continues reaches parent and child alike."""
+"""Signals that are forwarded to the program. Stop and continue signals reach parent and child without it."""
 
 _SI_KERNEL = 0x80
-"""``si_code`` of a signal from the kernel (Linux, asm-generic/siginfo.h): a terminal's goes to the whole group."""
+"""``si_code`` of a signal from the kernel (Linux, asm-generic/siginfo.h).
+
+A terminal's signal has it, and goes to the whole process group.
+"""
 
 _POLL_S, _LONG_S = 0.1, 3600.0
-"""How long to wait for a signal before looking whether the child has ended: without and with a thread that tells."""
+"""Interval of checks whether the child has ended: without, and with, a thread that reports it."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and the variables that say how to record it."""
+    """The command to run, and the variables with the recording's settings."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
 
 
 def child_environment(order: Order, run: RunWriter) -> dict[str, str]:
-    """Return the child's environment: the user's own, our orders, and the bootstrap in front of PYTHONPATH."""
+    """Return the child's environment: the user's, the recording's settings, and the bootstrap first in PYTHONPATH."""
     paths = [bootstrap_directory(), os.environ.get("PYTHONPATH", "")]
     place = str(run.path.absolute())
     return {
@@ -57,11 +60,11 @@ def run_child(
     started: Callable[[int], None] = lambda _: None,
     lifetime: Lifetime | None = None,
 ) -> int:
-    """Return the program's status; negative for the signal that ended it.
+    """Return the program's exit status; the negative signal number if a signal ended it.
 
-    The child gets the signal mask and the dispositions this process was started with, and is killed where this process
-    dies: the user who kills what was started means the program. A signal sent to this process is
-    sent on; one that a terminal sent to the whole process group has reached the child already.
+    The child gets the signal mask and the dispositions with which this process was started, and is killed if this
+    process dies. A signal sent to this process is forwarded. A signal that a terminal sends to the whole process group
+    is not, because it has already reached the child.
 
     Args:
         command: The program and its arguments.
@@ -109,10 +112,10 @@ def _start_waker(child: int, lifetime: Lifetime) -> threading.Thread | None:
 def _wake_when_ended(child: int, waiter: int, lifetime: Lifetime) -> None:
     """Tell one thread that its child has ended, which stays to be waited for.
 
-    The kernel's own SIGCHLD is for the whole process: while the waiting thread is busy, any other thread that does not
-    block it (a sampler's, a numerical library's) takes it, and it is gone.
+    The kernel's SIGCHLD goes to the whole process. While the waiting thread is busy, any other thread that does not
+    block it (a sampler's, a numerical library's) can receive it, and it is lost.
     """
-    with suppress(ChildProcessError):  # it was waited for already: the kernel's signal was heard
+    with suppress(ChildProcessError):  # already reaped: the kernel's signal arrived
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         lifetime.ended_ns = time.time_ns()
         signal.pthread_kill(waiter, signal.SIGCHLD)
@@ -120,7 +123,7 @@ def _wake_when_ended(child: int, waiter: int, lifetime: Lifetime) -> None:
 
 @contextmanager
 def _held_back(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
-    """Keep signals waiting, to be asked for; those that came too late for the child are forgotten."""
+    """Block signals so that they can be waited for. Those that arrive after the child has ended are discarded."""
     mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGCHLD})}
     try:
         yield mask
@@ -131,7 +134,7 @@ def _held_back(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
 
 
 def end_like(status: int) -> NoReturn:
-    """End this process as the child ended: with its status, or by the same signal."""
+    """End this process as the child ended: with its exit status, or by the same signal."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(ValueError, AttributeError):  # closed, or None
             _empty(stream)
@@ -147,7 +150,7 @@ def end_like(status: int) -> NoReturn:
 
 
 def _empty(stream: TextIO) -> None:
-    """Write what a stream holds; where nobody reads it, drop it, or Python would end with a status of its own."""
+    """Flush a stream. If nobody reads it, discard the data: Python would otherwise change the exit status."""
     try:
         stream.flush()
     except OSError:
@@ -157,7 +160,7 @@ def _empty(stream: TextIO) -> None:
 
 
 def _no_core_file() -> None:
-    """The child has left its core already: a second one, of ours, would only overwrite it."""
+    """Disable the core file. The child has written its own, which a second one would overwrite."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,4 +1,4 @@
-"""Which rank of a run this process is, and the run itself where no parent has made it."""
+"""The rank of this process in its run. Creates the run if no parent has done so."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpuledger.model.run_writer import RunWriter, check_run, new_manifest
 
 
 def claim_rank(run_directory: Path) -> Path:
-    """Return the rank directory of this process, made now.
+    """Create and return the rank directory of this process.
 
-    ``RANK`` where a launcher set it and that is free; a second process of the same rank comes after the last rank of
-    the launcher's world, with a note. Without ``RANK`` the first free number. The first process of a run that nobody
-    has begun begins it.
+    The rank is ``RANK`` if a launcher set it and it is free. A second process of the same rank gets a number after the
+    last rank of the launcher's world, with a note. Without ``RANK``, it is the first free number. The first process of
+    a run without a manifest writes the manifest.
 
     Raises:
-        RunReplacedError: another recording has taken the place of the run that this process was started for.
-        OSError: the directory cannot be made.
+        RunReplacedError: another recording has replaced the run for which this process was started.
+        OSError: the directory cannot be created.
     """
     check_launched_run(run_directory)
     if not (run_directory / "manifest.json").exists():
@@ -44,18 +44,18 @@ def claim_rank(run_directory: Path) -> Path:
 
 
 def check_launched_run(run_directory: Path) -> None:
-    """Do nothing where a run is the one that this process was started for, or where no launcher said which that is.
+    """Check that a run is the one for which this process was started. Does nothing if no launcher started it.
 
     Raises:
-        RunReplacedError: another recording has taken its place.
+        RunReplacedError: another recording has replaced the run.
     """
     run_id, _, place = os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")
-    if run_id and Path(place) == run_directory:  # a program may name another run for processes of its own
+    if run_id and Path(place) == run_directory:  # a program can select another run for its own child processes
         check_run(run_directory, run_id)
 
 
 def leave_note(run_directory: Path, text: str) -> None:
-    """Tell the run, through the file that is its parent's to read."""
+    """Write a note to the file of the run that the parent process reads."""
     directory = run_directory / "notes"
     directory.mkdir(exist_ok=True)
     with (directory / f"{os.getpid()}.txt").open("a", encoding="utf-8") as stream:
@@ -63,7 +63,7 @@ def leave_note(run_directory: Path, text: str) -> None:
 
 
 def _begin_run(run_directory: Path) -> None:
-    """Write the manifest of a run that ``GPULEDGER_RUN`` alone asked for, unless another process was quicker."""
+    """Write the manifest of a run that only ``GPULEDGER_RUN`` names, unless another process has written it."""
     settings: dict[str, tuple[Any, str]] = {
         name.lower(): (os.environ[f"GPULEDGER_{name}"], "environment")
         for name in ("STEPS", "PASSES", "STACKS", "DEVICES")
@@ -75,13 +75,13 @@ def _begin_run(run_directory: Path) -> None:
 
 
 def _end_begun() -> None:
-    """Say that the process which began a run has ended; its exit status nobody knows."""
+    """Record that the process which created the run has ended. Its exit status is unknown."""
     for run in _begun:
-        with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: it stays "running"
+        with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: its status remains "running"
             if run.is_of_this_process:
                 run.close()
 
 
 _begun: list[RunWriter] = []
 atexit.register(_end_begun)
-"""Here and not in :func:`_begin_run`: a session may claim its rank at exit, when it is too late to register."""
+"""At import and not in :func:`_begin_run`: a session can create its rank at exit, when it is too late to register."""

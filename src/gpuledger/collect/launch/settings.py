@@ -1,4 +1,4 @@
-"""What the recorded process was asked to do; read from its environment, so a child needs no arguments of ours."""
+"""Recording settings of a process, read from its environment, so that a child needs no extra arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_FIRST_STEP = 1
 DEFAULT_LAST_STEP = 3
 
 ALL_STEPS = 1 << 40
-"""Stands for a recording without a last step."""
+"""Last step of a recording without an end."""
 
 
 def parse_steps(text: str) -> tuple[int, int]:
@@ -33,17 +33,17 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 
 MEASUREMENT = {"memory": "memory recording", "energy": "energy measurement", "time": "timing measurement"}
-"""What messages call each pass."""
+"""Name of each measurement in messages."""
 
 PASSES = tuple(MEASUREMENT)
-"""What steps are recorded for, one quantity after the other."""
+"""The measurements in their order."""
 
 
 def parse_passes(text: str) -> dict[str, int]:
-    """Return the passes that a list such as ``memory,time:4`` names, each with its steps; 0 where the list names none.
+    """Return measurement -> number of steps from a list such as ``memory,time:4``; 0 if the list has no number.
 
     Raises:
-        UsageError: there is no such pass, memory is not among them, or steps are not a whole number above 0.
+        UsageError: a name is unknown, ``memory`` is missing, or a number of steps is not a whole number above 0.
     """
     words = (word.strip().partition(":") for word in text.split(",") if word.strip())
     wanted = {}
@@ -66,10 +66,11 @@ def parse_passes(text: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """One process's orders. ``first_step`` to ``last_step`` are recorded, both included.
+    """Recording settings of one process. Steps ``first_step`` to ``last_step`` are recorded, both included.
 
-    ``passes`` are those wanted, each with its steps; 0 leaves them to the pass. ``passes_asked`` says whether somebody
-    named the passes; those of the default are begun only where they fit, and it is no fault where they do not.
+    ``passes`` maps each wanted measurement to its number of steps; 0 means its default. ``passes_asked`` is True if the
+    user has named the measurements. Default measurements run only if nothing prevents it, and skipping them is no
+    fault.
     """
 
     run_directory: Path
@@ -82,7 +83,7 @@ class RecordSettings:
 
 
 def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings | None:
-    """Return the orders in ``GPULEDGER_*``; None when this process is not to be recorded.
+    """Return the settings in ``GPULEDGER_*``; None if this process is not to be recorded.
 
     Raises:
         UsageError: a value cannot be read.

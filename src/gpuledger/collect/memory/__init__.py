@@ -1,4 +1,4 @@
-"""The memory window: allocations of some steps, from the CUDA allocator's history or from the dispatcher.
+"""Memory recording: the allocations of the recorded steps, from the CUDA allocator's history or from a dispatch mode.
 
-May import ``adapter``, ``attribution`` and ``launch``. Begin with ``window``.
+May import ``adapter``, ``attribution`` and ``launch``. Start reading at ``window``.
 """

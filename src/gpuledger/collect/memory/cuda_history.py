@@ -1,4 +1,4 @@
-"""CUDA memory: the caching allocator's own history, tagged, taken in one piece per drain."""
+"""Record CUDA memory with the caching allocator's own history, read in one piece per drain."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from gpuledger.model.journal.journal import REASONS, TORCH_ACTIONS, TORCH_STATES
 from gpuledger.model.pools import pool_number
 
 MAX_ENTRIES = 4_000_000
-"""Events the allocator may keep between two drains (about 250 bytes each); drains come long before."""
+"""Maximum number of events that the allocator keeps between two drains (about 250 bytes each).
+
+Drains come long before.
+"""
 
 
 class CudaRecorder:
-    """Records every CUDA device of this process through the caching allocator's history.
+    """Records every CUDA device of this process with the caching allocator's history.
 
-    Call :meth:`open` only once CUDA is initialised (from ``torch.cuda._lazy_call``): it would initialise it otherwise.
+    Call :meth:`open` only after CUDA is initialized (from ``torch.cuda._lazy_call``), because it would initialize CUDA
+    itself.
     """
 
     kind = "cuda-history"
@@ -41,19 +45,19 @@ class CudaRecorder:
         self._blocks_kept = False
 
     def open(self, part: Part, living: LiveObjects) -> None:
-        """Start the history and note what is alive already."""
+        """Start the history and record the live allocations."""
         torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
         self._open = True
         part.facts["allocator_settings"] = self._note_snapshot(part, torch_private.light_snapshot(), "open")
 
     def set_stacks(self, on: bool) -> None:
-        """Keep Python stacks from now on, or stop; what was kept stays."""
+        """Start or stop recording Python stacks. Recorded stacks are kept."""
         if self._open and on != self._with_stacks:
             torch_private.start_history(stacks=on, max_entries=MAX_ENTRIES, clear=False)
             self._with_stacks = on
 
     def devices(self) -> range:
-        """Return the indices of the devices this process can see."""
+        """Return the indices of the CUDA devices visible to this process."""
         return range(torch.cuda.device_count())
 
     def counts(self) -> dict[int, tuple[int, int]]:
@@ -66,7 +70,7 @@ class CudaRecorder:
         return found
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
-        """Append the allocator's counters of every device that has allocated anything."""
+        """Append the allocator's counters of every device that has allocated memory."""
         for device_idx in self.devices():
             stats = torch_private.memory_stats(device_idx)
             if not stats or (not stats["allocation"]["all"]["allocated"] and reason != "open"):
@@ -87,9 +91,10 @@ class CudaRecorder:
             )
 
     def drain(self, part: Part, reason: str) -> None:
-        """Move the history into ``part`` and clear it; segments and blocks are kept of the first step's end alone.
+        """Move the history into ``part`` and clear it.
 
-        They are many, and would be most of what is written at every step's end.
+        Segments and blocks are written only at the end of the first step: they are many, and would be most of what is
+        written at each step.
         """
         snapshot = torch_private.full_snapshot()
         torch_private.start_history(stacks=self._with_stacks, max_entries=MAX_ENTRIES, clear=True)
@@ -99,7 +104,7 @@ class CudaRecorder:
         self._note_events(part, snapshot)
 
     def close(self, part: Part, reason: str) -> bool:
-        """Take the last of the history, and stop it."""
+        """Write the last of the history, and stop it."""
         if self._open:
             try:
                 snapshot = torch_private.full_snapshot()
@@ -139,7 +144,7 @@ class CudaRecorder:
         return self._stacks.intern(tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames))
 
     def _note_snapshot(self, part: Part, snapshot: dict[str, Any], reason: str) -> dict[str, Any]:
-        """Append a snapshot's segments and blocks; return the allocator's settings it carries."""
+        """Append a snapshot's segments and blocks. Return the allocator settings that it contains."""
         number = self._snapshots
         self._snapshots += 1
         segments = snapshot["segments"]

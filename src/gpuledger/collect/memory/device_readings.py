@@ -1,4 +1,4 @@
-"""What the GPU says, from inside the recorded process: readings that stand beside the allocator's counters."""
+"""NVML samples taken inside the recorded process, stored beside the allocator's counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuledger.model.journal.journal import Part
 
 
 class CardReader:
-    """Reads used bytes and per-process bytes of the devices this process sees (30 µs a GPU on an H200)."""
+    """Reads used bytes of the visible GPUs, in total and per process (30 µs per GPU on an H200)."""
 
     def __init__(self) -> None:
         self._there = survey_cards(present_only=True)
@@ -43,7 +43,7 @@ class CardReader:
         return described
 
     def read(self, part: Part, t_ns: int) -> None:
-        """Append a reading of every described device, under the time of the counters row it belongs to."""
+        """Append a sample of every described device, with the time of the counters row that it belongs to."""
         for device_idx, card in self._cards.items():
             reading = card.read_memory()
             if reading is None:

@@ -1,10 +1,11 @@
-"""Memory through the dispatcher: every new storage an operator makes, and its death.
+"""Record memory with a dispatch mode: every new storage that an operator creates, and its end.
 
-For CPU tensors, and for CUDA ones where the allocator keeps no history.
+Used for CPU tensors, and for CUDA tensors if the allocator cannot record a history.
 
-Seen: storages made by operators of the thread that opened the recorder (a dispatch mode belongs to its thread; on the
-CPU backward runs in the calling thread). Not seen: what an operator uses inside itself, tensors made without an
-operator (``torch.from_numpy``, a C++ extension) until an operator takes them as input, other threads' tensors.
+Recorded: storages created by operators of the thread that opened the recorder. A dispatch mode belongs to one thread;
+on the CPU, backward runs in the calling thread. Not recorded: memory that an operator uses internally, tensors of other
+threads, and tensors created without an operator (``torch.from_numpy``, a C++ extension) until an operator takes them as
+input.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 
 _PSEUDO_ADDRESS = 1 << 56
-"""Where storages without an address of their own (fake, meta) are put, one after another."""
+"""First address given to storages without an address of their own (fake, meta), one after another."""
 
 
 OPENING = 0
-"""Number of the opening snapshot."""
+"""Id of the opening snapshot."""
 
 UNSEEN_THREADS = (
     "Modules also ran in another thread. The dispatch-mode recorder does not see the tensors of that thread."
@@ -55,7 +56,7 @@ class _Token(threading.local):
 
 
 class _Death(weakref.ref[Any]):
-    """A weak reference to a storage, that knows where the storage was found."""
+    """A weak reference to a storage that stores the storage's address."""
 
     __slots__ = ("key",)
     key: int
@@ -65,13 +66,14 @@ class DispatchRecorder:
     """Records storages of the given device types.
 
     Args:
-        stacks: Where Python stacks are numbered.
-        tags: Where tokens are numbered.
-        guard: Takes what is raised in our code.
+        stacks: Assigns ids to Python stacks.
+        tags: Assigns ids to tokens.
+        guard: Handles exceptions raised in gpuledger's code.
         devices: Device types to record.
 
-    A storage's end is noted by a function written in C, and seen to at the next operator or change of token: in one of
-    Python's, a signal handler of the program could run, and what it raises would be lost.
+    The weak references' callback is a C function (``deque.append``); the end of a storage is recorded at the next
+    operator or token. In a callback written in Python, a signal handler of the program could run, and its exception
+    would be lost.
     """
 
     kind = "dispatch"
@@ -111,10 +113,11 @@ class DispatchRecorder:
             self._note_ended()
         self._token.value = token
         if threading.get_ident() != self._thread and not self._unseen:
-            self._unseen = not torch_private.has_dispatch_mode()  # autograd gives its threads the caller's modes
+            # autograd's threads get the caller's modes, so they are recorded
+            self._unseen = not torch_private.has_dispatch_mode()
 
     def open(self, part: Part, living: LiveObjects) -> None:
-        """Note what is alive, and put the mode at the bottom of this thread's stack of modes."""
+        """Record the live storages, and push the mode on this thread's stack of modes."""
         self._thread = threading.get_ident()
         self._write_opening(part, living)
         self._open = True
@@ -122,7 +125,7 @@ class DispatchRecorder:
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def set_stacks(self, on: bool) -> None:
-        """Keep Python stacks from now on, or stop doing so."""
+        """Start or stop recording Python stacks."""
         self._with_stacks = on
 
     def counts(self) -> dict[int, tuple[int, int]]:
@@ -130,12 +133,12 @@ class DispatchRecorder:
         return {device_idx: (counted[0], counted[1]) for device_idx, counted in self._counted().items()}
 
     def _counted(self) -> dict[int, list[int]]:
-        """Return allocations, frees, bytes and peak bytes by device; zeros while nothing was seen."""
+        """Return allocations, frees, bytes and peak bytes by device; zeros before the first event."""
         self._note_ended()
         return self._held or {-1: [0, 0, 0, 0]}
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
-        """Append our own counts: on the CPU nobody else keeps any."""
+        """Append the recorder's own counters, because the CPU allocator has none."""
         for device_idx, (made, gone, now_bytes, peak_bytes) in self._counted().items():
             part.add_counters(
                 t_ns,
@@ -169,11 +172,11 @@ class DispatchRecorder:
         part.add("events", stream=0, tag_id=tag_ids, **columns)
 
     def close(self, part: Part, reason: str) -> bool:
-        """Take the mode out and move the last events into ``part``; called again, it takes out what could not be.
+        """Remove the mode and write the last events. If the mode could not be removed, call it again.
 
         Returns:
-            False where the mode is at work, in a backward pass, which puts it back when it ends, or in another thread:
-            only its own one can take it out.
+            False if the mode cannot be removed now: it is handling an operator, it belongs to another thread, or
+            backward is running, which would restore it.
         """
         was_open = self._open
         if self._mode is not None:
@@ -191,7 +194,7 @@ class DispatchRecorder:
     # -- storages ---------------------------------------------------------------------------------------------------
 
     def see(self, operator: Any, results: Any, arguments: Any) -> None:
-        """Note the storages among an operator's results that are new, and among its arguments that nobody has seen."""
+        """Record the new storages among an operator's results, and the unknown ones among its arguments."""
         try:
             if os.getpid() != self._pid:
                 return
@@ -209,7 +212,7 @@ class DispatchRecorder:
                 raise
 
     def _write_opening(self, part: Part, living: LiveObjects) -> None:
-        """Write the storages that are alive into ``part``, as the opening snapshot."""
+        """Write the live storages into ``part``, as the opening snapshot."""
         for tensor in living.tensors():
             self._begin(tensor)
         found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes in self._live.values()]
@@ -237,7 +240,7 @@ class DispatchRecorder:
             )
 
     def _note(self, tensor: torch.Tensor, operator: Any) -> None:
-        """Note a storage that nobody has seen; ``operator`` is None where it was not made just now."""
+        """Record an unknown storage. ``operator`` is None if it was not created just now."""
         begun = self._begin(tensor)
         if begun is None:
             return
@@ -249,25 +252,25 @@ class DispatchRecorder:
         self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, stack_id, operator_id))
 
     def _begin(self, tensor: torch.Tensor) -> tuple[int, int, int] | None:
-        """Return device, address and bytes of a tensor's storage; None where it has none or it is known already."""
+        """Return device, address and bytes of a tensor's storage; None if it has none or is already known."""
         device = device_of(tensor)
         if device.type not in self._kinds or layout_of(tensor) is not torch.strided:
             return None
-        if self._ended:  # one of them can have had this address
+        if self._ended:  # a freed storage can have had the same address
             self._note_ended()
         try:
             storage = storage_of(tensor)
             size_bytes = storage.nbytes()
-            fake = storage.device.type == "meta"  # asked for its address, it would warn the program
+            fake = storage.device.type == "meta"  # data_ptr() of a fake tensor prints a warning
             address = 0 if fake else storage.data_ptr()
-        except (RuntimeError, NotImplementedError):  # functional and wrapper tensors have none
+        except (RuntimeError, NotImplementedError):  # functional and wrapper tensors have no address
             return None
         key = storage._cdata
         known = self._live.get(key)
         if known is not None:
             if known[3] == size_bytes and address in (0, known[2]):
                 return None
-            self._drop(known[0])  # it has been resized, or moved to shared memory
+            self._drop(known[0])  # resized, or moved to shared memory
         if not size_bytes:
             return None
         device_idx = -1 if device.index is None else device.index
@@ -278,16 +281,16 @@ class DispatchRecorder:
         return device_idx, address, size_bytes
 
     def _note_ended(self) -> None:
-        """Note the storages that have ended since the last time."""
+        """Record the storages freed since the last call."""
         while self._ended:
             try:
                 ended = self._ended.popleft()
-            except IndexError:  # another thread took it
+            except IndexError:  # another thread has removed it
                 return
             self._drop(ended)
 
     def _drop(self, reference: _Death) -> None:
-        """Note that a storage is gone, unless another has been found at its place since."""
+        """Record that a storage was freed, unless another storage now has its address."""
         known = self._live.get(reference.key)
         if known is None or known[0] is not reference:
             return
@@ -318,11 +321,12 @@ class DispatchRecorder:
         return number
 
     def _stack_id(self) -> int:
-        return self._stacks.intern_frame(sys._getframe(3).f_back)  # below the mode's own; none in autograd's threads
+        # the frame below the mode's own; autograd's threads have none
+        return self._stacks.intern_frame(sys._getframe(3).f_back)
 
 
 class _Mode(TorchDispatchMode):
-    """Sees every operator. Lets ``torch.compile`` work as if it were not there."""
+    """Sees every operator, and does not affect ``torch.compile``."""
 
     def __init__(self, recorder: DispatchRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
@@ -338,7 +342,7 @@ class _Mode(TorchDispatchMode):
         return True
 
     def retire(self) -> None:
-        """Do nothing any more, be it taken out or not."""
+        """Become a no-op, whether the mode could be removed or not."""
         self._recorder = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -347,7 +351,7 @@ class _Mode(TorchDispatchMode):
             if self._recorder is not None:
                 try:
                     self._recorder.see(func, result, args)
-                except RecursionError:  # no room for the call itself
+                except RecursionError:  # no room for the call at the recursion limit
                     self._recorder.guard.lacked_room = True
         except BaseException as error:
             forget_own_frames(error)
@@ -356,7 +360,7 @@ class _Mode(TorchDispatchMode):
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors of an operator's results or arguments: itself, or those in lists and tuples."""
+    """Yield the tensors of an operator's results or arguments, including those in lists and tuples."""
     if is_tensor(value):
         yield local_part(value)
     elif issubclass(type(value), (tuple, list)):

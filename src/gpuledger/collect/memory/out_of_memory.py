@@ -1,4 +1,4 @@
-"""Out of memory: what was asked for and what was free, kept before the program's own error goes its way."""
+"""Out-of-memory errors: record the requested and free bytes before the error reaches the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from gpuledger.collect.adapter import torch_private
 def watch(
     guard: Callable[[Callable[..., None]], Callable[..., None]], happened: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Call ``happened(facts)`` whenever CUDA memory runs out. Torch cannot take an observer back; the guard ends it."""
+    """Call ``happened(facts)`` whenever CUDA runs out of memory.
+
+    torch cannot unregister this observer, so the guard disables it when the recording ends.
+    """
 
     def observe(device_idx: int, tried_bytes: int, total_bytes: int, free_bytes: int) -> None:
         happened(

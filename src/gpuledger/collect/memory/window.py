@@ -1,4 +1,4 @@
-"""The memory window: the steps whose allocations are recorded, from opening to closing."""
+"""The memory recording: records the allocations of the selected steps."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
-"""Events after which a window that is kept in memory is drained at the next step's end; twice as many end a wait for
-that."""
+"""Number of pending events that causes a drain at the end of the step, if the journal is kept in memory.
+
+At twice this number, the drain does not wait for the end of the step.
+"""
 
 NOTED_NS = 10_000_000
-"""Time spent in writing steps that is noted as one pause: a row for each would outgrow what is written."""
+"""Time spent on writing steps that is recorded as one pause. One row per write would be more than the data itself."""
 
 EVENT_BYTES = 512
-"""Host memory an event takes while it waits: about 250 bytes in the allocator, as much again while it is drained."""
+"""Host memory per pending event: about 250 bytes in the allocator, and as much again during the drain."""
 
 
 class MemoryWindow:
-    """Records allocations between :meth:`open` and :meth:`close`; before and after, nothing of it is installed.
+    """Records allocations between :meth:`open` and :meth:`close`. Outside of these, nothing is installed.
 
-    Every method may be called at any time, and raises what goes wrong: whoever calls it guards the program.
+    Methods can be called at any time and raise on failure. The caller protects the program from these errors.
 
     Args:
-        recorder: What tells of allocations.
+        recorder: The source of allocation events.
         journal: Where everything is written.
-        steps: The counter of steps; a recorded one must not begin inside a pause.
-        settings: Which steps are recorded, and whether the last of them keeps Python stacks.
-        tables: Numbers of tags, modules and stacks.
+        steps: The step counter. A recorded step must not begin inside a pause.
+        settings: Which steps are recorded, and whether the last of them records Python stacks.
+        tables: Ids of tags, modules and stacks.
         card: Reads the GPUs beside the allocator's counters; None without a GPU.
-        begins_late: Whether the program was under way before: then what is alive is looked for at once.
-        guard: Takes what is raised inside a module's call.
+        begins_late: Whether the program ran before the recording. Live modules and tensors are then searched at once.
+        guard: Handles exceptions raised inside a module call.
     """
 
     def __init__(
@@ -89,12 +91,12 @@ class MemoryWindow:
         self._kept_ns = self._unnoted_ns = 0
         self._allocations = 0
         self.step_allocations = 0
-        """The most allocations that a recorded step has made."""
+        """The largest number of allocations in a recorded step."""
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin recording allocations."""
+        """Start recording allocations."""
         if self.is_open:
             return
         started_ns = time.time_ns()
@@ -116,7 +118,7 @@ class MemoryWindow:
         self._steps.restart_clock()
 
     def close(self, reason: str) -> None:
-        """End recording: the last history and a full snapshot; ``reason`` is what ended it."""
+        """Stop recording. Writes the last of the history and a full snapshot. ``reason`` is stored as the cause."""
         if not self.is_open:
             return
         started_ns = time.time_ns()
@@ -135,22 +137,22 @@ class MemoryWindow:
         self._journal.write()
 
     def take_out(self) -> None:
-        """Take out what sees modules; the recorder itself is ended by :meth:`close_recorder`."""
+        """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
         self._tracker.remove()
 
     def close_recorder(self) -> bool:
-        """End the recorder and keep what it still holds; return False where it has to be called again later."""
+        """End the recorder and write its pending events. Return False if it must be called again later."""
         return self.recorder.close(self._journal.part, "close")
 
     def is_idle(self) -> bool:
-        """Return whether not one allocation was seen."""
+        """Return whether no allocation was recorded."""
         return not any(any(pair) for pair in self.recorder.counts().values())
 
     # -- a recorded step --------------------------------------------------------------------------------------------
 
     def end_step(self) -> bool:
-        """Close the window after the last recorded step, else drain where it is time; return whether it is closed."""
+        """End the recording after the last selected step; before that, drain if needed. Return whether it has ended."""
         self.read_counters("step_end")
         if not self._scanned:
             self.scan()
@@ -168,13 +170,13 @@ class MemoryWindow:
         return False
 
     def _begin_step(self) -> None:
-        """Keep Python stacks in the last step of the window."""
+        """Start recording Python stacks in the last selected step."""
         if self._settings.stacks and self._steps.seen + 1 >= self._settings.last_step:
             self.recorder.set_stacks(True)
             self._tracker.intern_stack = self._stacks.intern_frame
 
     def before_optimizer(self, optimizer: Any) -> None:
-        """An optimizer begins its step."""
+        """Record the start of an optimizer step."""
         self._phases_before.append(self.phases.phase)
         self._meet(optimizer)
         if self.phases.phase == Phase.BACKWARD:
@@ -182,13 +184,13 @@ class MemoryWindow:
         self.phases.enter_optimizer()
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer has ended its step."""
+        """Record the end of an optimizer step."""
         self.sightings.see_optimizer(optimizer)
         before = self._phases_before.pop() if self._phases_before else Phase.BETWEEN
         self.phases.leave_optimizer(Phase.BACKWARD if before == Phase.BACKWARD else Phase.BETWEEN)
 
     def _meet(self, optimizer: Any) -> None:
-        """Find out whose parameters an optimizer updates, where no module that holds them was called yet."""
+        """Find the modules of the parameters that an optimizer updates, if they were not called yet."""
         if not self.sightings.knows(optimizer):
             self.scan()
             self.sightings.see_loose_parameters(optimizer)
@@ -202,39 +204,39 @@ class MemoryWindow:
         self.sightings.see_inputs(module_id, args, kwargs)
 
     def on_outermost_end(self, module_id: int) -> None:
-        """An outermost module was left."""
+        """Record the exit of an outermost module."""
         if self._registry.holds_tensors(module_id):
             self._steps.call_ended(module_id, self.expects_training)
 
     def on_backward_end(self) -> None:
-        """A whole backward pass has ended."""
+        """Record the end of a backward pass."""
         self.sightings.see_gradients()
-        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that nobody counts
+        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that are not counted
             self.drain()
 
-    # -- what is alive ----------------------------------------------------------------------------------------------
+    # -- live objects ----------------------------------------------------------------------------------------------
 
     def expects_training(self) -> bool:
-        """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
+        """Return whether an optimizer exists. Then calls before its first step are not steps of their own."""
         if not self._scanned:
             self.scan()
         return bool(self._steps.optimizers)
 
     def scan(self) -> None:
-        """Look for modules and optimizers that are alive while the program waits."""
+        """Search for live modules and optimizers, while the program is paused."""
         started_ns = time.time_ns()
         self._look_for_alive(LiveObjects())
         self._journal.pause("scan", started_ns)
 
     def _look_for_alive(self, living: LiveObjects) -> None:
-        """Find modules and optimizers that are alive but were not met, and note where their tensors are."""
+        """Register live modules and optimizers that are not registered, and record the addresses of their tensors."""
         self._scanned = True
         self._steps.optimizers.update(self._registry.register_alive(living))
         if self.is_open:
             self.see_again()
 
     def see_again(self) -> None:
-        """Note where all weights, buffers, gradients and optimizer states are now."""
+        """Record the current addresses of all weights, buffers, gradients and optimizer states."""
         self.sightings.see_weights()
         for optimizer in self._steps.optimizers:
             if not self.sightings.knows(optimizer):
@@ -245,14 +247,14 @@ class MemoryWindow:
     # -- reading and writing ----------------------------------------------------------------------------------------
 
     def read_counters(self, reason: str) -> None:
-        """Write down the allocator's counters, and what the GPU says at the same moment."""
+        """Write the allocator's counters, and NVML samples of the same time."""
         t_ns = time.time_ns()
         self.recorder.read_counters(self._journal.part, self._steps.seen, reason, t_ns)
         if self._card is not None:
             self._card.read(self._journal.part, t_ns)
 
     def drain(self) -> None:
-        """Move the events that wait into the journal and write it, while the program waits."""
+        """Move pending events into the journal and write it, while the program is paused."""
         started_ns = time.time_ns()
         waiting = self._note_recorder_bytes()
         self.recorder.drain(self._journal.part, "drain")
@@ -261,7 +263,7 @@ class MemoryWindow:
         self._journal.write()
 
     def _keep_step(self) -> None:
-        """Write what the step left, for a process that is killed in the next one, which begins when this is done."""
+        """Write the step, so that it is kept if the process is killed in the next step. That one begins afterwards."""
         started_ns = time.time_ns()
         waiting = self._note_recorder_bytes()
         self.recorder.drain(self._journal.part, "step_end")
@@ -274,7 +276,7 @@ class MemoryWindow:
         self._steps.restart_clock()
 
     def _note_keeping(self) -> None:
-        """Note how long the program was kept waiting between steps: once for many, which are short."""
+        """Record the time for which the program was paused between steps. Many short pauses become one row."""
         unnoted_ns, self._unnoted_ns = self._unnoted_ns, 0
         if unnoted_ns:
             self._journal.pause("drain", self._kept_ns, unnoted_ns)
@@ -286,7 +288,7 @@ class MemoryWindow:
         return sum(made for made, _ in self.recorder.counts().values())
 
     def _note_recorder_bytes(self) -> int:
-        """Keep the most memory our records have taken; return the events that wait."""
+        """Store the largest host memory used by the recorder. Return the number of pending events."""
         waiting = self._waiting_events()
         self._most_events = max(self._most_events, waiting)
         self._journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)

@@ -1,4 +1,4 @@
-"""What is measured after the memory window: unprofiled steps, their energy, and the time of kernels.
+"""Measurements that follow the memory recording: unprofiled steps, their energy, and the time of kernels.
 
-May import ``adapter``, ``attribution`` and ``launch``. Begin with ``later_passes``.
+May import ``adapter``, ``attribution`` and ``launch``. Start reading at ``later_passes``.
 """

@@ -1,4 +1,4 @@
-"""Which GPUs this process computes on, and waiting for what they have under way."""
+"""The GPUs on which this process computes, and synchronization with them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuledger.cards.card import torch_uuid
 from gpuledger.model.energy_window import METERED_CARDS
 
 LONGEST_WAIT_S = 10.0
-"""How long a GPU is waited for where other ranks work along: it may wait for one of them, which waits for its own."""
+"""Maximum wait for a GPU if other ranks train along: the GPU can be waiting for a rank that waits for this process."""
 
 LOOK_S = 0.0002
-"""How often is looked whether the GPU has done what was launched."""
+"""Interval of checks whether the GPU has finished."""
 
 
 def cards_in_use() -> list[tuple[int, str]]:
-    """Return ``(device_idx, UUID)`` of every GPU on which this process holds memory."""
+    """Return ``(device_idx, UUID)`` of every GPU on which this process has allocated memory."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return []
     found = []
@@ -31,18 +31,18 @@ def cards_in_use() -> list[tuple[int, str]]:
 
 
 def metered_cards(run_directory: Path) -> frozenset[str]:
-    """Return the UUIDs of the GPUs whose energy somebody reads while the program runs."""
+    """Return the UUIDs of the GPUs with an energy meter running beside the program."""
     try:
         return frozenset(json.loads((run_directory / METERED_CARDS).read_text(encoding="utf-8")))
-    except (OSError, ValueError):  # nobody does
+    except (OSError, ValueError):  # no energy meter runs
         return frozenset()
 
 
 def wait_for(cards: list[tuple[int, str]]) -> None:
-    """Return when the GPUs have done what was launched; at once while a graph is captured: waiting fails.
+    """Wait until the GPUs have finished the launched work. Returns at once during graph capture, where waiting fails.
 
-    Where other ranks work along only the current streams are waited for, and not without end. A kernel on another
-    stream may receive what a rank sends later that now waits for us.
+    If other ranks train along, only the current streams are waited for, and only for a limited time. A kernel on
+    another stream can be waiting for data of a rank that waits for this process.
     """
     on_cards = [device_idx for device_idx, _ in cards if device_idx >= 0]
     if not on_cards or is_capturing():
@@ -63,11 +63,11 @@ def _wait_for_stream(device_idx: int) -> None:
 
 
 def is_capturing() -> bool:
-    """Return whether this thread captures a CUDA graph."""
+    """Return whether this thread is capturing a CUDA graph."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def runs_with_others() -> bool:
-    """Return whether other processes train along, so that a pause of one keeps all of them waiting."""
+    """Return whether other processes train along, so that pausing one of them pauses all."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

@@ -1,7 +1,8 @@
-"""The energy pass: unprofiled steps whose edges are known to the GPU's counter.
+"""The energy measurement: unprofiled steps between two times that the GPU's energy counter is read for.
 
-This process does nothing in it but look at the clock when a step ends. It waits for the GPU at the two edges, and
-leaves it idle for a moment before and after, for the base power; the counter is read by another thread or process.
+During these steps, this process only reads the clock at the end of each step. It synchronizes with the GPU at the start
+and the end of the interval. Before and after, it leaves the GPU idle for a moment to measure the idle power. Another
+thread or process reads the counter.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ from gpuledger.collect.passes import energy_cards
 from gpuledger.model.energy_window import ENERGY_MARKER, WITHOUT_ENERGY
 
 STEPS = 10
-"""Steps of the pass, at least, where nobody asks for a number."""
+"""Minimum number of steps, if the user gives none."""
 
 LENGTH_NS = 2_000_000_000
-"""Length of the pass; at least so long."""
+"""Minimum length of the measurement."""
 
 SETTLE_NS = 300_000_000
-"""Steps before its first edge, until power and clock are those of unprofiled steps."""
+"""Time spent on steps before the interval, until power and clock have settled to those of unprofiled steps."""
 
 RUN_OUT_NS = 150_000_000
-"""Steps after its last edge, so that the tick around that edge is one of unprofiled steps."""
+"""Time spent on steps after the interval, so that the counter update around its end covers unprofiled steps, too."""
 
 ENERGY_START = "energy-start"
-"""In the run's directory while ranks settle: after which step they all have their first edge."""
+"""File in the run's directory that gives all ranks the step after which the interval starts."""
 
 AHEAD_STEPS = 8
-"""How many steps ahead ranks are told after which step the first edge is; an eighth of those of the settling more."""
+"""Number of steps between writing that file and the start, plus one eighth of the settling steps."""
 
 IDLE_S = 0.5
-"""How long the GPU is left idle, before and after, for its base power."""
+"""Idle time of the GPU before and after, to measure its idle power."""
 
 
 class EnergyPass:
-    """Told of every step from :meth:`begin` on, until :meth:`end_step` says that it is over.
+    """Runs the energy measurement. Call :meth:`end_step` at every step after :meth:`begin`, until it returns True.
 
-    Where this process uses no GPU, it is so many unprofiled steps and nothing else.
+    If this process uses no GPU, the measurement is only a number of unprofiled steps.
 
     Args:
-        journal: Where the edges are written.
-        steps: The counter of steps.
-        say: Takes a sentence on what the pass could not have.
-        least_steps: So many steps at least; 0 takes STEPS.
+        journal: Where the times of the interval are written.
+        steps: The step counter.
+        say: Called with a sentence about what could not be measured.
+        least_steps: Minimum number of steps; 0 means STEPS.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class EnergyPass:
         self._facts = {"cards": self._cards, "idle_ns": []}
         if self._cards:
             self._journal.fact(energy_pass={"cards": self._cards})
-            self._journal.write()  # a program that is killed inside leaves this
+            self._journal.write()  # kept if the program is killed during the measurement
             self._open_marker()
             self._leave_idle()
         self._began_ns, self._began_step = time.time_ns(), self._steps.seen
@@ -81,7 +82,7 @@ class EnergyPass:
             self._start()
 
     def end_step(self) -> bool:
-        """A step has ended; return whether the pass is over."""
+        """Record the end of a step. Return whether the measurement has ended."""
         now_ns = self._last_end_ns = time.time_ns()
         if "start_ns" not in self._facts:
             if self._may_start(is_settled=now_ns - self._began_ns >= SETTLE_NS):
@@ -100,7 +101,7 @@ class EnergyPass:
         return True
 
     def finish(self) -> None:
-        """The program ends: what the pass has so far is kept, and it is said what is missing."""
+        """End at program exit. Keeps what was measured, and reports what is missing."""
         if not self.is_open:
             return
         if "start_ns" not in self._facts or self._steps.seen < self._facts["first_step"]:
@@ -119,12 +120,12 @@ class EnergyPass:
         self.is_open = False
 
     def take_out(self) -> None:
-        """Leave nothing behind."""
+        """Remove the marker files."""
         self._close_marker()
         self.is_open = False
 
     def _close(self) -> None:
-        """Leave the GPU idle once more, unless others would have to wait as well."""
+        """Leave the GPU idle once more, unless other ranks would have to wait."""
         if self._cards and not energy_cards.runs_with_others():
             self._leave_idle()
         self._close_marker()
@@ -132,9 +133,10 @@ class EnergyPass:
         self.is_open = False
 
     def _may_start(self, *, is_settled: bool) -> bool:
-        """Return whether the first edge follows this step, the same one for all ranks of this machine.
+        """Return whether the interval starts after this step. It is the same step for all ranks of this machine.
 
-        Their clocks are past SETTLE_NS some steps apart: the first of them says after which, some steps ahead.
+        Ranks reach SETTLE_NS at different steps. The first one to reach it writes the start step, some steps ahead, to
+        a file.
         """
         if not energy_cards.runs_with_others():
             return is_settled
@@ -145,7 +147,7 @@ class EnergyPass:
                 file.write(str(self._steps.seen + ahead))
         try:
             return self._steps.seen >= int(place.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # nobody has said it yet, or is about to
+        except (OSError, ValueError):  # not written yet, or being written
             return False
 
     def _is_long_enough(self, now_ns: int) -> bool:
@@ -165,7 +167,7 @@ class EnergyPass:
             self._journal.pause("energy", started_ns)
 
     def _wait(self) -> int:
-        """Return the time at which the GPUs had done what was launched."""
+        """Wait for the GPUs. Return the time at which they had finished, in Unix ns."""
         started_ns = time.time_ns()
         energy_cards.wait_for(self._cards)
         self._journal.pause("energy", started_ns)

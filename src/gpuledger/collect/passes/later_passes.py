@@ -1,7 +1,7 @@
-"""What follows the memory window: unprofiled steps, for energy and step time, and then the time pass.
+"""Measurements after the memory recording: unprofiled steps for energy and step time, then the timing measurement.
 
-Passes that somebody named are begun, and a note says what became of them. Those of the default are begun where nothing
-is against it, and where something is, that is kept apart from the notes: it is no fault.
+A measurement that the user has requested always begins, and a note reports its outcome. A default measurement begins
+only if nothing prevents it. If something does, the reason is stored apart from the notes, because it is not a fault.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
 from gpuledger.model.energy_window import WITHOUT_ENERGY
 
 TIME_STEPS = 2
-"""Steps of the time pass where nobody asks for a number."""
+"""Number of profiled steps, if the user gives none."""
 
 TIME_TRIES = 2
-"""How often the time pass is begun at the most, where forks end it, or steps of very many calls."""
+"""Maximum number of attempts at the timing measurement.
+
+A fork ends an attempt, and so does a step of very many calls.
+"""
 
 
 class LaterPasses:
-    """Told of every step after the window; says when there is nothing more to record.
+    """Runs the measurements after the memory recording, and reports when the last one has ended.
 
     Args:
-        settings: Which passes are wanted, and where the window ends.
+        settings: Which measurements are wanted, and the last recorded step.
         journal: Where everything is written.
-        steps: The counter of steps.
-        registry: Numbers for modules.
-        guard: Wraps what is called from the program.
+        steps: The step counter.
+        registry: Ids of modules.
+        guard: Wraps callbacks from the program.
         give_up: Ends the recording.
-        see_calls: Has a watch on outermost calls above all that is in (True), or takes it out (False); without it
-            steps that are calls are not counted.
+        see_calls: Installs the observer of outermost calls outside all others (True), or removes it (False). Without
+            it, steps that are module calls are not counted.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class LaterPasses:
         self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
         self._tries_left = TIME_TRIES
         self._others_step = False
-        """Whether steps of the time pass have ended in other threads than the one it is of."""
+        """Whether profiled steps have ended in another thread than the one that started the profiler."""
         self._left_out: list[str] = []
         self._pid = os.getpid()
         self._wanted = [name for name in ("energy", "time") if name in settings.passes]
@@ -79,13 +82,16 @@ class LaterPasses:
         self._guard = guard
 
     def install(self) -> None:
-        """Begin to look for profilers of the program's own, and for forks."""
+        """Start watching for forks and for profilers that the program starts."""
         if self._user_profiler is not None:
             self._user_profiler.install()
             os.register_at_fork(before=calling(self._guard, self._before_any_fork))
 
     def begin(self, step_allocations: int) -> None:
-        """The memory window has closed after the step that has just ended; its steps made so many allocations."""
+        """Begin after the last recorded step.
+
+        ``step_allocations`` is the largest number of allocations in one of them.
+        """
         self._step_allocations = step_allocations
         if "energy" not in self._wanted:
             return
@@ -96,7 +102,7 @@ class LaterPasses:
             self._say(WITHOUT_ENERGY)
 
     def end_step(self) -> bool:
-        """A step after the window has ended; return whether it was the last that is of interest."""
+        """Record the end of a step. Return whether all measurements have ended."""
         if self._time_pass.is_open:
             if not self._time_pass.is_of_this_thread:
                 self._others_step = True
@@ -107,7 +113,7 @@ class LaterPasses:
             if self._others_step:
                 self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
             self.finish()
-            self._journal.write()  # whatever becomes of the program from here on
+            self._journal.write()  # keep the result even if the program crashes later
             return True
         if self._energy_pass.is_open:
             if not self._energy_pass.end_step():
@@ -117,21 +123,24 @@ class LaterPasses:
         return not (energy_cards.is_capturing() or self._begin_time_pass())
 
     def close_profiler(self) -> bool:
-        """End a profiler that had to stay when the time pass ended; return False where it still has to."""
+        """Stop a profiler that could not be stopped with its measurement. Return False if it still cannot."""
         return self._time_pass.is_open or self._time_pass.end(keep=False)
 
     def before_optimizer(self) -> None:
-        """An optimizer begins its step."""
+        """Record the start of an optimizer step."""
         if self._time_pass.is_open:
             self._time_pass.enter_optimizer()
 
     def after_optimizer(self) -> None:
-        """An optimizer has ended its step."""
+        """Record the end of an optimizer step."""
         if self._time_pass.is_open:
             self._time_pass.leave_optimizer()
 
     def finish(self) -> None:
-        """The program ends, or the last step has ended: keep what the passes saw, and say which were not reached."""
+        """End at program exit or after the last step.
+
+        Keeps what was measured, and reports which measurements did not run.
+        """
         self._energy_pass.finish()
         if self._time_pass.is_open:
             self._see_calls(False)
@@ -144,7 +153,7 @@ class LaterPasses:
             self._say(f"No {missing}: the program ended after step {self._steps.seen}, before it could start.")
 
     def take_out(self) -> None:
-        """Leave nothing behind; what the passes saw so far is not kept."""
+        """Remove everything. Unfinished measurements are dropped."""
         self._wanted = []
         watch = [] if self._user_profiler is None else [self._user_profiler.remove]
         do_all([self._energy_pass.take_out, self._take_out_times, *watch])
@@ -156,7 +165,10 @@ class LaterPasses:
             do_all([lambda: self._see_calls(False), lambda: self._time_pass.end(keep=False)])
 
     def _begin_time_pass(self) -> bool:
-        """Begin the last pass; return False where it is not wanted, or where a profiler of the program's goes first."""
+        """Begin the timing measurement.
+
+        Return False if it is not wanted, or if the program's own profiler has priority.
+        """
         watch = self._user_profiler
         if watch is None:
             return False
@@ -169,13 +181,13 @@ class LaterPasses:
         self._last_step = self._steps.seen + self._time_steps
         started_ns = time.time_ns()
         self._journal.fact(time_pass_open=True)
-        self._journal.write()  # a program that is killed inside leaves this
+        self._journal.write()  # kept if the program is killed during the measurement
         self._journal.pause("time", started_ns)
-        self._see_calls(False)  # or it would stay below the time pass's ranges
+        self._see_calls(False)  # otherwise it would stay below the ranges of the profiled steps
         watch.ours_begins()
         self._time_pass.begin()
         watch.ours_ends()
-        if self._guard.ended:  # by an error of ours in what looks for profilers
+        if self._guard.ended:  # by an error in the detection of profilers
             self.take_out()
             return False
         self._see_calls(True)
@@ -184,10 +196,10 @@ class LaterPasses:
         return True
 
     def _leave_out_operators(self) -> None:
-        """The first step of the time pass has ended: the others are recorded for their kernels alone."""
+        """After the first profiled step, record only kernels in the following ones."""
         is_first = self._steps.seen == self._last_step - self._time_steps + 1
         if is_first and not energy_cards.is_capturing():
-            self._see_calls(False)  # what is put back may lie below it
+            self._see_calls(False)  # restored modes can lie below it
             self._time_pass.leave_out_operators(self._steps.seen + 1)
             self._see_calls(True)
             self._steps.restart_clock()
@@ -206,7 +218,7 @@ class LaterPasses:
         return any(uuid in metered for _, uuid in energy_cards.cards_in_use())
 
     def _say(self, sentence: str) -> None:
-        """Keep what became of a pass: as a note where it was asked for."""
+        """Store the outcome of a measurement; as a note if the user has requested it."""
         if self._settings.passes_asked:
             self._journal.note(sentence)
             return
@@ -218,9 +230,9 @@ class LaterPasses:
             self._drop_times()
 
     def _drop(self) -> None:
-        """End the time pass and begin anew after this step.
+        """Stop the timing measurement, and begin it again after this step.
 
-        A child is about to be forked, which must not inherit a profiler at work, or the step goes on for long.
+        A child process is about to be forked and must not inherit a running profiler, or the step has too many calls.
         """
         self._see_calls(False)
         self._time_pass.end(keep=False)
@@ -229,7 +241,7 @@ class LaterPasses:
         self._journal.fact(time_steps=None)
 
     def _give_way(self) -> None:
-        """The program makes a profiler while ours is at work: ours ends here, and what it saw is not kept."""
+        """Stop the timing measurement and drop its data, because the program starts its own profiler."""
         if self._energy_pass.is_open:
             self._journal.note(
                 "The program started its own profiler during the energy measurement, so the "

@@ -1,9 +1,9 @@
-"""Scopes in the time pass: a mark in Kineto's events wherever the scope at work on a thread changes.
+"""Scopes in profiled steps: a mark in Kineto's events wherever the current scope of a thread changes.
 
-A mark is a range that is closed as soon as it is opened. It has the thread and the clock of the operators around it,
-and nothing of it stays open: scopes need not nest as ranges do (tasks and generators take turns on one thread), and one
-that is left elsewhere, late or never leaves no range behind. What each operator belongs to is found out afterwards, see
-:mod:`gpuledger.analyze.posting.lane_scopes`.
+A mark is a range that is closed as soon as it is opened. It has the same thread and clock as the operators around it. A
+range around the whole scope would not work: scopes need not nest (tasks and generators take turns on one thread), and
+one that is left in another thread, late or never would leave its range open. The scope of each operator is computed
+afterwards, see :mod:`gpuledger.analyze.posting.lane_scopes`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpuledger.model.journal.journal import SCOPE_RANGE
 
 
 class ScopeMarks:
-    """Puts marks between :meth:`install` and :meth:`remove`.
+    """Writes marks between :meth:`install` and :meth:`remove`.
 
     Args:
-        registry: Numbers for names.
-        guard: Takes what is raised in our code; there are no more marks after an error of ours.
+        registry: Ids of names.
+        guard: Handles exceptions raised in gpuledger's code. After an error of gpuledger, no more marks are written.
     """
 
     def __init__(self, registry: ModuleRegistry, guard: Guard) -> None:
@@ -32,7 +32,7 @@ class ScopeMarks:
         self._tasks = TaskSwitches(self.changed, guard.absorbs)
 
     def install(self) -> None:
-        """Begin, in the scope that the calling thread is in."""
+        """Start writing marks, from the calling thread's current scope."""
         scopes.listen(self.changed)
         self._tasks.watch()
         level = scopes.current_level()
@@ -40,12 +40,12 @@ class ScopeMarks:
             self.changed(level, None)
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Stop writing marks."""
         scopes.stop_listening(self.changed)
         self._tasks.stop()
 
     def changed(self, level: scopes.Level, scope: scopes.Scope | None) -> None:
-        """A scope was entered; or one was left, or a task for another."""
+        """Mark that a scope was entered or left, or that an event loop has switched tasks."""
         try:
             key = (level.path,) if scope is None else (level.path, scope.name if scope.append else "")
             with self._open_range(self._texts.get(key) or self._text(key)):
@@ -56,7 +56,7 @@ class ScopeMarks:
             self.remove()
 
     def _text(self, key: tuple[str, ...]) -> str:
-        """Return the name of a mark: the number of the path and, where one was entered, that of its name; -1: none."""
+        """Return the text of a mark: id of the scope's path, and id of the name if one was entered; -1 for none."""
         self._tasks.is_wanted = True
         self._tasks.watch()
         numbers = [self._registry.name_id(text, SCOPES) if text else -1 for text in key]

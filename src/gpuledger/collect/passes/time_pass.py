@@ -1,7 +1,6 @@
-"""The time pass: a few steps under Kineto, with a range around every module call, backward pass and optimizer step.
+"""The timing measurement: a few steps under Kineto, with a range per module call, backward pass and optimizer step.
 
-Every change of scope leaves a mark. In the journal are Kineto's own events; whose time each of them is, is found out
-afterwards.
+Every scope change leaves a mark. The journal stores Kineto's own events; they are attributed to modules afterwards.
 """
 
 from __future__ import annotations
@@ -27,25 +26,29 @@ from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, 
 from gpuledger.operator_key import SPEAKERS
 
 CALLS = 20_000
-"""Module calls of one pass, at the most. Their operators are kept in host memory until it ends, and a step can go on
-for long: an evaluation lies in one where steps are the optimizer's."""
+"""Maximum number of module calls.
+
+Their operators are kept in host memory until the end, and a step can be long: if steps are those of the optimizer, it
+can contain an evaluation.
+"""
 
 
 ALL_TIMES = 1 << 62
-"""Unix ns after everything."""
+"""A time in Unix ns after all others."""
 
 
 def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
-    """Return what joins an event with its launch; a number below 0 where that was the launch of a CUDA graph."""
+    """Return the id that joins an event with its launch; negative if a CUDA graph was launched."""
     if graph is not None and (on_device or event is graph):
         return -int(graph.correlation_id())
     return int(event.linked_correlation_id() if on_device else event.correlation_id())
 
 
 class _Inputs:
-    """Numbers the distinct inputs of the operators that launched something, and of those that speak for these.
+    """Assigns ids to the distinct inputs of operators that launched something, and of operators representing these.
 
-    ``distinct`` are the inputs by number. No other's are asked for: reading them takes the program's time.
+    ``distinct`` lists the inputs by id. Inputs of other operators are not read, because reading takes time of the
+    program.
     """
 
     def __init__(self, events: list[Any]) -> None:
@@ -54,7 +57,7 @@ class _Inputs:
         self._launched = {event.linked_correlation_id() for event in events} - {0}
 
     def number_of(self, event: Any) -> int:
-        """Return the number of an operator's inputs; -1 where they are not wanted, or not told."""
+        """Return the id of an operator's inputs; -1 if they are not wanted or not recorded."""
         if not (self._launched and (event.correlation_id() in self._launched or event.name() in SPEAKERS)):
             return -1
         found = torch_private.inputs_of(event)
@@ -71,10 +74,10 @@ class TimePass:
     """Records kernels and operators between :meth:`begin` and :meth:`end`.
 
     Args:
-        journal: Where the events go.
-        registry: Numbers for modules.
-        guard: Takes what is raised in our code.
-        overflow: Called when a pass has more than CALLS module calls, and is to end; must not raise.
+        journal: Where the events are written.
+        registry: Ids of modules.
+        guard: Handles exceptions raised in gpuledger's code.
+        overflow: Called if there are more than CALLS module calls, to end the measurement; must not raise.
     """
 
     def __init__(
@@ -90,7 +93,10 @@ class TimePass:
         self._observations: list[Observation] = []
         self._optimizer_ranges: list[Any] = []
         self._ranges: list[tuple[int, list[Any]]] = []
-        """Thread and range of every call, in their order; the list with the range is empty when the call has ended."""
+        """Thread and range of every module call, in order.
+
+        The inner list with the range is emptied when the call ends.
+        """
         self._scopes = ScopeMarks(registry, guard)
         self._texts: dict[int, str] = {}
         self._thread = 0
@@ -98,11 +104,11 @@ class TimePass:
 
     @property
     def is_of_this_thread(self) -> bool:
-        """Return whether the calling thread has begun it: no other can end it."""
+        """Return whether the calling thread has started the profiler. No other thread can stop it."""
         return threading.get_ident() == self._thread
 
     def begin(self) -> None:
-        """Start the profiler and put the ranges in; the program waits."""
+        """Start the profiler and install the ranges, while the program is paused."""
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
         self._calls_left = CALLS
@@ -122,9 +128,9 @@ class TimePass:
         self._journal.pause("time", started_ns)
 
     def leave_out_operators(self, next_step: int) -> None:
-        """Record kernels alone from the next step on, where that can be; what they belong to is known by then.
+        """Record only kernels from the next step on, if possible. The first step has shown which modules launch them.
 
-        The records of operators take the host longer than all else, and the ranges are of no use without them.
+        Recording operators is the largest part of the profiler's overhead. The ranges are not needed without them.
         """
         if self._profiler is None or not self.is_of_this_thread:
             return
@@ -135,13 +141,13 @@ class TimePass:
             self._journal.pause("time", started_ns)
 
     def end(self, *, keep: bool = True) -> bool:
-        """Take everything out, and write Kineto's events down unless they are not to be kept; the program waits.
+        """Stop the profiler and write Kineto's events, unless ``keep`` is False. The program is paused meanwhile.
 
-        Called again, it goes on with what is still in.
+        A second call continues with what could not be removed.
 
         Returns:
-            False inside a backward pass: autograd would put the profiler back at the end of it. It stays for now, its
-            events are lost, and this is to be called again.
+            False inside a backward pass, because autograd would restore the profiler at the end of it. The profiler
+            then keeps running, its events are dropped, and this method must be called again.
         """
         if self._profiler is None:
             return True
@@ -165,7 +171,7 @@ class TimePass:
         return True
 
     def leave(self) -> None:
-        """Take out all but the profiler itself: what is left to do in a process forked while it was at work."""
+        """Remove everything except the profiler itself, in a process that was forked during the measurement."""
         self.is_open = False
         self._profiler = None
         self._take_out_ranges()
@@ -176,7 +182,7 @@ class TimePass:
         do_all([lambda: remove_all(self._observations), self._scopes.remove])
 
     def _opened(self, name: str) -> list[Any]:
-        """Return a range that has just begun, to be taken out of its list when it ends."""
+        """Return a list with a range that has just been opened. The list is emptied when the range ends."""
         opened = torch_private.open_range(name)
         opened.__enter__()
         held = [opened]
@@ -184,7 +190,7 @@ class TimePass:
         return held
 
     def _end_ranges(self) -> None:
-        """End the ranges of calls under way in this thread: Kineto warns on stderr of those that have no end."""
+        """Close the ranges of calls in progress in this thread. Kineto prints warnings about open ranges."""
         thread = threading.get_ident()
         while self._ranges:
             made_in, held = self._ranges.pop()
@@ -192,7 +198,7 @@ class TimePass:
                 self._leave_range(held, None)
 
     def enter_optimizer(self) -> None:
-        """An optimizer begins its step."""
+        """Record the start of an optimizer step."""
         if self._alone is not None:
             return
         opened = torch_private.open_range(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")
@@ -200,12 +206,12 @@ class TimePass:
         self._optimizer_ranges.append(opened)
 
     def leave_optimizer(self) -> None:
-        """An optimizer has ended its step."""
+        """Record the end of an optimizer step."""
         if self._optimizer_ranges:
             self._optimizer_ranges.pop().__exit__(None, None, None)
 
     def _enter_call(self, module: nn.Module, _args: Any, _kwargs: Any) -> list[Any] | None:
-        """Open a range with the module's number."""
+        """Open a range named after the module's id."""
         if not self.is_open or torch.compiler._is_compiling_flag:
             return None
         try:

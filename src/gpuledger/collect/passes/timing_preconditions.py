@@ -1,4 +1,4 @@
-"""Whether a time pass that nobody asked for by name may begin: it must not take what the program needs."""
+"""Conditions for a timing measurement by default: it must not use memory that the program needs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from gpuledger.collect.passes import energy_cards
 from gpuledger.units import format_bytes
 
 CARD_BYTES = 1 << 30
-"""Free bytes that each GPU in use must have. CUPTI keeps its records in buffers on the GPU until they are fetched.
-Assumed, not measured: with so much left, neither CUPTI nor a program that grows runs out."""
+"""Free bytes required on each GPU in use. CUPTI keeps its records in GPU buffers until they are fetched.
+
+The value is an assumption: it leaves room for CUPTI and for a program that grows.
+"""
 
 STEP_ALLOCATIONS = 50_000
-"""Allocations in one step, at the most. Kineto holds 9.4 KB of host memory per operator that allocates when it is ended
-(measured: ``ones(4) + 1``, torch 2.13 on the CPU): two such steps are 0.9 GiB."""
+"""Maximum number of allocations in one step.
+
+Kineto uses 9.4 KB of host memory per allocating operator when it stops (measured: ``ones(4) + 1``, torch 2.13 on the
+CPU), so two such steps use 0.9 GiB.
+"""
 
 OUTER_PROFILERS = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NV_NSIGHT_INJECTION_PORT_BASE")
-"""Variables below a profiler of CUDA's own, such as Nsight Systems: CUPTI serves one at a time."""
+"""Environment variables set by CUDA profilers such as Nsight Systems. CUPTI supports one profiler at a time."""
 
 
 def why_no_time_pass(step_allocations: int) -> str | None:
-    """Return why a time pass is better not begun now, as a clause; None where nothing is against it.
+    """Return why the timing measurement should not begin now, as a clause; None if nothing prevents it.
 
     Args:
-        step_allocations: The most allocations that a recorded step has made.
+        step_allocations: The largest number of allocations in a recorded step.
 
-    Source: the GPU's free bytes by CUDA; the allocator's pools; the environment.
+    Source: the GPU's free bytes from CUDA; the allocator's pools; the environment.
     """
     if threading.current_thread() is not threading.main_thread():
         return "its steps end outside the main thread, where torch's profiler does not work"

@@ -1,4 +1,4 @@
-"""One recorded process from its first step to its last.
+"""Recording of one process, from its first step to its last.
 
-The highest package of ``collect``. Begin with ``session``.
+The highest package of ``collect``. Start reading at ``session``.
 """

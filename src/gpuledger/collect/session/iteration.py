@@ -1,4 +1,4 @@
-"""One iteration of a training at a time: recorded between two calls, kept in memory, nothing installed in between."""
+"""Record single training iterations on request, in memory. Between two recordings, nothing is installed."""
 
 from __future__ import annotations
 
@@ -48,22 +48,23 @@ from gpuledger.model.journal.journal import STEP_KINDS, Part
 from gpuledger.model.journal.reading import Journal, journal_of
 
 _ALL_STEPS = RecordSettings(Path(), first_step=0, last_step=1 << 40, stacks=False)
-"""A window that no step closes, and that is drained only when it is long."""
+"""Settings of a recording without an end, drained only if it becomes long."""
 
 
 class IterationRecorder:
-    """Records iterations of one model when it is told to. Whoever drops it calls :meth:`cancel` first.
+    """Records iterations of one model on request. Call :meth:`cancel` before dropping the object.
 
     Attributes:
-        problem: Why the last iteration could not be recorded; "" where it could.
-        gradient_bytes: Highest bytes of each parameter's gradient in the iteration, by the parameter's name.
+        problem: Why the last iteration could not be recorded; "" if it was.
+        gradient_bytes: Parameter name -> largest size of its gradient in the iteration, in bytes.
     """
 
     def __init__(self, model: nn.Module) -> None:
         keep_uncompiled()
         self.problem = ""
         self.gradient_bytes: dict[str, int] = {}
-        self._model = weakref.ref(model)  # ours goes in a cycle: it must not keep the program's memory
+        # the frames are part of a reference cycle, which would keep the program's tensors alive
+        self._model = weakref.ref(model)
         self._registry = _ScannedOnce()
         self._known = Part()
         self._card: CardReader | None = None
@@ -73,17 +74,17 @@ class IterationRecorder:
         os.register_at_fork(after_in_child=_leaving(weakref.ref(self)))
 
     def begin_at_call(self) -> None:
-        """Begin when the next outermost module is called; with gradients, where an earlier iteration had them."""
+        """Begin at the next call of an outermost module. Includes gradients if an earlier iteration had some."""
         self.cancel()
         self.problem = _why_not_beside_another()
         if self.problem:
-            return  # nothing is put around calls beside the recording that is under way
+            return  # no second observer of calls beside a recording in progress
         absorbs = Guard(self._fail).absorbs
         self._watch = OutermostCalls(lambda module, _args, _kwargs: self._called(module), lambda _module: None, absorbs)
         self._watch.install()
 
     def begin(self) -> None:
-        """Begin to record, or say in ``problem`` why that cannot be."""
+        """Start recording. If that is not possible, ``problem`` says why."""
         self.cancel()
         self.gradient_bytes = {}
         self.problem = _why_not()
@@ -91,11 +92,11 @@ class IterationRecorder:
             return
         try:
             self._under_way = self._start()
-        except Exception as error:  # the one guard: ours must never reach the program
+        except Exception as error:  # an error of gpuledger must never reach the program
             self._fail(error)
 
     def end(self) -> Journal | None:
-        """Return what was recorded since it began; None where nothing was."""
+        """Stop recording. Return the journal; None if nothing was recorded."""
         under_way = self._under_way
         if under_way is None:
             return None
@@ -104,14 +105,14 @@ class IterationRecorder:
             under_way.window.close("end of iteration")
             self._registry.optimizers.update(under_way.steps.optimizers)
             return journal_of([self._known, *under_way.journal.parts])
-        except Exception as error:  # the one guard
+        except Exception as error:  # an error of gpuledger must never reach the program
             self._fail(error)
             return None
         finally:
             self.cancel()
 
     def cancel(self) -> None:
-        """Leave nothing installed; what was recorded is dropped."""
+        """Remove everything and drop the recording."""
         if self._watch is not None:
             self._watch.remove()
             self._watch = None
@@ -120,7 +121,7 @@ class IterationRecorder:
             under_way.take_out()
 
     def module_ids(self) -> frozenset[int]:
-        """Return the numbers of the model's modules."""
+        """Return the ids of the model's modules."""
         model = self._model()
         modules = () if model is None else modules_below(model)
         numbers = (self._registry.module_ids.get(id(module)) for _, _, module in modules)
@@ -144,7 +145,7 @@ class IterationRecorder:
             after_optimizer=lambda optimizer: window.after_optimizer(optimizer),
             ended=lambda kind, start_ns, end_ns: _end_step(window, journal, steps, (kind, start_ns, end_ns)),
         )
-        steps.seen = 1  # the program is under way: the window begins between two steps
+        steps.seen = 1  # the program is running already: the recording begins between two steps
         window = _Window(
             recorder,
             journal,
@@ -172,7 +173,7 @@ class IterationRecorder:
     def _recorder(
         self, journal: RankJournal, tags: TagTable, stacks: StackTable, guard: Guard
     ) -> tuple[Recorder, CardReader | None, UserHistory | None]:
-        """Return a recorder for the device the model is on, its GPU, and what notices the program's own history."""
+        """Return a recorder for the model's device, the GPU's reader, and the detector of the program's own history."""
         describe_process(journal)
         model = self._model()
         with without_overrides():
@@ -186,7 +187,7 @@ class IterationRecorder:
         return recorder, self._card, UserHistory(guard(self._give_way), guard.absorbs)
 
     def _note_gradients(self, parameters: Iterable[Any] | None = None) -> None:
-        """Keep the highest bytes of each gradient, of all or of some parameters."""
+        """Store the largest size of each gradient, of all parameters or of the given ones."""
         some = None if parameters is None else {id(parameter) for parameter in parameters}
         model = self._model()
         with without_overrides():
@@ -198,12 +199,12 @@ class IterationRecorder:
                     self.gradient_bytes[name] = max(self.gradient_bytes.get(name, 0), size)
 
     def _give_way(self) -> None:
-        """The program starts a memory history of its own, which goes first."""
+        """Stop recording, because the program starts its own memory history."""
         self.cancel()
         self.problem = "the program started its own memory history"
 
     def _fail(self, error: BaseException) -> None:
-        """An error of ours: take everything out and let the program go on."""
+        """Handle an error of gpuledger: remove everything and let the program continue."""
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
         self.problem = f"an internal error of gpuledger: {describe(error)}"
@@ -214,7 +215,7 @@ class IterationRecorder:
 
 
 def own_bytes(tensor: Any) -> int:
-    """Return the bytes of a tensor's own elements, whatever else its storage holds; of a shard, on a DTensor."""
+    """Return the bytes of a tensor's own elements, not of its whole storage; of the local shard for a DTensor."""
     local = local_part(tensor)
     if layout_of(local) is torch.sparse_coo:
         return own_bytes(local._indices()) + own_bytes(local._values())
@@ -222,7 +223,7 @@ def own_bytes(tensor: Any) -> int:
 
 
 class _KeptJournal(RankJournal):
-    """A journal that is kept in memory; ``known`` keeps names and modules, which are told only once, for good."""
+    """A journal kept in memory. ``known`` keeps names and modules, which are written only once, for later parts."""
 
     keeps_steps = False
 
@@ -232,7 +233,7 @@ class _KeptJournal(RankJournal):
         self._known = known
 
     def write(self) -> None:
-        """Keep what is waiting as one part."""
+        """Keep the pending rows as one part."""
         self.pass_on(self._keep)
 
     def _keep(self, part: Part) -> None:
@@ -243,7 +244,7 @@ class _KeptJournal(RankJournal):
 
 
 class _ScannedOnce(ModuleRegistry):
-    """Looks through the whole process for modules and optimizers once; later ones are met when they are used."""
+    """Searches the process for modules and optimizers once. Later ones are registered on first use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +252,7 @@ class _ScannedOnce(ModuleRegistry):
         self._scanned = False
 
     def register_alive(self, living: LiveObjects) -> list[Any]:
-        """Return the optimizers known to be alive."""
+        """Return the live optimizers that are known."""
         if not self._scanned:
             self._scanned = True
             self.optimizers.update(super().register_alive(living))
@@ -259,25 +260,25 @@ class _ScannedOnce(ModuleRegistry):
 
 
 class _Window(MemoryWindow):
-    """A window that also looks at gradients whenever they are there."""
+    """A memory recording that also measures gradients whenever they exist."""
 
     note_gradients: Callable[..., None]
 
     def before_optimizer(self, optimizer: Any) -> None:
-        """An optimizer begins its step, perhaps inside backward, and perhaps drops its gradients after it."""
+        """Record the start of an optimizer step. It can run inside backward, and can free its gradients afterwards."""
         inside = self.phases.phase == Phase.BACKWARD
         self.note_gradients(_parameters(optimizer) if inside else None)
         super().before_optimizer(optimizer)
 
     def on_backward_end(self) -> None:
-        """A whole backward pass has ended."""
+        """Record the end of a backward pass."""
         self.note_gradients()
         super().on_backward_end()
 
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """What is installed while an iteration is recorded."""
+    """Everything that is installed while an iteration is recorded."""
 
     window: _Window
     journal: _KeptJournal
@@ -286,7 +287,7 @@ class _UnderWay:
     history: UserHistory | None
 
     def take_out(self) -> None:
-        """Take everything out; called again, it does nothing."""
+        """Remove everything. Can be called more than once."""
         self.guard.ended = True
         history = [] if self.history is None else [self.history.remove]
         do_all([self.steps.remove, *history, self.window.take_out, self.window.close_recorder])
@@ -310,7 +311,7 @@ def _end_step(window: MemoryWindow, journal: RankJournal, steps: StepCounter, st
 
 
 def _why_not() -> str:
-    """Return why nothing can be recorded now; "" where it can."""
+    """Return why recording is not possible now; "" if it is."""
     problem = _why_not_beside_another()
     if problem:
         return problem
@@ -320,7 +321,7 @@ def _why_not() -> str:
 
 
 def _why_not_beside_another() -> str:
-    """Return which recording is under way in this process; "" where there is none."""
+    """Return which recording is in progress in this process; "" if none is."""
     outer = find_outer_run()
     if outer is not None:
         return f"`gpuledger run` records this process into {outer.name}"
@@ -328,7 +329,7 @@ def _why_not_beside_another() -> str:
 
 
 def _leaving(recorder: weakref.ref[IterationRecorder]) -> Callable[[], None]:
-    """Return what a forked child does first; the recording is its parent's."""
+    """Return the function that a forked child calls first. The recording stays with its parent."""
 
     def leave() -> None:
         left = recorder()

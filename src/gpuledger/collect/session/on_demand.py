@@ -1,11 +1,11 @@
-"""A memory pass that somebody asks for while the program runs: `d` in the live view.
+"""A memory recording requested while the program runs: key `d` in the live view.
 
-The recording of a program ends after a few steps, and with it all that could hear. Where the program was started with
-``run --live`` one hook stays: before each step of an optimizer it looks whether a file is there. What is then recorded
-is a run of its own, ``NAME-asked-1.ledger``, because a run has one window.
+A program's recording ends after a few steps and removes its hooks. If the program was started with ``run --live``, one
+hook remains: before each optimizer step it checks whether a request file exists. The requested recording becomes a run
+of its own, ``NAME-asked-1.ledger``, because a run contains one recording.
 
-torch goes through its hooks as it calls them, so none may come or go inside one but after the last. That is why a
-recording begins only where ours is the last hook, and ends by itself.
+torch iterates over its hooks while it calls them, so hooks can be added or removed only in the last one. That is why a
+recording begins only if this hook is the last, and why it ends by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuledger.collect.session.session import Session
 
 STEPS = 3
-"""Steps of a pass that was asked for; the first begins with the optimizer's."""
+"""Number of recorded steps. The first begins with an optimizer step."""
 
 NOTE = (
     "The recording began while the program ran. Steps are counted from there, and "
@@ -39,7 +39,7 @@ NOTE = (
 
 
 class Listener:
-    """Hears what is asked of this process, at the cost of one look at the file system a step."""
+    """Checks for requests to this process. Costs one file system access per step."""
 
     def __init__(self, settings: RecordSettings) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class Listener:
         self._hook: OptimizerHook | None = None
         (settings.run_directory / LISTENING).touch()
         self.stop = self._guarded.for_good(self._stop)
-        """End what is being recorded, and hear nothing any more."""
+        """Stop the recording in progress and check for no more requests."""
         atexit.register(self.stop)
         self._hook = before_steps(self._guarded(self._before_step), self._guarded.absorbs)
 
@@ -78,11 +78,11 @@ class Listener:
         try:
             sessions.refuse_second()
         except UsageError:
-            return  # the recording that the run began with is under way: asked again at the next step
+            return  # the run's first recording is in progress: check again at the next step
         try:
             self._request.unlink()
         except FileNotFoundError:
-            return  # another rank has taken it
+            return  # another rank has taken the request
         self._run = _open_beside(self._settings.run_directory)
         settings = replace(
             self._settings, run_directory=self._run.path, first_step=1, last_step=STEPS, passes={"memory": 0}
@@ -98,7 +98,7 @@ class Listener:
             self._run.close((NOTE,))
 
     def _fail(self, error: BaseException) -> None:
-        """Hear nothing any more, and tell the run why; the program goes on."""
+        """Stop checking, and write the reason to the run. The program continues."""
         self._guarded.ended = True
         with suppress(OSError):  # the run's directory is gone or full
             leave_note(self._settings.run_directory, f"Recording on demand stopped working: {describe(error)}")
@@ -108,7 +108,7 @@ class Listener:
 
 
 def listen_from_environment() -> Listener | None:
-    """Return what hears requests in this process; None where the program was not started with ``run --live``."""
+    """Return the listener of this process; None if the program was not started with ``run --live``."""
     from gpuledger.collect.launch.settings import settings_from
 
     settings = settings_from() if os.environ.get("GPULEDGER_LISTEN") else None
@@ -116,7 +116,7 @@ def listen_from_environment() -> Listener | None:
 
 
 def _open_beside(run_directory: Path) -> RunWriter:
-    """Return the writer of a new run beside another."""
+    """Return the writer of a new run in the same directory as another."""
     stem = run_directory.name.removesuffix(SUFFIX)
     for number in count(1):
         path = run_directory.with_name(f"{stem}-asked-{number}{SUFFIX}")

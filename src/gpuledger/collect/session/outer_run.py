@@ -1,4 +1,7 @@
-"""A program that records itself, below a recording that was started from outside: the outer one holds everything."""
+"""Detect that a program which records itself also runs under ``gpuledger run``.
+
+The outer recording then has all data.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ _noted: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def find_outer_run() -> Path | None:
-    """Return the run that this process is recorded into from outside; None where it is not.
+    """Return the outer run that this process is recorded into; None if there is none.
 
-    Whoever records from inside the program asks first, and does nothing where there is one: the program must run as
-    it would without ``gpuledger run``. The run notes it once.
+    A recording started from inside the program calls this first and does nothing if there is an outer run: the program
+    must behave as it would without ``gpuledger run``. The outer run records this once.
     """
     session = current()
     if session is None or not session.from_outside:

@@ -1,4 +1,4 @@
-"""Waits for the end of a backward pass with what must not be done inside it."""
+"""Delay an action until no backward pass is running."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from gpuledger.collect.adapter.guard import Guard
 
 
 class OutsideBackward:
-    """Does something now, or at the next call of a module where autograd is at work: a step can end inside backward.
+    """Runs an action now, or at the next module call outside backward, because a step can end inside backward.
 
-    What is put in or taken out there, a dispatch mode or a profiler, autograd would undo at its end.
+    A dispatch mode or a profiler that is installed or removed inside backward would be reset by autograd at the end of
+    it.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -21,7 +22,7 @@ class OutsideBackward:
         self._calls: OutermostCalls | None = None
 
     def do(self, action: Callable[[], None]) -> None:
-        """Do something as soon as no backward pass is under way; while one thing waits, another is not taken."""
+        """Run an action as soon as no backward pass is running. While one action waits, further ones are ignored."""
         if not torch_private.is_in_backward():
             action()
         elif self._calls is None:
@@ -31,13 +32,13 @@ class OutsideBackward:
             self._calls.install()
 
     def _do_now(self) -> None:
-        """A module is called: do what had to wait, unless it is called inside backward as well (a recomputation)."""
+        """Run the waiting action at a module call, unless the call is inside backward as well (a recomputation)."""
         if not torch_private.is_in_backward():
             self.remove()
             self._action()
 
     def remove(self) -> None:
-        """Wait no longer."""
+        """Drop the waiting action."""
         if self._calls is not None:
             self._calls.remove()
             self._calls = None

@@ -1,4 +1,4 @@
-"""Chooses what records a process, and when that can begin: the allocator's history of a GPU, or the dispatcher."""
+"""Select a process's memory recorder, and when it can begin: the GPU allocator's history, or a dispatch mode."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 
 class RecorderFactory(Protocol):
-    """Gives a session its recorder."""
+    """Provides a session with its recorder."""
 
     def begin(self, session: Session) -> None:
-        """Have :meth:`Session.adopt` called with a recorder: now, or as soon as the program has got so far."""
+        """Call :meth:`Session.adopt` with a recorder, now or as soon as the program is ready."""
 
     def begin_after_step(self, session: Session) -> None:
-        """An optimizer has stepped, and the session has no recorder yet."""
+        """Record that an optimizer has stepped before the session has a recorder."""
 
     def stop_watching(self) -> None:
-        """Watch nothing of the program's any more; called again, do nothing."""
+        """Remove all observers of the program. Can be called more than once."""
 
 
 class ProcessRecorders:
-    """Records CUDA through the allocator's history once it is initialised, and everything else by the dispatcher."""
+    """Records CUDA with the allocator's history once it is initialized, and everything else with a dispatch mode."""
 
     def __init__(self) -> None:
         self._user_history: UserHistory | None = None
         self._user_profiler: ProfilerStart | None = None
 
     def begin(self, session: Session) -> None:
-        """Begin now, or have whoever initialises CUDA or calls the first module begin."""
+        """Begin now, or when the program initializes CUDA or calls its first module."""
         if _wants_cuda(session.settings):
             torch.cuda._lazy_call(session.guard(partial(self._begin_cuda, session)))
         elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.orig_argv:
@@ -59,19 +59,19 @@ class ProcessRecorders:
             session.watch_calls(FirstCall(session.guard(partial(self._first_call, session)), session.guard.absorbs))
 
     def begin_after_step(self, session: Session) -> None:
-        """Record CPU tensors where the program trains without having touched its GPU."""
+        """Record CPU tensors if the program trains without using its GPU."""
         if not torch.cuda.is_initialized():
             self._begin_dispatch(session, "the program did not use the GPU")
 
     def stop_watching(self) -> None:
-        """Take out what sees that the program starts a history or a profiler of its own."""
+        """Remove the detectors of the program's own memory history and profilers."""
         for watch in (self._user_history, self._user_profiler):
             if watch is not None:
                 watch.remove()
         self._user_history = self._user_profiler = None
 
     def _begin_cuda(self, session: Session) -> None:
-        """CUDA has just been initialised by the program."""
+        """Begin after the program has initialized CUDA."""
         if session.window is not None:
             return
         why_not = torch_private.keeps_cuda_history()
@@ -104,18 +104,18 @@ class ProcessRecorders:
         session.adopt(recorder, None)
 
     def _first_call(self, session: Session) -> None:
-        """Begin in a child of multiprocessing that runs a model; a data worker leaves no trace."""
+        """Begin in a child of multiprocessing that runs a model. A DataLoader worker is not recorded."""
         if not in_data_worker():
             self._begin_dispatch(session)
 
 
 def describe_process(journal: RankJournal) -> None:
-    """Write down which process this is, and its torch."""
+    """Store the process id and the torch version."""
     journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
 
 
 def describe_cuda(journal: RankJournal, recorder: CudaRecorder, card: CardReader) -> None:
-    """Write down which devices are recorded through the allocator's history."""
+    """Store which devices are recorded with the allocator's history."""
     journal.fact(
         recorder=recorder.kind,
         devices=card.describe(list(recorder.devices())),
@@ -126,7 +126,7 @@ def describe_cuda(journal: RankJournal, recorder: CudaRecorder, card: CardReader
 def make_dispatch_recorder(
     journal: RankJournal, tables: tuple[TagTable, StackTable], guard: Guard, *, with_cuda: bool
 ) -> DispatchRecorder:
-    """Return what records CPU tensors by the dispatcher, or with ``with_cuda`` CUDA ones too; write it down."""
+    """Return a recorder for CPU tensors, and with ``with_cuda`` for CUDA tensors. Stores the choice in the journal."""
     from gpuledger.collect.memory.dispatch import DispatchRecorder
 
     tags, stacks = tables

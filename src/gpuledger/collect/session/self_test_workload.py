@@ -1,4 +1,4 @@
-"""A small computation whose tensors are known, for the self-test."""
+"""A small computation with known tensors, for the self-test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class SelfTestWorkload:
-    """Tensors by name, kept alive by this object."""
+    """Tensors by name. The object keeps them alive."""
 
     tensors: dict[str, torch.Tensor]
 
@@ -39,7 +39,7 @@ def compute(device: str) -> SelfTestWorkload:
 
 
 def describe_torch() -> dict[str, Any]:
-    """Return torch's version, CUDA build and devices, and what is lost where private functions are missing."""
+    """Return torch's version, CUDA build and devices, and what does not work because private functions are missing."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return {
         "torch_version": torch.__version__,

@@ -1,7 +1,7 @@
-"""One recorded process: when to open the window, what happens at each step, when to leave.
+"""The recording of one process: when it begins, what happens at each step, and when it ends.
 
-Nothing of this may reach the program: every entrance from torch's hooks goes through one guard, which on an error of
-ours takes everything out, notes what happened and lets the program go on.
+No error of gpuledger may reach the program. Every callback from torch goes through one guard. On an error, the guard
+removes everything, stores the error in the journal and lets the program continue.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ class Session:
 
     Args:
         settings: What to record.
-        rank_directory: Makes the rank's directory, for a recording that the program itself asks for. Without it the
-            process claims a rank of the run in ``settings``.
-        recorders: Chooses what records, and when it begins; without it, what fits the process.
-        from_outside: Whether the program knows nothing of the recording; without it, whether it claims its rank.
-        begins_late: Whether tensors may be alive already that are to be found; without it, where the program asks.
-        on_step: Called with the number of steps at each step's end, after the step was written down.
+        rank_directory: Creates the rank's directory, for a recording that the program starts itself. If None, the
+            process creates a rank of the run in ``settings``.
+        recorders: Selects the recorder and when it begins. If None, by what the process uses.
+        from_outside: Whether the program is unaware of the recording. If None, this is True if ``rank_directory`` is
+            None.
+        begins_late: Whether tensors can already exist and must be searched. If None, True if the program starts the
+            recording itself.
+        on_step: Called with the number of steps at each step's end, after the step was written.
     """
 
     def __init__(
@@ -98,11 +100,11 @@ class Session:
             see_calls=self._see_calls,
         )
         self.mark_step = self.guard(self.steps.mark)
-        """The program says itself that a step has ended."""
+        """Mark the end of a step; called by the program."""
 
     @property
     def ended(self) -> bool:
-        """Return whether nothing is recorded any more."""
+        """Return whether the recording has ended."""
         return self.guard.ended
 
     @property
@@ -112,7 +114,7 @@ class Session:
     # -- beginning ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Choose a recorder and wait for the moment it can begin. Called when torch has just been imported."""
+        """Select a recorder and wait until it can begin. Called right after torch was imported."""
         self.guard(self._start)()
 
     def _start(self) -> None:
@@ -132,7 +134,7 @@ class Session:
         self._recorders.begin(self)
 
     def adopt(self, recorder: Recorder, card: CardReader | None) -> None:
-        """Record with ``recorder`` from now on, or from the first step that is asked for; ``card`` reads its GPU."""
+        """Record with ``recorder``, from now on or from the first selected step. ``card`` reads its GPU."""
         self.watch_calls(None)
         keep_uncompiled()
         self.journal.fact(recorder=recorder.kind)
@@ -153,7 +155,7 @@ class Session:
             self._see_calls(True)
 
     def _see_calls(self, wanted: bool) -> None:
-        """Have a watch on outermost calls where they are the steps, above all that is in; or take it out."""
+        """Install the observer of outermost calls if calls are the steps, outside all others; or remove it."""
         if isinstance(self._calls, OutermostCalls):
             self.watch_calls(None)
         if wanted and not self.steps.trained:
@@ -161,7 +163,7 @@ class Session:
             self.watch_calls(OutermostCalls(began, ended, self.guard.absorbs))
 
     def watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
-        """Have one light watch at the most."""
+        """Replace the observer of outermost calls. There is at most one."""
         if self._calls is not None:
             self._calls.remove()
             self._calls = None
@@ -177,7 +179,7 @@ class Session:
             self._recorders.stop_watching()
 
     def end(self) -> None:
-        """Take out everything that is left."""
+        """Remove everything that is still installed."""
         self.guard.ended = True
         self._take_out()
 
@@ -188,7 +190,7 @@ class Session:
         do_all([*window, self._later.take_out, no_calls, self.steps.remove, *watches])
 
     def finish(self, reason: str = "exit") -> None:
-        """Close what is open and write the last of the journal. Called at exit and at the end of ``record``."""
+        """End the recording and write the last of the journal. Called at exit and at the end of ``record``."""
         try:
             atexit.unregister(self.finish)
             if os.getpid() != self.pid:
@@ -215,18 +217,18 @@ class Session:
                 raise
 
     def _stood_by(self) -> bool:
-        """Return whether this process did nothing while others of the run recorded: torchrun's own does so."""
+        """Return whether this process did nothing while others of the run recorded, as torchrun's own process does."""
         if self.window is None or self.journal.begun or self.journal.part.notes or self.steps.seen:
             return False
         return self.window.is_idle() and bool(rank_directories(self.settings.run_directory))
 
     def _leave_to_parent(self) -> None:
-        """This is a forked child: the recording belongs to the parent."""
+        """Remove the recording from a forked child. It stays with the parent."""
         if not self.ended:
             self.end()
 
     def _close_recorder(self) -> None:
-        """Close recorder and profiler; where part of them has to stay for now, the next calls of modules try again."""
+        """Close recorder and profiler. If one cannot be closed yet, try again at the next module calls."""
         if self.window is None:
             return
         is_closed = self.window.close_recorder() and self._later.close_profiler()
@@ -241,7 +243,7 @@ class Session:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _call_began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """An outermost module is entered while nothing is recorded."""
+        """Record the entry of an outermost module outside the memory recording."""
         module_id = self.registry.register(module)
         if self.window is not None and self.registry.holds_tensors(module_id):
             self.steps.call_began(module_id, self.window.expects_training)
@@ -268,7 +270,7 @@ class Session:
             self._later.after_optimizer()
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
-        """Write the step down, and go on."""
+        """Record the end of a step and continue."""
         self.journal.fact(steps_seen=self.steps.seen)
         self.journal.part.add(
             "steps",
@@ -285,7 +287,7 @@ class Session:
         self._on_step(self.steps.seen)
 
     def _go_on(self) -> None:
-        """A step has ended: open, drain or close the window where it is time, or go on with what follows it."""
+        """At a step's end: begin, drain or end the memory recording, or continue with the later measurements."""
         if self.guard.ended:
             return
         if self._is_recording and self.window is not None:
@@ -298,10 +300,10 @@ class Session:
             self.window.open()
         elif self.steps.seen > self.settings.last_step and self._later.end_step():
             self.end()
-            self.journal.append()  # whatever becomes of the program from here on
+            self.journal.append()  # keep the result even if the program crashes later
 
     def _begin_later_passes(self) -> None:
-        """The window has closed: go on with other quantities, and see calls where they are the steps."""
+        """Begin the later measurements, and observe outermost calls if they are the steps."""
         if len(self.settings.passes) > 1 and self.window is not None:
             self._see_calls(True)
             self._later.begin(self.window.step_allocations)
@@ -309,7 +311,7 @@ class Session:
     # -- what can go wrong ----------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """An error of ours: take everything out, note it, let the program go on."""
+        """Handle an error of gpuledger: remove everything, record it, and let the program continue."""
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
         self.journal.note(f"The recording stopped because of an internal error of gpuledger: {describe(error)}")
@@ -322,7 +324,7 @@ class Session:
                 self.journal.note(f"While stopping, another error: {describe(another)}")
 
     def ran_out_of_memory(self, facts: dict[str, Any]) -> None:
-        """Keep what held the bytes; the error itself stays the program's own."""
+        """Record the memory in use at an out-of-memory error. The error itself reaches the program unchanged."""
         self._oom.append({**facts, "step": self.steps.seen + 1})
         self.journal.fact(oom=self._oom)
         if self.window is not None and self.window.is_open:
@@ -333,14 +335,14 @@ class Session:
             self.journal.write()
 
     def give_way_to_profiler(self) -> None:
-        """The program profiles operators that pass through our recorder, and would count them twice: ours ends here."""
+        """Stop recording: the program's profiler would count operators twice that pass through the dispatch mode."""
         if self._is_recording:
             self.journal.note("The program started its own profiler, so the recording of CPU tensors ended there.")
             self._close_window("program's own profiler")
             self._begin_later_passes()
 
     def give_way(self) -> None:
-        """The program starts a memory history of its own: ours ends here."""
+        """Stop recording, because the program starts its own memory history."""
         if self._is_recording:
             self.journal.note("The program started its own memory history, so the recording ended there.")
             self._close_window("program's own history")
@@ -351,7 +353,7 @@ _session: Session | None = None
 
 
 def start_from_environment() -> Session | None:
-    """Start recording this process as ``GPULEDGER_RUN`` says; None when it is not to be recorded."""
+    """Start recording this process as ``GPULEDGER_RUN`` says; None if it is not to be recorded."""
     global _session
     settings = settings_from()
     if settings is None or _session is not None:
@@ -362,25 +364,25 @@ def start_from_environment() -> Session | None:
 
 
 def current() -> Session | None:
-    """Return the recording under way in this process."""
+    """Return the recording in progress in this process."""
     return _session if _session is not None and not _session.ended else None
 
 
 def refuse_second() -> None:
-    """Do nothing where a recording can begin.
+    """Check that no recording is in progress.
 
     Raises:
-        UsageError: one is under way in this process.
+        UsageError: a recording is in progress in this process.
     """
     if current() is not None:
         raise UsageError("record: another recording is active in this process", hint="End that recording first")
 
 
 def start_recording(settings: RecordSettings, rank_directory: Path, *, from_outside: bool = False) -> Session:
-    """Start a recording asked for from Python, or with ``from_outside`` by somebody while the program runs.
+    """Start a recording from Python; with ``from_outside``, one requested from outside while the program runs.
 
     Raises:
-        UsageError: one is under way in this process.
+        UsageError: a recording is in progress in this process.
     """
     global _session
     refuse_second()
@@ -390,7 +392,7 @@ def start_recording(settings: RecordSettings, rank_directory: Path, *, from_outs
 
 
 def stop_recording(session: Session, reason: str) -> None:
-    """End a recording and write the last of its journal."""
+    """Stop a recording and write the last of its journal."""
     global _session
     session.finish(reason)
     if _session is session:

@@ -1,4 +1,4 @@
-"""What every Python process below a recorded command loads at its start."""
+"""Code that every Python process started by a recorded command loads at startup."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def bootstrap_directory() -> str:
-    """Return the directory that must lead ``PYTHONPATH`` for a process to be recorded."""
+    """Return the directory that must come first in ``PYTHONPATH`` so that a process is recorded."""
     return os.path.dirname(os.path.abspath(__file__))

@@ -1,4 +1,4 @@
-"""``python -m gpuledger.collect.launch.bootstrap`` prints the directory to put on PYTHONPATH."""
+"""``python -m gpuledger.collect.launch.bootstrap`` prints the directory to add to PYTHONPATH."""
 
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 

@@ -1,12 +1,11 @@
-"""Loaded by Python's own start-up in every process below ``gpuledger run``, before the program's first line.
+"""Loaded by Python's startup in every process below ``gpuledger run``, before the program's first line.
 
-Standard library only, in a syntax that old Pythons parse: any Python can be below a recorded command. It waits for
-the program to import torch, takes itself off ``sys.path`` and makes room for the sitecustomize it stands in front of,
-so that the program finds the interpreter as it would without it.
+Uses the standard library only, in a syntax that old Python versions parse, because a recorded command can start any
+Python. It waits until the program imports torch. Before that, it removes itself from ``sys.path`` and loads the
+``sitecustomize`` that it shadows, so that the program finds the interpreter unchanged.
 
-What Python's options change: ``-S`` loads no site module and ``-I`` and ``-E`` ignore PYTHONPATH, so such a process
-is not recorded. ``usercustomize`` and ``.pth`` files are not touched: the first comes after this file, the
-others before.
+Python's options: ``-S`` loads no site module, and ``-I`` and ``-E`` ignore PYTHONPATH, so such a process is not
+recorded. ``usercustomize`` and ``.pth`` files work as usual: the first is loaded after this file, the others before.
 """
 
 import os
@@ -16,10 +15,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _step_aside():
-    """Load the sitecustomize this one stands in front of; without one, end as if there were none.
+    """Load the ``sitecustomize`` that this one shadows. Without one, fail as Python would.
 
     Raises:
-        ImportError: there is none. Python's start-up expects this and goes on.
+        ImportError: there is none. Python's startup expects this error and continues.
     """
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
@@ -28,7 +27,7 @@ def _step_aside():
 
 
 def _is_launched_run(place):
-    """Tell whether a run is the one that this process was started for: another may have replaced it since."""
+    """Return whether this process was started for this run. Another run can have replaced it since."""
     run_id, _, launched = os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")
     if not run_id or launched != place:
         return True
@@ -37,7 +36,7 @@ def _is_launched_run(place):
 
 
 def _leave_note(text):
-    """Tell the run why this process is not in it."""
+    """Write to the run why this process is not recorded."""
     try:
         if not _is_launched_run(os.environ["GPULEDGER_RUN"]):
             return
@@ -47,11 +46,11 @@ def _leave_note(text):
         with open(os.path.join(directory, "%d.txt" % os.getpid()), "a") as stream:
             stream.write(text + "\n")
     except (OSError, KeyError, ValueError):
-        return  # the run's directory is gone or full, or the variable is: the program matters more
+        return  # the directory is gone or full, or the variable is unset: do not disturb the program
 
 
 def _is_hidden():
-    """Tell whether the program has a module of our name: it would be taken for ours, or ours for it."""
+    """Return whether the program has a module with the name of this package, which would be confused with it."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
     if "gpuledger" in sys.modules:
         found = getattr(sys.modules["gpuledger"], "__file__", None)
@@ -82,10 +81,10 @@ def _start():
 
 
 def _place_run():
-    """Make the run's place absolute, for processes below that start elsewhere."""
+    """Make the run's path absolute, for child processes with another working directory."""
     place = os.path.abspath(os.environ["GPULEDGER_RUN"])
     if os.environ.get("GPULEDGER_RUN_ID", "").partition(" ")[2] == place:
-        return  # the launcher's own: it may be where a link leads, under any name
+        return  # the launcher's own value: its directory can be a link, under any name
     os.environ["GPULEDGER_RUN"] = place if place.endswith(".ledger") else place + ".ledger"
 
 
@@ -97,8 +96,10 @@ def make_exec_module(watch, loader, execute):
         watch.torch_is_loaded()
     return exec_module
 """
-"""Compiled under the name of Python's own import machinery, whose frames Python takes out of the program's tracebacks:
-those of an import that fails look as they would without us."""
+"""Compiled under the file name of Python's import machinery.
+
+Python removes such frames from tracebacks, so a failing import looks the same as without gpuledger.
+"""
 
 
 def _make_exec_module(*arguments):
@@ -108,10 +109,10 @@ def _make_exec_module(*arguments):
 
 
 class _TorchWatch(object):
-    """A finder that answers for torch alone, and asks those after it what to answer."""
+    """A finder that handles torch only, and delegates to the finders after it."""
 
     def find_spec(self, name, path=None, target=None):
-        """Return torch's own spec, its loader set to call us when torch has been imported."""
+        """Return torch's own spec, with a loader that calls back after torch has been imported."""
         if name != "torch":
             self._look_for_torch()
             return None
@@ -125,7 +126,7 @@ class _TorchWatch(object):
         return None
 
     def _look_for_torch(self):
-        """Begin where torch was loaded past this finder: by one of the program's that stands before it."""
+        """Start if torch was imported without this finder, through a finder of the program that precedes it."""
         torch = sys.modules.get("torch")
         loading = getattr(getattr(torch, "__spec__", None), "_initializing", True)
         if torch is not None and not loading:
@@ -141,20 +142,20 @@ class _TorchWatch(object):
             _leave_note("Nothing was recorded: the loader that imports torch does not allow it")
 
     def put_back(self, loader, execute):
-        """Give a loader its own function back."""
+        """Restore a loader's own function."""
         try:
             del loader.exec_module
         except AttributeError:
             loader.exec_module = execute
 
     def torch_is_loaded(self):
-        """Begin to record, once."""
+        """Start recording, once."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             _start()
 
 
-if os.environ.get("GPULEDGER_RUN") and sys.version_info >= (3, 5):  # before: other finders, and no torch
+if os.environ.get("GPULEDGER_RUN") and sys.version_info >= (3, 5):  # before that, there are other finders and no torch
     _place_run()
     sys.meta_path.insert(0, _TorchWatch())
 _step_aside()
