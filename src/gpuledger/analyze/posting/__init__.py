@@ -1,4 +1,4 @@
-"""From a journal to a run's tables: replay of the allocator, owners, categories, the time and energy of kernels.
+"""Build a run's tables from its journal: allocator replay, owners, categories, and time and energy of kernels.
 
-Begin with ``posting``.
+Start reading at ``posting``.
 """

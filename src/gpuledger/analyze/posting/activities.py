@@ -1,9 +1,10 @@
-"""Whose time it is: each kernel, copy and outermost operator of the time pass gets a module, a scope, phase and step.
+"""Attribute profiled time: each kernel, copy and outermost operator gets a module, a scope, a phase and a step.
 
-A kernel belongs to the operator that launched it. An operator belongs to the innermost module range around it; in
-backward to the module whose forward made the graph node that is being evaluated, known by autograd's sequence number.
-A gradient's accumulation has no number of its own and goes with the node before it. What follows a forward outside
-modules and keeps a graph, a loss, is of the forward. A model called without gradients is evaluation, as for its bytes.
+A kernel belongs to the operator that launched it. An operator belongs to the innermost module range around it. In
+backward, it belongs to the module whose forward created the graph node that is running, matched by autograd's sequence
+number. Gradient accumulation has no sequence number and belongs with the node before it. Operators that follow a
+forward outside all modules and keep a graph, such as a loss, count as forward. A model called without gradients counts
+as evaluation, as in the memory recording.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpuledger.model.journal.reading import Journal
 I64 = NDArray[np.int64]
 
 SPAN_KINDS = ("phase", "kernel", "copy", "collective", "host")
-"""Kinds of spans; the number is the position."""
+"""Kinds of spans. A kind's number is its position."""
 
 _NODE = "autograd::engine::evaluate_function: "
 _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
@@ -32,10 +33,10 @@ _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
 @dataclass(frozen=True)
 class OwnedSpans:
-    """One entry per span: ``kind`` in SPAN_KINDS, names in the activities' own; -1 stands for none.
+    """Columns with one entry per span. ``kind`` is a position in SPAN_KINDS, names are ids of activity names; -1: none.
 
-    ``operator_id`` is the name of the operator that launched it, or that it is, not of a range of ours;
-    ``launched_ns`` is when its launch began, -1 where it was not recorded.
+    ``operator_id`` is the name of the launching operator, or of the span itself if it is an operator; never of a range
+    that gpuledger has opened. ``launched_ns`` is the start of its launch, -1 if not recorded.
     """
 
     kind: NDArray[np.int8]
@@ -55,9 +56,9 @@ class OwnedSpans:
 
 @dataclass(frozen=True)
 class _Names:
-    """What each name of an activity means; ``is_ours`` tells names that are no operator's.
+    """Meaning of each activity name. ``is_ours`` is True for names that are not operators.
 
-    ``of_call`` is the phase of a model that is called by this name.
+    ``of_call`` is the phase of a model called under this name.
     """
 
     module: list[int]
@@ -70,9 +71,9 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Owners:
-    """Whose each activity is, of the host's; ``outermost`` tells operators that are inside no other.
+    """Owner of each host activity. ``outermost`` is True for operators that are inside no other operator.
 
-    ``parent`` is the row of the event around it; -1 outside all.
+    ``parent`` is the row of the enclosing event; -1 if there is none.
     """
 
     module: I64
@@ -83,7 +84,7 @@ class _Owners:
 
 
 class _Event(NamedTuple):
-    """One event of the host; ``made_by`` is the thread whose operator made the node it evaluates, 0 for none."""
+    """One host event. ``made_by`` is the thread whose operator created the node that it runs; 0 for none."""
 
     row: int
     begin_ns: int
@@ -96,7 +97,7 @@ class _Event(NamedTuple):
 
 @dataclass
 class _Around:
-    """What a host event has around it, itself included: its end, and whose it is."""
+    """The state inside a host event: its end, and its owner."""
 
     end_ns: int
     module_id: int
@@ -108,11 +109,11 @@ class _Around:
 
 
 def own_spans(journal: Journal) -> OwnedSpans | None:
-    """Return the spans of the time pass with their owners; None where there was none.
+    """Return the spans of the profiled steps with their owners; None without a timing measurement.
 
-    Where there are kernels, the spans are those of the device; else the outermost operators of the host.
+    If there are kernels, the spans are those of the device. Otherwise they are the outermost host operators.
 
-    Source: Kineto (CUPTI on a card); times are Unix ns.
+    Source: Kineto (CUPTI on a GPU); times are Unix ns.
     """
     table = journal.tables["activities"]
     if not table["kind"].size:
@@ -169,7 +170,7 @@ def _module_of(word: str) -> int:
 
 
 class _Walk:
-    """Goes through the host's events of all threads in order of time, and finds out whose each is."""
+    """Processes the host events of all threads in order of time, and finds the owner of each."""
 
     def __init__(self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str]) -> None:
         count = table["kind"].size
@@ -189,7 +190,7 @@ class _Walk:
         )
 
     def owners(self) -> _Owners:
-        """Return whose each event is."""
+        """Return the owner of each event."""
         table = self._table
         host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
         end = table["start_ns"] + table["duration_ns"]
@@ -206,7 +207,7 @@ class _Walk:
         return self._found
 
     def _around(self, event: _Event) -> _Around:
-        """Return what is under way around an event, after what has ended is taken off."""
+        """Return the state around an event, after removing events that have ended."""
         stack = self._stacks.setdefault(event.lane, [])
         while stack and stack[-1].end_ns <= event.begin_ns:
             if stack.pop().is_node:
@@ -243,7 +244,7 @@ class _Walk:
         self._stacks[event.lane].append(now)
 
     def _begin_node(self, event: _Event, now: _Around) -> None:
-        """A node goes to where its forward made it; one without a number goes with the node before it."""
+        """Attribute a node to the module whose forward created it; without a sequence number, as the node before."""
         lane = event.lane
         if event.sequence >= 0:
             maker = event.made_by if event.made_by in self._stacks else 0
@@ -256,9 +257,11 @@ class _Walk:
         now.phase, now.in_node, now.is_node = int(Phase.BACKWARD), True, True
 
     def _note_made(self, event: _Event, now: _Around) -> None:
-        """Keep where an operator ran whose node has a number of its thread's: the last one with it makes the node.
+        """Store where an operator ran that has the thread's current sequence number.
 
-        Also under thread 0, for nodes of which it is not known which thread made them.
+        The last one with a number creates the node.
+
+        Also stored under thread 0, for nodes with an unknown creating thread.
         """
         lane, sequence = event.lane, event.sequence
         if sequence < 0 or event.made_by:
@@ -270,7 +273,7 @@ class _Walk:
 
 
 def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:
-    """Return the row of the host event that launched each of the ``chosen`` device events; -1 where none is known."""
+    """Return the row of the host event that launched each of the ``chosen`` device events; -1 if unknown."""
     host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
     if not host.size:
         return np.full(chosen.size, -1, dtype=np.int64)
@@ -282,7 +285,7 @@ def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:
 
 
 def _steps_at(journal: Journal, at_ns: I64) -> I64:
-    """Return the number of the step under way at each time; 0 outside every step."""
+    """Return the number of the step at each time; 0 outside all steps."""
     steps = journal.tables["steps"]
     order = np.argsort(steps["start_ns"], kind="stable")
     if not order.size:

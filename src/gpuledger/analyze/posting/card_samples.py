@@ -1,4 +1,4 @@
-"""The parent's readings of the GPUs, posted to the ranks whose GPUs they are."""
+"""Copy the GPU samples that the parent process took to the ranks that use those GPUs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpuledger.model.run import write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
 
 _FIRST_PART = 1
-"""Part 0 holds the rank's own readings, which stand beside the allocator's counters."""
+"""Part 0 contains the rank's own samples, taken beside the allocator's counters."""
 
 _NOBODYS = -2
-"""Stands for a GPU that the rank does not use."""
+"""Index of a GPU that the rank does not use."""
 
 
 def post_card_samples(run_directory: Path) -> None:
-    """Write into every posted rank the parent's readings of its GPUs, as further parts of both sample tables.
+    """Write the parent's samples of its GPUs into every rank with tables, as further parts of both sample tables.
 
     Raises:
         OSError: the tables cannot be written.
@@ -45,7 +45,7 @@ def post_card_samples(run_directory: Path) -> None:
 
 
 def _ranks(run_directory: Path) -> Iterator[tuple[Path, RankManifest, dict[str, int]]]:
-    """Yield directory and manifest of each posted rank with GPUs, and torch's index of each GPU by its UUID."""
+    """Yield directory and manifest of each rank with tables and GPUs, and UUID -> torch's index of its GPUs."""
     for _, directory in rank_directories(run_directory):
         if not (directory / "manifest.json").is_file():
             continue

@@ -1,4 +1,4 @@
-"""The replay against what the allocator counted itself. Each check is kept with both figures, good or bad."""
+"""Compare the replay with the allocator's own counters. Each check stores both values, whether they agree or not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def check_device(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]]:
-    """Return ``{name, device_idx, expected, found, ok}`` for every comparison that can be made on one device.
+    """Return ``{name, device_idx, expected, found, ok}`` for every possible check of one device.
 
-    ``expected`` is the allocator's own figure, ``found`` ours.
+    ``expected`` is the allocator's own value, ``found`` the value from the replay.
     """
     checks = [
         *_check_counters(history, journal),
@@ -40,7 +40,10 @@ def _check(name: str, expected: int, found: int) -> dict[str, Any]:
 def running_bytes(
     history: DeviceHistory, freed_index: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the bytes held after each event; entry 0 is the state at the opening (int64[events + 1])."""
+    """Return the bytes in use after each event, int64[events + 1].
+
+    Entry 0 is the state at the start of the recording.
+    """
     held = np.zeros(history.events.count + 1, dtype=np.int64)
     np.add.at(held, history.lives.alloc_index + 1, sizes)
     gone = (freed_index != NEVER) & (freed_index >= 0)
@@ -57,7 +60,7 @@ def _check_counters(history: DeviceHistory, journal: Journal) -> list[dict[str, 
         return []
     allocated = running_bytes(history, history.lives.free_requested_index, history.lives.allocated_bytes)
     active = running_bytes(history, history.lives.free_index, history.lives.allocated_bytes)
-    # the allocator takes requested bytes off when a block is free again, allocated bytes when it is given back
+    # the allocator subtracts requested bytes when a block is free again, allocated bytes when its free is requested
     requested = running_bytes(history, history.lives.free_index, history.lives.requested_bytes)
     at = history.counts.index_of(table["alloc_count"][mine], table["free_count"][mine]) + 1
     checks = []
@@ -79,9 +82,10 @@ def _check_counters(history: DeviceHistory, journal: Journal) -> list[dict[str, 
 
 
 def _next_change(history: DeviceHistory, place: int) -> int:
-    """Return the state after which the next allocation or free is asked for.
+    """Return the index of the state before the next allocation or requested free.
 
-    The two counts that place a reading do not tell it from the completed frees that follow at once.
+    A counter reading is placed by the counts of these two events only. They do not distinguish it from the states after
+    frees that complete right afterwards.
     """
     later = [
         int(positions[np.searchsorted(positions, place)])
@@ -92,7 +96,7 @@ def _next_change(history: DeviceHistory, place: int) -> int:
 
 
 def _check_peak(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]]:
-    """Compare the peaks where the allocator's peak counter covers just the recorded window."""
+    """Compare peaks, if the allocator's peak counter covers exactly the recorded steps."""
     table = journal.tables["counters"]
     mine = table["device_idx"] == history.device_idx
     opened, closed = (mine & (table["reason"] == REASONS.index(name)) for name in ("open", "close"))
@@ -101,7 +105,7 @@ def _check_peak(history: DeviceHistory, journal: Journal) -> list[dict[str, Any]
     allocated = running_bytes(history, history.lives.free_requested_index, history.lives.allocated_bytes)
     expected, found = int(table["peak_allocated_bytes"][closed][-1]), int(allocated.max())
     if expected < found:
-        return []  # the program reset the peak statistics itself
+        return []  # the program has reset the peak statistics itself
     return [_check("peak allocated bytes", expected, found)]
 
 

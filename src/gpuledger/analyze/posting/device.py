@@ -1,4 +1,4 @@
-"""One device's history: its events in order, its blocks' lives, and whose they are."""
+"""The history of one device: its events in order, the lifetimes of its blocks, and their owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Events:
-    """One device's events in order. ``tag_id`` -1 where the allocating thread carried none."""
+    """Events of one device in order. ``tag_id`` is -1 if the allocating thread had no tag."""
 
     action: NDArray[np.int8]
     address: I64
@@ -39,10 +39,10 @@ class Events:
 
 @dataclass(frozen=True)
 class Counts:
-    """Where in the events a pair of counter values stands.
+    """Maps pairs of counter values to positions among the events.
 
-    ``alloc_at[k]`` is the index of the k-th allocation since the opening, ``free_at`` the same for frees;
-    ``alloc_base`` and ``free_base`` are the counters at the opening.
+    ``alloc_at[k]`` is the index of the k-th allocation since the recording began, ``free_at`` the same for frees.
+    ``alloc_base`` and ``free_base`` are the counters at that time.
     """
 
     alloc_at: I64
@@ -51,7 +51,7 @@ class Counts:
     free_base: int
 
     def index_of(self, alloc_count: I64, free_count: I64) -> I64:
-        """Return the index of the last event the two counters include; -1 when they include none."""
+        """Return the index of the last event that the two counters include; -1 if they include none."""
         return np.maximum(
             _last(self.alloc_at, alloc_count - self.alloc_base), _last(self.free_at, free_count - self.free_base)
         )
@@ -66,7 +66,7 @@ def _last(positions: I64, counts: I64) -> I64:
 
 @dataclass(frozen=True)
 class DeviceHistory:
-    """Everything known of one device before rows are written."""
+    """All data of one device, before table rows are built."""
 
     device_idx: int
     events: Events
@@ -78,11 +78,11 @@ class DeviceHistory:
 
 
 def device_histories(journal: Journal) -> list[DeviceHistory]:
-    """Return the history of every device the journal knows, by device index."""
+    """Return the history of every device in the journal, by device index."""
     found: set[int] = set()
     for table in ("events", "snapshots", "counters"):
         found |= {int(number) for number in np.unique(journal.tables[table]["device_idx"])}
-    if not found and journal.rows("steps"):  # the window was never reached: the steps' times are all there is
+    if not found and journal.rows("steps"):  # the memory recording never began: the journal has step times only
         found = {int(device["device_idx"]) for device in (journal.facts.get("devices") or [])[:1]}
     return [_device_history(journal, device_idx) for device_idx in sorted(found)]
 
@@ -153,7 +153,7 @@ def _counts(journal: Journal, device_idx: int, events: Events) -> Counts:
 
 
 def segment_pools(journal: Journal, device_idx: int) -> dict[int, str]:
-    """Return ``segment address -> small, large or expandable`` from every snapshot."""
+    """Return ``segment address -> small, large or expandable`` from all snapshots."""
     table = journal.tables["snapshot_segments"]
     mine = table["device_idx"] == device_idx
     return {
@@ -165,9 +165,9 @@ def segment_pools(journal: Journal, device_idx: int) -> dict[int, str]:
 
 
 def find_pool_ids(journal: Journal, device_idx: int, address: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the pool of the block at each ``address``, as ``blocks.pool_id``; :data:`UNKNOWN_POOL` where none is seen.
+    """Return the pool of the block at each ``address``, as in ``blocks.pool_id``; :data:`UNKNOWN_POOL` if not known.
 
-    Source: the segments of all snapshots. An address whose segment was in several pools in turn belongs to none.
+    Source: the segments of all snapshots. An address that was in segments of different pools counts as unknown.
     """
     found = np.full(address.size, UNKNOWN_POOL, dtype=np.int32)
     doubtful = np.zeros(address.size, dtype=bool)

@@ -1,4 +1,4 @@
-"""The energy pass, posted: the edges its process wrote down, and the readings of its GPUs, become ``windows``."""
+"""Build the ``windows`` table from an energy measurement: its start and end times, and the samples of its GPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
 from gpuledger.model.tables import TABLES
 
 _PART = 1
-"""Part 0 of ``windows`` is what the rank's own journal holds."""
+"""Part 0 of ``windows`` comes from the rank's own journal."""
 
 
 def post_energy(run_directory: Path) -> list[Path]:
-    """Return the directories of the ranks whose joules are new; their ``windows`` and ``energy`` are written.
+    """Return the directories of the ranks with new energies. Writes their ``windows`` and ``energy``.
 
     Raises:
         OSError: the tables cannot be written.

@@ -1,4 +1,4 @@
-"""How much of a device's idle time it waited for the host: nothing was launched that it could have gone on with."""
+"""Compute how long a device was idle because it waited for the CPU to launch work."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gpuledger.model.manifest import HostWait
 
 
 def host_waits(spans: OwnedSpans) -> tuple[HostWait, ...]:
-    """Return for each device ``gap_ns``, with nothing under way, and ``host_ns``, the part of it that the host took.
+    """Return for each device ``gap_ns``, its idle time, and ``host_ns``, the part of it spent waiting for the CPU.
 
-    A gap is the host's where the operator that launched what ends it began after everything before had ended. Counted
-    in steps that were recorded with their operators; those take the host longer than bare ones do.
+    A gap counts as waiting for the CPU if the launch that ends it began after all earlier work had ended. Counted in
+    the steps with recorded operators. Recording makes the CPU slower than in unprofiled steps.
     """
     counts = (spans.launched_ns >= 0) & (spans.kind != SPAN_KINDS.index("host"))
     return tuple(

@@ -1,7 +1,8 @@
-"""Steps of the time pass in which kernels alone were recorded: each belongs to what its like in the first step does.
+"""Attribute kernels of profiled steps without operators, by matching them with the kernels of the first profiled step.
 
-Operators are recorded in the first step only, since that takes the host longer than all the rest of the pass. A step
-that repeats launches the same kernels in the same order, stream by stream; one that does not tells nothing here.
+Operators are recorded only in the first profiled step, because they are the largest part of the overhead. A step that
+repeats launches the same kernels in the same order on each stream, so its kernels get the owners of the first step's. A
+step that does not match is left out.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KernelMatches:
-    """For each device event that counts its row in ``rows``, the row it is like, and how many steps after that it ran.
+    """For each device event in ``rows``: the row of the matching event, and the number of steps between the two.
 
-    An event of the first step is like itself.
+    An event of the first step matches itself.
     """
 
     rows: I64
@@ -30,13 +31,15 @@ class KernelMatches:
 def match_kernels(
     table: dict[str, NDArray[Any]], device: I64, has_launch: NDArray[np.bool_], alone_ns: int
 ) -> KernelMatches:
-    """Return the likes of all device events; those of the steps without operators are left out where any has none.
+    """Return the matches of all device events.
+
+    Steps without operators are left out if any of their events has no match.
 
     Args:
         table: The journal's activities.
-        device: Rows of events of the device.
-        has_launch: Which of these are known to have been launched by an operator or a range.
-        alone_ns: When the recording of operators ended.
+        device: Rows of device events.
+        has_launch: Which of these have a known launch by an operator or a range.
+        alone_ns: Time at which the recording of operators ended, in Unix ns.
     """
     alone = ~has_launch & (table["start_ns"][device] >= alone_ns)
     first, later = device[~alone], device[alone]
@@ -57,7 +60,7 @@ def _lanes(table: dict[str, NDArray[Any]], rows: I64) -> list[tuple[int, int]]:
 
 
 def _in_order(table: dict[str, NDArray[Any]], rows: I64, lane: tuple[int, int]) -> I64:
-    """Return the rows of one stream in the order in which they ran."""
+    """Return the rows of one stream in execution order."""
     mine: I64 = rows[(table["device_idx"][rows] == lane[0]) & (table["lane"][rows] == lane[1])]
     ordered: I64 = mine[np.argsort(table["start_ns"][mine], kind="stable")]
     return ordered

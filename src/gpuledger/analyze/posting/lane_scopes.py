@@ -1,8 +1,8 @@
-"""Which scope is at work on each thread of the time pass, event after event, by the rules that bytes go by.
+"""Track the current scope of each thread through the events of the profiled steps, by the same rules as for memory.
 
-In forward the marks say so. A node of the graph goes to the scope of the operator that made it, or else to the scope
-that ``backward()`` was called in; a gradient's accumulation to that of the node before it. What a node computes again
-is in the scopes that its forward was in.
+In forward, marks give the scope. In backward, a graph node has the scope of the operator that created it, or else the
+scope in which ``backward()`` was called. Gradient accumulation has the scope of the node before it. Recomputed
+operators have the scopes of their original forward.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import NamedTuple
 from gpuledger.model.journal.journal import SCOPE_RANGE
 
 NONE = -1
-"""Stands for outside every scope, in the numbers of scopes."""
+"""Scope id outside all scopes."""
 _SEPARATOR = "/"
 
 
 class Mark(NamedTuple):
-    """A change of scope: to ``path``; ``name`` is what was appended when one was entered, None where one was left."""
+    """A scope change to ``path``. ``name`` is the appended name if a scope was entered, None if one was left."""
 
     path: int
     name: int | None
 
 
 def read_mark(word: str) -> Mark | None:
-    """Return the mark that an activity's name stands for; None for any other name."""
+    """Return the mark that an activity's name encodes; None for any other name."""
     if not word.startswith(SCOPE_RANGE):
         return None
     path, dot, name = word.removeprefix(SCOPE_RANGE).partition(".")
@@ -36,7 +36,7 @@ def read_mark(word: str) -> Mark | None:
 
 @dataclass
 class _Lane:
-    """One thread: the scope at work, what to go back to in backward, and what held before each node under way."""
+    """State of one thread: current scope, scopes to restore in backward, and the scope before each running node."""
 
     scope: int = NONE
     before: list[int] = field(default_factory=list)
@@ -45,10 +45,10 @@ class _Lane:
 
 
 class LaneScopes:
-    """Told of the events of all threads in order of time; scopes go by the numbers of their paths.
+    """Tracks scopes. Call its methods for the events of all threads in order of time. Scopes are ids of their paths.
 
     Args:
-        texts: Paths and names of scopes by number.
+        texts: Id -> path or name of a scope.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ class LaneScopes:
         self._known: dict[str, int] = {}
 
     def at_work(self, lane: int) -> int:
-        """Return the scope that a thread works for now."""
+        """Return the current scope of a thread."""
         return self._lanes[lane].scope
 
     def computes_again(self, lane: int) -> bool:
@@ -66,7 +66,7 @@ class LaneScopes:
         return bool(self._lanes[lane].before)
 
     def mark(self, lane: int, mark: Mark, *, in_backward: bool) -> None:
-        """A mark was met."""
+        """Process a mark."""
         at = self._lanes[lane]
         if mark.name is None:
             at.scope = at.before.pop() if in_backward and at.before else mark.path
@@ -80,17 +80,17 @@ class LaneScopes:
         self._known.setdefault(self._texts[path], path)
 
     def _again(self, at_work: str, name: str, path: int) -> int:
-        """Return the scope that ``name`` was when it was entered in forward: it stood somewhere around the node."""
+        """Return the scope that ``name`` was in the original forward: it is one of the scopes around the node."""
         pieces = at_work.split(_SEPARATOR)
         candidates = (_SEPARATOR.join((*pieces[:count], name)) for count in range(len(pieces), -1, -1))
         return next((self._known[one] for one in candidates if one in self._known), path)
 
     def backward_begins(self, lane: int, end_ns: int) -> None:
-        """``backward()`` was called by a thread; it ends at ``end_ns``."""
+        """Record that a thread called ``backward()``, which ends at ``end_ns``."""
         self._calls.append((end_ns, lane, self._lanes[lane].scope))
 
     def node_begins(self, lane: int, begin_ns: int, made_in: int | None) -> None:
-        """A thread evaluates a node, made in a scope (NONE: outside them all); None where it has no number."""
+        """Record that a thread runs a node created in the scope ``made_in`` (NONE: outside); None without a number."""
         at = self._lanes[lane]
         at.nodes.append((at.scope, len(at.before)))
         if made_in is not None:
@@ -100,13 +100,13 @@ class LaneScopes:
         at.scope = at.last
 
     def node_ends(self, lane: int) -> None:
-        """A thread has evaluated a node."""
+        """Record that a thread has finished a node."""
         at = self._lanes[lane]
         at.scope, depth = at.nodes.pop()
         del at.before[depth:]
 
     def _caller(self, lane: int, now_ns: int) -> int:
-        """Return the scope that the backward pass under way was called in: on this thread, or last on any."""
+        """Return the scope in which the current backward pass was called: on this thread, or else last on another."""
         self._calls = [call for call in self._calls if call[0] > now_ns]
         mine = [scope for _, caller, scope in self._calls if caller == lane]
         return (mine or [scope for _, _, scope in self._calls] or [NONE])[-1]

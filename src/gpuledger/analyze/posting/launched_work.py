@@ -1,7 +1,8 @@
-"""What kernels and copies of a time pass had to do: FLOPs and bytes of the operators that launched them, by shapes.
+"""FLOPs and bytes of profiled kernels and copies, from the input shapes of the operators that launched them.
 
-An operator's work is shared among its kernels by their time: which of them does what, no trace tells. What is not
-known stays so: an operator that is not PyTorch's own, one no formula fits, lists whose kind of number nothing tells.
+An operator's work is divided among its kernels in proportion to their time, because a trace does not show which kernel
+does what. Work is unknown for operators that are not PyTorch's own, for operators without a formula, and for tensor
+lists of unknown dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OURS = "aten::"
 _BY_TENSORS = frozenset(
     f"aten::{name}" for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 )
-"""Operators with a list of tensors that a trace tells nothing of."""
+"""Operators with a list of tensors that a trace does not describe."""
 
 _SPELLED = {
     "clamp_min": "clamp",
@@ -34,7 +35,7 @@ _SPELLED = {
     "log_sigmoid_forward": "sigmoid",
     "log_sigmoid_backward": "sigmoid_backward",
 }
-"""Operators that others launch, and one of like work that the formulas know."""
+"""Internal operators -> operator with the same work that has a formula."""
 
 DTYPES = {
     "bool": "bool",
@@ -54,16 +55,17 @@ DTYPES = {
     "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
 }
-"""What Kineto calls the kinds of elements, by C++'s names, and what PyTorch does."""
+"""Kineto's dtype names (C++) -> PyTorch's."""
 
 _NUMBERS = ("Scalar", "ScalarList", "")
 
 
 @dataclass(frozen=True)
 class SpanWork:
-    """One entry per span: its share of its operator's FLOPs and bytes, NaN where not known; ``numbers`` "" likewise.
+    """Columns with one entry per span: its share of its operator's FLOPs and bytes; NaN if unknown.
 
-    ``numbers`` is the kind that the operator computes with: its first floating input's, ``tf32`` by the kernel's name.
+    ``numbers`` is the dtype of the computation: that of the first floating-point input, or ``tf32`` if the kernel's
+    name says so; "" if unknown.
     """
 
     flops: F64
@@ -78,11 +80,11 @@ def span_work(
 
     Args:
         table: The journal's activities.
-        facts: The journal's.
+        facts: The journal's facts.
         chosen: Rows of the spans.
-        launch: Rows of the host events that launched them; -1 where that is not known.
-        parent: For each activity the row of the host event around it; -1 outside all.
-        steps_later: How many steps after its launch's each span ran.
+        launch: Rows of the host events that launched them; -1 if unknown.
+        parent: For each activity, the row of the enclosing host event; -1 if there is none.
+        steps_later: For each span, the number of steps between its launch and itself.
     """
     words, inputs = facts.get("activity_names") or [], facts.get("operator_inputs") or []
     count = chosen.size
@@ -108,17 +110,17 @@ def span_work(
 
 
 def is_tf32(kernels: str) -> bool:
-    """Return whether kernels on float32 run on tensor cores, by their names."""
+    """Return whether float32 kernels run on tensor cores (TF32), by their names."""
     return any(word in kernels for word in ("tf32", "tensorop", "1688"))
 
 
 def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, str] | None:
-    """Return the work of one call and the kind of number it computes with, "" for integers; None where not known.
+    """Return the work of one call and the dtype of the computation ("" for integers); None if unknown.
 
     Args:
-        operator: As a trace calls it, ``aten::mm``.
-        inputs: Shapes, strides, dtypes and values, as :func:`collect.torch_private.inputs_of` tells them.
-        listed: The kind of number in lists of tensors, which a trace does not tell.
+        operator: Name as in a trace, ``aten::mm``.
+        inputs: Shapes, strides, dtypes and values, as from :func:`collect.torch_private.inputs_of`.
+        listed: The dtype in tensor lists, which a trace does not contain.
     """
     is_told = operator.startswith(_OURS) and operator not in _BY_TENSORS
     arguments = arguments_of(inputs, listed) if is_told else None
@@ -133,16 +135,16 @@ def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, s
 
 
 def telling_work_of(key: OperatorKey) -> Work | None:
-    """Return the work of one call; None where it is not known, or does not tell how hard it drives a GPU.
+    """Return the work of one call; None if unknown, or if it does not predict the GPU's power.
 
-    Grouped convolutions hardly use any of a GPU's peaks, and take it half of its power all the same.
+    Grouped convolutions come nowhere near a GPU's peaks, but still draw half of its power.
     """
     work = known_work_of(key)
     return None if work is None or work.groups > 1 else work
 
 
 def arguments_of(inputs: list[Any], listed: str) -> list[Any] | None:
-    """Return a call's arguments as an operator's key holds them; None where one is of a kind that is not known."""
+    """Return a call's arguments in the form of an operator's key; None if one has an unknown type."""
     shapes, strides, dtypes, values = inputs
     strides = strides or [None] * len(shapes)
     found: list[Any] = []
@@ -164,7 +166,7 @@ def _tensor(shape: list[int], stride: list[int] | None, dtype: str) -> dict[str,
 
 
 def _speaker(row: int, name_id: NDArray[Any], parent: I64, words: list[str]) -> int:
-    """Return the nearest event around a launch, or itself, that speaks for the kernels below it; itself if none."""
+    """Return the nearest event around a launch, or the launch itself, that represents the kernels below it."""
     around = row
     while around >= 0:
         if words[name_id[around]] in SPEAKERS:
@@ -174,7 +176,7 @@ def _speaker(row: int, name_id: NDArray[Any], parent: I64, words: list[str]) -> 
 
 
 def _shares(speaking: I64, steps_later: I64, duration_ns: I64) -> F64:
-    """Return which share of its operator's time in its step each kernel took."""
+    """Return each kernel's share of its operator's time in its step."""
     calls = np.stack([speaking, steps_later], axis=1)
     place = np.unique(calls, axis=0, return_inverse=True)[1].reshape(-1)
     total = np.bincount(place, weights=duration_ns) if place.size else np.zeros(0)

@@ -1,4 +1,4 @@
-"""Whose a block is: the tag of the thread that allocated it, and the identity somebody saw."""
+"""Find each block's owner, from the allocating thread's tag and from tensors observed at the block's address."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EventTags:
-    """What was going on at each event.
+    """Columns with one entry per event: step, phase, module and scope at that time.
 
-    Where the thread carried no tag, phase, step and visit are those of the event before it and ``module_id`` is -1.
+    If the thread had no tag, phase, step and visit are those of the event before, and ``module_id`` is -1.
     """
 
     phase: NDArray[np.int8]
@@ -35,7 +35,7 @@ class EventTags:
 
 @dataclass(frozen=True)
 class Owners:
-    """One entry per block (all but ``event_tags``): what the block belongs to. -1 stands for none."""
+    """Columns with one entry per block, except ``event_tags``; -1 for none."""
 
     event_tags: EventTags
     step: I64
@@ -89,10 +89,12 @@ def _pick(values: I64, at: I64, before: NDArray[np.bool_], default: int) -> I64:
 
 
 def spread_tags(journal: Journal, tag_id: I64) -> EventTags:
-    """Return what was going on at each event, from the events' tags."""
+    """Return step, phase, module and scope at each event, from the events' tags."""
     table = journal.tables["tags"]
     count = int(table["tag_id"].size)
     known = (tag_id >= 0) & (tag_id < count)
+    # An event without a tag of its own gets phase and step of the last tagged event before it, but not its module:
+    # that event can be of another thread.
     last = np.maximum.accumulate(np.where(known, np.arange(tag_id.size), -1)) if tag_id.size else tag_id
     row = np.where(last >= 0, tag_id[np.maximum(last, 0)], -1)
 
@@ -129,7 +131,7 @@ def _identities(
     phase: NDArray[np.int8],
     module_id: I64,
 ) -> _Seen:
-    """Return what each block was seen to be. Where several were seen the lowest kind wins, then the first sight."""
+    """Return the observed identity of each block. Of several, the lowest kind wins, then the first observation."""
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
     owner = np.full(lives.address.size, -1, dtype=np.int64)
@@ -137,6 +139,8 @@ def _identities(
     mine = table["device_idx"] == device_idx
     where = index_of(table["alloc_count"][mine], table["free_count"][mine])
     block = _block_at(lives, table["address"][mine], where)
+    # Blocks that a model is called with are inputs only if no module allocated them. Otherwise the input of an
+    # outermost call is the output of another one.
     outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD))
     for row, what, called, module in zip(
         block.tolist(),
@@ -153,7 +157,9 @@ def _identities(
 
 
 def _block_at(lives: Replay, address: I64, index: I64) -> I64:
-    """Return the row of the block that holds each ``address`` at each ``index``; -1 where there is none."""
+    """Return the row of the block that contains each ``address`` at each event ``index``; -1 if there is none."""
+    # An address is reused by many blocks. Sorted by address and then by allocation, the last one allocated up to
+    # ``index`` is the only candidate.
     order = np.lexsort((lives.alloc_index, lives.address))
     sorted_address, sorted_born = lives.address[order], lives.alloc_index[order]
     found = np.full(address.size, -1, dtype=np.int64)
@@ -179,6 +185,7 @@ def _fates(tags: EventTags, lives: Replay, step_ends: I64) -> NDArray[np.int8]:
     same_visit = np.zeros(freed.shape, dtype=bool)
     if tags.visit.size:
         same_visit = freed & (lives.alloc_index >= 0) & (tags.visit[at] == tags.visit[born])
+    # Blocks of the last, unfinished step are alive at the end without having survived a step: they are not "kept".
     outlived = np.searchsorted(step_ends, lives.alloc_index, "left") < step_ends.size
     return np.select(
         [same_visit, freed, outlived],
@@ -188,7 +195,7 @@ def _fates(tags: EventTags, lives: Replay, step_ends: I64) -> NDArray[np.int8]:
 
 
 def _when_freed(values: I64, lives: Replay) -> I64:
-    """Return each block's entry of ``values`` (one per event) at the event that gave it back; -2 where none did."""
+    """Return each block's entry of ``values`` (one per event) at the event that freed it; -2 if it was not freed."""
     freed = (lives.free_requested_index >= 0) & (lives.free_requested_index != NEVER)
     if not values.size:
         return np.full(freed.shape, -2, dtype=np.int64)

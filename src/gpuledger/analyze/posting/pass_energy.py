@@ -1,4 +1,4 @@
-"""What a GPU used in an energy pass: from tick to tick of its counter, or its power summed up where it has none."""
+"""Energy of a GPU during an energy measurement: from its energy counter, or from its power if it has no counter."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ COUNTER = "NVML energy counter from tick to tick"
 POWER = "power integrated over samples, no counter"
 
 _SETTLED_NS = 150_000_000
-"""How long the GPU needs from its last kernel to its base power."""
+"""Time from the last kernel until a GPU is at its idle power."""
 
 _GAIN_FRAC = 0.05
-"""How far a board's power sensor can be from the truth (Yang et al., SC'24: up to 6.2 % between like boards)."""
+"""Maximum gain error of a board's power sensor (Yang et al., SC'24: up to 6.2 % between boards of the same model)."""
 
 _POWER_PERIOD_S = 0.1
-"""How often a GPU's power moves (H100, H200)."""
+"""Update period of a GPU's power value (H100, H200)."""
 
 _STUCK_READINGS = 20
-"""So many readings of 50 ms that are equal to the mW are no measurement."""
+"""Number of equal power samples, 50 ms apart, above which the sensor counts as not working."""
 
 _LATE = 3
-"""A tick that took so many times the usual reading was seen late."""
+"""A counter update that took more than this multiple of the usual sampling time counts as observed late."""
 
 _DRIFT_C = 5
 _THROTTLED_FRAC = 0.01
@@ -40,9 +40,9 @@ _THROTTLED_FRAC = 0.01
 
 @dataclass(frozen=True)
 class CardReadings:
-    """What the meter read of one GPU; times Unix ns, NaN where a sensor did not answer.
+    """Samples of one GPU from the energy meter. Times are Unix ns; NaN if a sensor did not answer.
 
-    ``pids`` are those seen on the GPU, ``foreign`` those of them that are not the program's.
+    ``pids`` are the processes seen on the GPU, ``foreign`` those of them that do not belong to the program.
     """
 
     ticks: tuple[Tick, ...]
@@ -55,7 +55,7 @@ class CardReadings:
 
 
 def readings_of(journal: Journal, index: int) -> CardReadings:
-    """Return what a meter's journal holds of its GPU number ``index``."""
+    """Return the samples of GPU number ``index`` in an energy meter's journal."""
     ticks, sensors, processes = (journal.tables[name] for name in ("ticks", "sensors", "process_samples"))
     mine = {name: column[ticks["device_idx"] == index].tolist() for name, column in ticks.items()}
     rows = sensors["device_idx"] == index
@@ -77,7 +77,7 @@ def readings_of(journal: Journal, index: int) -> CardReadings:
 
 
 def _ascending(ticks: list[Tick]) -> list[Tick]:
-    """Return the ticks without those that are not later than all before them: a damaged journal may have such."""
+    """Return the ticks in ascending order. Drops those out of order, which a damaged journal can contain."""
     latest = -1
     kept = []
     for tick in ticks:
@@ -88,16 +88,17 @@ def _ascending(ticks: list[Tick]) -> list[Tick]:
 
 
 def _exact(ticks: list[Tick]) -> tuple[Tick, ...]:
-    """Return the ticks without those that a starved reader saw late; all, where that leaves fewer than two."""
+    """Return the ticks without those observed late because the reader got no CPU time; all if fewer than two remain."""
     limit_ns = _LATE * float(np.median([tick.reading_ns for tick in ticks])) if ticks else 0.0
     exact = tuple(tick for tick in ticks if tick.reading_ns <= limit_ns)
     return exact if len(exact) >= 2 else tuple(ticks)
 
 
 def _foreign(seen: set[int], own: set[int], before: dict[str, Any], uuid: str) -> tuple[int, ...]:
-    """Return processes on the GPU that are not the program's.
+    """Return the processes on the GPU that do not belong to the program.
 
-    In a container the driver's process ids need not be ours: then only who was there before the program is known.
+    In a container, the driver's process ids can differ from the container's. Then only processes that were there before
+    the program are known to be foreign.
     """
     if seen & own:
         return tuple(sorted(seen - own))
@@ -105,7 +106,7 @@ def _foreign(seen: set[int], own: set[int], before: dict[str, Any], uuid: str) -
 
 
 def measure_pass(device_idx: int, edges: EnergyEdges, readings: CardReadings | None) -> PassEnergy:
-    """Return the energy of one GPU between the edges that the pass wrote down, all of them known."""
+    """Return the energy of one GPU between the recorded start and end of the measurement."""
     start_ns, end_ns, first_step, last_step = edges.start_ns, edges.end_ns, edges.first_step, edges.last_step
     assert start_ns is not None
     assert end_ns is not None
@@ -150,10 +151,10 @@ def _counted(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy
 
 
 def _summed(readings: CardReadings, start_ns: int, end_ns: int) -> WindowEnergy:
-    """Return the power summed up between two times, each reading holding until the next; None where it stands still.
+    """Return the energy from power samples, each valid until the next one; None if the sensor does not update.
 
-    Source: NVML power, 25 ms of every 100 ms where the GPU has the instant power; ± the sensor's gain, and what one
-    reading more or less makes at each edge.
+    Source: NVML power, averaged over 25 ms of every 100 ms if the GPU has instant power. Error: the sensor's gain, and
+    one sample more or less at each end.
     """
     unknown = WindowEnergy(start_ns, end_ns, None, None, 0, None)
     known = np.isfinite(readings.power_w)
@@ -176,7 +177,7 @@ def _stands_still(watts: F64) -> bool:
 
 
 def _base_w(readings: CardReadings | None, span_ns: tuple[int, int]) -> float | None:
-    """Return the mean power of the GPU left idle, from tick to tick, else from its power readings; None without."""
+    """Return the mean power of the idle GPU, from its energy counter or else its power samples; None without either."""
     if readings is None:
         return None
     begin_ns, end_ns = span_ns[0] + _SETTLED_NS, span_ns[1]
@@ -221,7 +222,7 @@ def _notes_on_counted(device_idx: int, readings: CardReadings, window: WindowEne
 
 
 def _notes_on_card(device_idx: int, readings: CardReadings, window: WindowEnergy) -> list[str]:
-    """Return what disturbed the pass: the power cap, heat, others on the GPU."""
+    """Return what disturbed the measurement: power limit, temperature, other processes on the GPU."""
     name, notes = _name(device_idx), []
     length_ns = window.end_ns - window.start_ns
     if window.throttled_ns is not None and window.throttled_ns > _THROTTLED_FRAC * length_ns:

@@ -1,8 +1,8 @@
-"""Posting: a rank's journal becomes its tables and its manifest.
+"""Posting: build a rank's tables and manifest from its journal.
 
-The steps, each a pure function of the one before: events of one device → block lives (:mod:`.replay`) → who they
-belong to (:mod:`.owners`) → what they are for (:mod:`.rules`) → rows. The counters the allocator kept itself are
-compared with the replay on the way; the outcome is written down as ``checks``, good or bad.
+Each step is a pure function of the one before: events of one device -> lifetimes of blocks (:mod:`.replay`) -> their
+owners (:mod:`.owners`) -> their categories (:mod:`.rules`) -> table rows. The replay is compared with the allocator's
+own counters. All results are stored as ``checks``, whether they agree or not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ JOURNAL_DIRECTORY = "journal"
 
 
 def is_posted(rank_directory: Path) -> bool:
-    """Return whether the tables hold all of the journal; a process that still runs may have written more since."""
+    """Return whether the tables cover the whole journal. A process that still runs can have written more since."""
     if not (rank_directory / MANIFEST).is_file():
         return False
     files, size_bytes = _extent(rank_directory)
@@ -52,19 +52,19 @@ def is_posted(rank_directory: Path) -> bool:
 
 
 def _extent(rank_directory: Path) -> tuple[int, int]:
-    """Return the number of a journal's files and their bytes: the last file grows."""
+    """Return the number of a journal's files and their total bytes. The last file can still grow."""
     files = journal_files(rank_directory / JOURNAL_DIRECTORY)
     return len(files), sum(place.stat().st_size for place in files)
 
 
 def post_rank(rank_directory: Path) -> RankManifest:
-    """Return the rank's manifest after writing its tables and the manifest itself.
+    """Return the rank's manifest, after writing it and the rank's tables.
 
     Args:
-        rank_directory: ``NAME.ledger/rank-N``, with a ``journal`` below it.
+        rank_directory: ``NAME.ledger/rank-N``, which contains ``journal``.
 
     Raises:
-        InputError: a directory that is written to is a link.
+        InputError: a directory to write to is a link.
         OSError: the tables cannot be written.
     """
     files, size_bytes = _extent(rank_directory)
@@ -78,14 +78,14 @@ def post_rank(rank_directory: Path) -> RankManifest:
 
 
 def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _: None) -> None:
-    """Post every rank whose journal is not in its tables, or not all of it.
+    """Post every rank with a journal that its tables do not cover.
 
     Args:
         run_directory: ``NAME.ledger``.
         posted: Called with each rank that was posted.
 
     Raises:
-        InputError: a directory that is written to is a link.
+        InputError: a directory to write to is a link.
         OSError: the tables cannot be written.
     """
     for number, directory in rank_directories(run_directory):
@@ -94,7 +94,7 @@ def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _:
 
 
 def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
-    """Return a rank with the tables and the manifest that its journal leads to; nothing is written."""
+    """Return a rank's tables and manifest from its journal. Writes nothing."""
     histories = device_histories(journal)
     owned = own_spans(journal)
     manifest = build_manifest(journal, histories, rank)
@@ -130,7 +130,7 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
 
 
 def _owners_of_names(journal: Journal) -> dict[int, int]:
-    """Return ``name id -> module id`` of whoever was seen to own a tensor of that name."""
+    """Return ``name id -> module id`` of the observed owner of a tensor with that name."""
     seen = journal.tables["identities"]
     named = (seen["name_id"] >= 0) & (seen["module_id"] >= 0)
     return dict(zip(seen["name_id"][named].tolist(), seen["module_id"][named].tolist(), strict=True))
@@ -177,7 +177,7 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
 
 
 def _notes_on_compiled(journal: Journal) -> list[str]:
-    """Return a note where a module that was called runs compiled."""
+    """Return a note if a module that was called is compiled."""
     called = set(journal.facts.get("called_roots") or [])
     count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
     if not count:

@@ -1,8 +1,9 @@
-"""Allocated bytes from requested bytes, by replaying the allocator's free ranges.
+"""Compute allocated bytes from requested bytes, by replaying the allocator's free ranges.
 
-The history gives each allocation's address and the bytes *asked for*. What the allocator *gave* follows: a free block
-is always the largest free range around its address inside one segment, an allocation takes the front of a free block,
-and the rest is split off only where the allocator's own rule says so. Exact; checked against the closing snapshot.
+The history contains each allocation's address and its *requested* bytes. The *allocated* bytes follow from the
+allocator's rules. A free block is always the largest free range around its address inside one segment. An allocation
+takes the front of a free block, and the rest is split off only if the allocator's rule allows it. Exact; checked
+against the closing snapshot.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from gpuledger.model.journal.journal import Action
 
 MIN_BLOCK_BYTES = 512
 SMALL_BYTES = 1 << 20
-"""Requests up to this size live in the small pool; in the large pool a rest of up to this size is not split off."""
+"""Requests up to this size come from the small pool. In the large pool, a rest of up to this size is not split off."""
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The settings of PyTorch's caching allocator that decide a block's size.
+    """The settings of PyTorch's caching allocator that determine a block's size.
 
     ``power2_divisions`` maps a size class (bytes, a power of two) to its number of divisions; 0 and 1 mean none.
     ``max_split_bytes`` None means unlimited.
@@ -36,7 +37,7 @@ class AllocatorSettings:
 
     @classmethod
     def from_snapshot(cls, kept: Mapping[str, Any]) -> AllocatorSettings:
-        """Return the settings that a snapshot's ``allocator_settings`` says; defaults for what it does not."""
+        """Return the settings in a snapshot's ``allocator_settings``, with defaults for missing ones."""
         divisions = kept.get("roundup_power2_divisions")
         pairs = divisions.items() if isinstance(divisions, Mapping) else ()
         power2_divisions = tuple(sorted((int(size) << 20, int(number)) for size, number in pairs))
@@ -48,7 +49,7 @@ class AllocatorSettings:
         )
 
     def round_up(self, requested_bytes: int) -> int:
-        """Return the bytes a request is rounded up to before a block is looked for."""
+        """Return the bytes to which a request is rounded up before a block is searched."""
         if requested_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
         divisions = self._divisions_for(requested_bytes)
@@ -61,7 +62,7 @@ class AllocatorSettings:
         return -(-requested_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
 
     def _divisions_for(self, requested_bytes: int) -> int:
-        """Return the divisions of a request's size class; the first class holds for all that is smaller, too."""
+        """Return the divisions of a request's size class. The first class also applies to all smaller sizes."""
         chosen = self.power2_divisions[0][1] if self.power2_divisions else 0
         for size_class_bytes, divisions in self.power2_divisions:
             if requested_bytes < size_class_bytes:
@@ -70,7 +71,7 @@ class AllocatorSettings:
         return chosen
 
     def splits(self, rounded_bytes: int, rest_bytes: int) -> bool:
-        """Return whether the allocator splits ``rest_bytes`` off a free block it hands out."""
+        """Return whether the allocator splits ``rest_bytes`` off a free block that it allocates."""
         if rounded_bytes <= SMALL_BYTES or self.expandable:
             return rest_bytes >= MIN_BLOCK_BYTES
         if self.max_split_bytes is not None and rounded_bytes >= self.max_split_bytes:
@@ -80,9 +81,9 @@ class AllocatorSettings:
 
 @dataclass
 class FreeRanges:
-    """Free ranges by their two ends; neighbours merge unless a segment starts between them.
+    """Free ranges by both ends. Neighbours merge unless a segment starts between them.
 
-    Ranges that overlap, which only a damaged history makes, replace each other; nothing is raised.
+    Overlapping ranges, which only a damaged history contains, replace each other without an error.
     """
 
     size_at: dict[int, int] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class FreeRanges:
     segment_starts: set[int] = field(default_factory=set)
 
     def add(self, address: int, size_bytes: int) -> None:
-        """Give a range back, merged with its free neighbours in the same segment."""
+        """Add a free range, merged with its free neighbours in the same segment."""
         end = address + size_bytes
         # A segment may lie right behind another one: blocks of two segments never merge, whatever their addresses.
         if address not in self.segment_starts and address in self.start_by_end:
@@ -104,16 +105,16 @@ class FreeRanges:
         self.start_by_end[end] = address
 
     def take(self, address: int) -> int | None:
-        """Remove the range that starts at ``address`` and return its bytes; None when there is none."""
+        """Remove the range that starts at ``address``, and return its bytes; None if there is none."""
         size_bytes = self.size_at.pop(address, None)
         if size_bytes is not None:
             self.start_by_end.pop(address + size_bytes, None)
         return size_bytes
 
     def cut(self, address: int, size_bytes: int) -> None:
-        """Take ``[address, address + size_bytes)`` out of the free range that contains it."""
+        """Remove ``[address, address + size_bytes)`` from the free range that contains it."""
         start, length = address, self.size_at.get(address, 0)
-        if length < size_bytes:  # it begins inside a range: rare (an unmapped piece), so a search will do
+        if length < size_bytes:  # it begins inside a range: rare (an unmapped piece), so a linear search is fast enough
             inside = ((low, n) for low, n in self.size_at.items() if low <= address and address + size_bytes <= low + n)
             start, length = next(inside, (0, 0))
         if not length:
@@ -130,7 +131,7 @@ class FreeRanges:
 class Replay:
     """Every block and segment of one device.
 
-    Block arrays have one entry per allocation, those alive at the opening first (``alloc_index`` -1). An index of
+    Block arrays have one entry per allocation, starting with those alive at the start (``alloc_index`` -1). An index of
     :data:`NEVER` means "did not happen". ``unmatched_events`` counts events that did not fit the replayed state.
     """
 
@@ -156,9 +157,9 @@ _GIVEN, _FREE_REQUESTED, _FREE_COMPLETED, _ROW = 3, 5, 6, 7
 
 
 class _Replayer:
-    """The state while events go by.
+    """The state during the replay.
 
-    Blocks are rows of seven numbers in one flat array, so that a long history takes 56 bytes a block.
+    Blocks are rows of seven numbers in one flat array, so that a long history takes 56 bytes per block.
     """
 
     def __init__(self, settings: AllocatorSettings, *, sizes_given: bool) -> None:
@@ -261,7 +262,7 @@ class _Replayer:
             self._unmap(row, index, address, address + size_bytes)
 
     def _unmap(self, row: list[int], index: int, start: int, end: int) -> None:
-        """End a mapped piece; what is left of it on either side goes on as a piece of its own."""
+        """End a mapped piece. What remains of it on either side becomes a piece of its own."""
         row[4] = index
         del self.live_segments[row[0]]
         for left, right in ((row[0], start), (end, row[0] + row[1])):
@@ -271,7 +272,7 @@ class _Replayer:
 
 @dataclass(frozen=True)
 class OpenState:
-    """What was there when the recording opened: rows of one device's opening snapshot.
+    """The state when the recording began: rows of one device's opening snapshot.
 
     ``blocks``: int64[n, 4] of address, allocated bytes, requested bytes, state (model.journal.BlockState).
     ``segments``: int64[m, 4] of address, bytes, stream, expandable.
@@ -293,16 +294,16 @@ def replay(
     *,
     sizes_given: bool = False,
 ) -> Replay:
-    """Return every block's and segment's life with allocated bytes, from one device's events in order.
+    """Return the lifetime of every block and segment, with allocated bytes, from one device's events in order.
 
     Args:
         action: Per event, :class:`gpuledger.model.journal.journal.Action`.
         address: First byte.
-        size_bytes: Requested bytes (allocations), given bytes (segments).
+        size_bytes: Requested bytes (allocations), allocated bytes (segments).
         stream: Stream of the event.
         opening: State before the first event, or None for an empty allocator.
         settings: The allocator's settings.
-        sizes_given: The sizes are already what was given (CPU tensors): nothing to replay.
+        sizes_given: Whether the sizes are allocated bytes already (CPU tensors), so that no replay is needed.
 
     Source: caching allocator's history, exact.
     """

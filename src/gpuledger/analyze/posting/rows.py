@@ -1,4 +1,4 @@
-"""Rows of the posted tables, as Arrow."""
+"""Rows of a rank's tables, as Arrow."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _segment_rows(history: DeviceHistory) -> dict[str, Any]:
 
 
 def counter_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
-    """Return the ``counters`` table: the journal's rows, placed among the events."""
+    """Return the ``counters`` table: the journal's rows with their positions among the events."""
     table = journal.tables["counters"]
     index = np.full(table["t_ns"].size, -1, dtype=np.int64)
     inside = table["reason"] != REASONS.index("exit")
@@ -148,7 +148,7 @@ def counter_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
 
 
 def sample_table(journal: Journal) -> pa.Table:
-    """Return the ``samples`` table: bytes, with the slower sensors where they were read at that time."""
+    """Return the ``samples`` table: bytes, and the slower sensors if they were read at that time."""
     table, sensors = journal.tables["samples"], journal.tables["sensors"]
     place = _place_of(sensors, table)
     found = place >= 0
@@ -156,7 +156,7 @@ def sample_table(journal: Journal) -> pa.Table:
     rows |= {name: _maybe(table[name], table[name] < 0) for name in ("used_bytes", "driver_bytes", "total_bytes")}
     for name, kind in _SENSOR_COLUMNS.items():
         values = sensors[name][place] if sensors[name].size else np.full(place.size, -1, dtype=sensors[name].dtype)
-        rows[name] = _maybe(values, ~found | ~(values >= 0), kind)  # NaN is not >= 0
+        rows[name] = _maybe(values, ~found | ~(values >= 0), kind)  # NaN is not >= 0, so this drops missing values
     return _join("samples", [rows])
 
 
@@ -172,7 +172,7 @@ _SENSOR_COLUMNS = {
 
 
 def _place_of(sensors: dict[str, NDArray[Any]], samples: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Return the row of ``sensors`` with the time and GPU of each sample; -1 where there is none."""
+    """Return the row of ``sensors`` with the time and GPU of each sample; -1 if there is none."""
     rows = {
         key: row for row, key in enumerate(zip(sensors["t_ns"].tolist(), sensors["device_idx"].tolist(), strict=True))
     }
@@ -181,7 +181,7 @@ def _place_of(sensors: dict[str, NDArray[Any]], samples: dict[str, NDArray[Any]]
 
 
 def window_table(journal: Journal) -> pa.Table:
-    """Return the ``windows`` table; a window below the counter's resolution has no energy."""
+    """Return the ``windows`` table. A window shorter than the counter's resolution has no energy."""
     import pyarrow as pa
 
     table = journal.tables["windows"]
@@ -236,14 +236,14 @@ def _step_rows(journal: Journal, history: DeviceHistory) -> dict[str, Any]:
 
 
 def _first_event_of(history: DeviceHistory, steps: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the index of the first event tagged with each step; -1 where there is none."""
+    """Return the index of the first event tagged with each step; -1 if there is none."""
     found, first = np.unique(history.owners.event_tags.step, return_index=True)
     place = dict(zip(found.tolist(), first.tolist(), strict=True))
     return np.array([place.get(step, -1) for step in steps.tolist()], dtype=np.int64)
 
 
 def span_table(histories: list[DeviceHistory], owned: OwnedSpans | None, first_name: int) -> pa.Table:
-    """Return the ``spans`` table: the phases, and what ran in the time pass; its names begin at ``first_name``."""
+    """Return the ``spans`` table: the phases and the profiled spans. Names of the latter begin at ``first_name``."""
     pieces = [_phase_rows(history) for history in histories if history.events.count]
     return _join("spans", pieces if owned is None else [*pieces, _work_rows(owned, first_name)])
 
@@ -299,7 +299,7 @@ def _phase_rows(history: DeviceHistory) -> dict[str, Any]:
 
 
 def stack_table(stacks: Sequence[Sequence[tuple[str, int, str]]]) -> pa.Table:
-    """Return the ``stacks`` table: a row per frame."""
+    """Return the ``stacks`` table, with one row per frame."""
     rows = [
         (number, depth, storable(file), line, storable(function))
         for number, frames in enumerate(stacks)

@@ -1,4 +1,4 @@
-"""A category for every block: identity first, then the first lifetime rule that holds."""
+"""Assign a category to every block: by its observed identity, or else by the first lifetime rule that matches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_IDENTITY = -1
 
 @dataclass(frozen=True)
 class Features:
-    """What the rules look at, one entry per block.
+    """The inputs of the rules, with one entry per block.
 
     ``identity``: :class:`Identity` or :data:`NO_IDENTITY`. ``phase``: position in PHASES. ``fate``: position in FATES.
     """
@@ -30,11 +30,12 @@ class Features:
 
 
 def categorize(features: Features) -> NDArray[np.int8]:
-    """Return each block's position in CATEGORIES."""
+    """Return each block's position in CATEGORIES. Blocks that match no rule are ``other``."""
     other = CATEGORIES.index("other")
     chosen = np.full(features.phase.size, -1, dtype=np.int8)
     for identity in Identity:
         chosen[features.identity == identity] = CATEGORIES.index(IDENTITY_CATEGORY[identity])
+    # The order of the rules matters: a block gets the category of the first match, and no rule changes an identity.
     for rule in LIFETIME_RULES:
         chosen[(chosen < 0) & _holds(rule, features)] = CATEGORIES.index(rule.category)
     chosen[chosen < 0] = other
