@@ -1,5 +1,5 @@
-"""GPUs as this machine shows them: memory, processes, power, energy, clocks, through one protocol for every vendor.
+"""GPUs of this machine: memory, processes, power, energy and clocks, through one protocol for every vendor.
 
-May import ``model`` only; needs no torch. Begin with ``card`` (what a GPU can be asked) and ``opening`` (the vendors,
-and the one place where GPUs are opened); to add a vendor copy ``nvidia``.
+May import ``model`` only; needs no torch. Start reading at ``card`` (the protocol) and ``opening`` (the list of
+vendors, and the only place that opens GPUs). To add a vendor, copy ``nvidia``.
 """

@@ -1,6 +1,6 @@
-"""What one GPU can be asked, whoever made it: the :class:`Card` protocol, its readings, and a GPU that tells nothing.
+"""The :class:`Card` protocol for one GPU of any vendor, its readings, and a base class without any readings.
 
-What a GPU or its driver does not tell is None, never 0, and :meth:`Card.why_missing` says why.
+A value that the GPU or its driver does not provide is None, never 0, and :meth:`Card.why_missing` says why.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from gpuledger.cards.tick_phase import TickPhase
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter
 
 Processes = list[tuple[int, int | None]]
-"""``(pid, bytes)`` of every process on a GPU; None where the driver does not tell the bytes."""
+"""``(pid, bytes)`` of every process on a GPU; bytes are None if the driver does not report them."""
 
 
 class Quantity(StrEnum):
-    """What a GPU can be asked for."""
+    """A quantity that can be read from a GPU."""
 
     MEMORY = "memory"
     PROCESSES = "processes"
@@ -32,9 +32,9 @@ class Quantity(StrEnum):
 
 
 class MemoryReading(NamedTuple):
-    """One reading. ``used_bytes`` excludes ``driver_bytes``, which is None where the driver does not tell.
+    """One reading of memory. ``used_bytes`` excludes ``driver_bytes``, which is None if the driver does not report it.
 
-    A tuple: thousands are made a second, and a dataclass takes twice as long.
+    A tuple and not a dataclass, which takes twice as long to create: thousands are created per second.
     """
 
     used_bytes: int
@@ -43,9 +43,9 @@ class MemoryReading(NamedTuple):
 
 
 class SensorReading(NamedTuple):
-    """The slower sensors: watts, share of time busy, MHz, °C, and the mask of reasons for a lower clock.
+    """The slower sensors: power in W, fraction of time busy, clocks in MHz, temperature in °C, and throttle reasons.
 
-    ``power_average_w`` is the mean of the vendor's longest interval, ``power_instant_w`` that of its shortest.
+    ``power_average_w`` is the mean over the vendor's longest interval, ``power_instant_w`` over its shortest.
     """
 
     power_average_w: float | None = None
@@ -57,52 +57,52 @@ class SensorReading(NamedTuple):
 
 
 class Card(Protocol):
-    """One GPU. An object belongs to one thread: open the GPUs once more for another."""
+    """One GPU. Use an object in one thread only, and open the GPUs again for another thread."""
 
     index: int
-    """Its number on this machine; :func:`gpuledger.cards.opening.open_cards` counts over all vendors."""
+    """Index on this machine. :func:`gpuledger.cards.opening.open_cards` counts over all vendors."""
     name: str
     uuid: str
-    """As :func:`torch_uuid` makes it of what torch says, so that the two can be matched."""
+    """In the form of :func:`torch_uuid`, so that it can be compared with torch's."""
     driver_version: str
     ticks: TickPhase
-    """How its energy counter moves, and what has been learnt of when."""
+    """When the energy counter is updated, as far as known."""
 
     def read_memory(self) -> MemoryReading | None:
         """Return the GPU's bytes."""
 
     def read_sensors(self) -> SensorReading:
-        """Return what the slower sensors show."""
+        """Return the values of the slower sensors."""
 
     def read_processes(self) -> Processes | None:
         """Return ``(pid, bytes)`` of every process on the GPU."""
 
     def read_energy_mj(self) -> int | None:
-        """Return the energy counter in mJ; from when it counts is the driver's choice."""
+        """Return the energy counter in mJ. Its zero point depends on the driver."""
 
     def read_throttled_ns(self) -> int | None:
-        """Return how long the power cap has held the clock down so far, in ns."""
+        """Return for how long the power limit has lowered the clock so far, in ns."""
 
     def read_power_limit_w(self) -> float | None:
-        """Return the power that the GPU is held below, in W."""
+        """Return the GPU's power limit in W."""
 
     def is_lost(self) -> bool:
         """Return whether the GPU no longer answers: it fell off the bus, or was reset."""
 
     def why_missing(self, quantity: Quantity) -> str | None:
-        """Return why a quantity was None when it was read last; None where nobody has read it or it never was."""
+        """Return why the last reading of a quantity was None; None if it was never read or had a value."""
 
 
 class BareCard:
-    """A GPU that tells nothing but what it is: derive a vendor's GPU from it and override what it can tell.
+    """A GPU without any readings. To support a vendor, derive from it and override the readings that exist.
 
     Args:
-        index: Its number among the vendor's GPUs.
-        name: Its model.
+        index: Index among the vendor's GPUs.
+        name: Model name.
         uuid: As in :class:`Card`.
         driver_version: The driver's version.
-        counter: How its energy counter moves, where it has one.
-        reason: Why everything that is not overridden is None.
+        counter: How its energy counter is updated, if it has one.
+        reason: Why every reading that is not overridden is None.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class BareCard:
         self.driver_version = driver_version
         self.ticks = TickPhase(counter)
         self.reasons: dict[Quantity, str] = {}
-        """Why a reading was None, where the general reason is not it."""
+        """Why a reading was None, if not for the general reason."""
         self._reason = reason
 
     def read_memory(self) -> MemoryReading | None:
@@ -129,7 +129,7 @@ class BareCard:
         return None
 
     def read_sensors(self) -> SensorReading:
-        """Return nothing known."""
+        """Return a reading without values."""
         return SensorReading()
 
     def read_processes(self) -> Processes | None:
@@ -153,10 +153,10 @@ class BareCard:
         return False
 
     def why_missing(self, quantity: Quantity) -> str | None:
-        """Return the reason given for this quantity, else the general one."""
+        """Return the reason for this quantity, or else the general one."""
         return self.reasons.get(quantity, self._reason)
 
 
 def torch_uuid(uuid: object) -> str:
-    """Return a GPU's UUID from ``torch.cuda.get_device_properties(…).uuid``; "" where torch does not tell it."""
+    """Return a GPU's UUID from ``torch.cuda.get_device_properties(…).uuid``; "" if torch does not report it."""
     return "" if uuid is None else f"GPU-{uuid}"

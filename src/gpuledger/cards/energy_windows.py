@@ -1,4 +1,4 @@
-"""Energy windows that are open, on every GPU, from the moments they were asked for."""
+"""Measure energy between given times, on every GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from gpuledger.model.energy_window import Edge, WindowEnergy, measure_window
 
 @dataclass
 class _Window:
-    """A window whose edges are still looked for: ``edges`` holds start and end of each GPU once they are known."""
+    """An interval with ends that are not all known.
+
+    ``edges`` contains start and end on each GPU once they are known.
+    """
 
     name: str
     start_ns: int
@@ -22,12 +25,12 @@ class _Window:
 
 
 class EnergyWindows:
-    """Measures windows on all GPUs. Nothing is read but by :meth:`read`, when ``due_ns`` has come.
+    """Measures the energy of intervals on all GPUs. Call :meth:`read` at ``due_ns``; nothing else reads the GPUs.
 
     Args:
         cards: The GPUs.
-        keep: Called with name, GPU's number and energy of every window that is finished.
-        clock_ns: Unix time.
+        keep: Called with name, GPU index and energy of every finished interval.
+        clock_ns: Returns Unix time in ns.
     """
 
     def __init__(
@@ -37,19 +40,19 @@ class EnergyWindows:
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.due_ns: int | None = None
-        """When a GPU is to be asked next; None while no edge is looked for."""
+        """Time of the next :meth:`read`, in Unix ns; None if nothing has to be read."""
         self._finders = {card.index: EdgeFinder(card, clock_ns) for card in cards}
         self._keep = keep
         self._windows: dict[int, _Window] = {}
 
     @property
     def read_ns(self) -> int:
-        """Return how long the next read will take."""
+        """Return the expected duration of the next read, in ns."""
         first = self._due_first()
         return 0 if first is None else first.read_ns
 
     def read(self) -> None:
-        """Ask the GPU that is due first, once."""
+        """Read the counter of the GPU that is due first, once."""
         first = self._due_first()
         if first is not None:
             first.read()
@@ -64,19 +67,19 @@ class EnergyWindows:
         self.due_ns = None if first is None else first.due_ns
 
     def begin(self, number: int, name: str, at_ns: int) -> None:
-        """Open a window at a moment that has just been."""
+        """Start an interval at a time just before now."""
         window = self._windows[number] = _Window(name, at_ns)
         self._want(number, window, "start", at_ns)
 
     def end(self, number: int, at_ns: int) -> None:
-        """Close a window at a moment that has just been; one that is not open is none."""
+        """End an interval at a time just before now. Does nothing if it was not started."""
         window = self._windows.get(number)
         if window is not None and window.end_ns is None:
             window.end_ns = at_ns
             self._want(number, window, "end", at_ns)
 
     def end_all(self, at_ns: int) -> None:
-        """Close every window."""
+        """End all intervals."""
         for number in list(self._windows):
             self.end(number, at_ns)
 
@@ -92,7 +95,7 @@ class EnergyWindows:
         self._plan()
 
     def _finish(self, number: int, window: _Window) -> None:
-        """Keep the energy on each GPU; where an edge was not found the window is known, its energy is not."""
+        """Report the energy on each GPU. If an end was not found, the interval is reported without energy."""
         del self._windows[number]
         assert window.end_ns is not None
         for index in self._finders:

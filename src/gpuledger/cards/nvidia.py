@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: read by NVML, or by the tool nvidia-smi where NVML's library cannot be loaded."""
+"""NVIDIA GPUs: read with NVML, or with the nvidia-smi command if NVML's library cannot be loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _open(tool_interval_ns: int | None) -> Source:
 NVIDIA = Vendor(
     name="NVIDIA",
     open=_open,
-    driver_files=("/dev/nvidiactl", "/dev/dxg"),  # of Linux, or of Windows below WSL
+    driver_files=("/dev/nvidiactl", "/dev/dxg"),  # Linux, or Windows with WSL
     card_files="nvidia[0-9]*",
     tool="nvidia-smi",
     closed_hint="Add this user to the group of the device files, or start the container with --gpus all",

@@ -1,4 +1,4 @@
-"""GPUs read by NVML, the one module that knows its Python binding."""
+"""GPUs read with NVML. The only module that uses NVML's Python binding."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from gpuledger.errors import NoDeviceError
 from gpuledger.model.energy_window import NVML_COUNTER
 
 _POWER_AVERAGE, _POWER_INSTANT = 185, 186
-"""NVML's fields: power of the last second, and power of 25 ms of every 100 ms."""
+"""NVML field ids: mean power of the last second, and mean power of 25 ms of every 100 ms."""
 
 _POWER_CAP = 0
-"""NVML's performance policy that counts the nanoseconds below the asked clock by the power cap."""
+"""NVML performance policy that counts the ns for which the power limit lowered the clock."""
 
 _MEMORY_WORDS = ctypes.c_ulonglong * 5
-"""NVML's memory info, version 2, as plain words: version, total, reserved, free, used. The binding's own structure
-takes longer to look into than the driver takes to answer."""
+"""NVML's memory info, version 2, as plain integers: version, total, reserved, free, used.
+
+Reading the fields of the binding's own structure takes longer than the driver's answer.
+"""
 
 
 class NvmlCard:
-    """The sensors of one GPU, each asked by itself.
+    """The sensors of one GPU, each read separately.
 
     Args:
-        binding: NVML, open.
-        index: The GPU's number there.
+        binding: NVML's binding, initialized.
+        index: The GPU's NVML index.
         driver_version: The driver's version.
     """
 
@@ -46,7 +48,7 @@ class NvmlCard:
         self._memory_place = ctypes.byref(self._memory)
 
     def read_memory(self) -> MemoryReading | None:
-        """Return the GPU's bytes; from an old driver without those it keeps for itself.
+        """Return the GPU's memory in bytes. An old driver does not report its own reserved bytes.
 
         Source: NVML memory info, 4 to 8 µs.
         """
@@ -61,7 +63,7 @@ class NvmlCard:
         return None if memory is None else MemoryReading(memory.used, None, memory.total)
 
     def read_sensors(self) -> SensorReading:
-        """Return what the slower sensors show."""
+        """Return the values of the slower sensors."""
         nvml = self._nvml
         busy = self._ask(Quantity.UTILIZATION, nvml.nvmlDeviceGetUtilizationRates)
         average_w, instant_w = self._powers_w()
@@ -80,19 +82,22 @@ class NvmlCard:
         )
 
     def read_energy_mj(self) -> int | None:
-        """Return the energy counter in mJ since the driver was loaded; it takes 3 to 4 ms and ticks every 100 ms."""
+        """Return the energy counter in mJ since the driver was loaded.
+
+        A read takes 3 to 4 ms; updates come every 100 ms.
+        """
         energy_mj = self._ask(Quantity.ENERGY, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if energy_mj is None else int(energy_mj)
 
     def read_throttled_ns(self) -> int | None:
-        """Return how long the power cap has held the clock down since the driver was loaded, in ns."""
+        """Return for how long the power limit has lowered the clock since the driver was loaded, in ns."""
         status = self._ask(
             Quantity.THROTTLED_TIME, lambda card: self._nvml.nvmlDeviceGetViolationStatus(card, _POWER_CAP)
         )
         return None if status is None else int(status.violationTime)
 
     def read_power_limit_w(self) -> float | None:
-        """Return the power that the GPU is held below, in W."""
+        """Return the GPU's power limit in W."""
         limit_mw = self._ask(Quantity.POWER_LIMIT, self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return None if limit_mw is None else limit_mw / 1e3
 
@@ -112,7 +117,7 @@ class NvmlCard:
         return False
 
     def why_missing(self, quantity: Quantity) -> str | None:
-        """Return NVML's reason of the last time that a quantity was None."""
+        """Return NVML's error for the last reading of a quantity that was None."""
         return self._reasons.get(quantity)
 
     def _powers_w(self) -> tuple[float | None, float | None]:
@@ -127,7 +132,7 @@ class NvmlCard:
         return (watts[0], watts[1]) if watts else (None, None)
 
     def _ask(self, quantity: Quantity | None, question: Callable[[Any], Any]) -> Any:
-        """Return the answer; None where GPU, driver or permission give none, and the reason is kept."""
+        """Return the value; None if GPU, driver or permissions do not provide it. The error is stored."""
         try:
             return question(self._handle)
         except self._nvml.NVMLError as error:
@@ -137,9 +142,9 @@ class NvmlCard:
 
 
 def _bound_memory_call(binding: Any) -> Any:
-    """Return the driver's function itself, asked at every tick; None where this binding does not show it.
+    """Return the driver's own function, which is called for every sample; None if the binding does not expose it.
 
-    The binding's own looks the function up and makes a structure each time, which is most of a reading's cost.
+    The binding's wrapper looks the function up and creates a structure at each call, which is most of the cost.
     """
     find = getattr(binding, "_nvmlGetFunctionPointer", None)
     if find is None or not hasattr(binding, "c_nvmlMemory_v2_t"):
@@ -155,7 +160,7 @@ def _text(value: Any) -> str:
 
 
 class NvmlSource:
-    """The GPUs that an open NVML knows."""
+    """The GPUs of an initialized NVML."""
 
     notes: tuple[str, ...] = ()
     shortest_interval_ns = 0
@@ -186,7 +191,7 @@ class NvmlSource:
             return None
 
     def close(self) -> None:
-        """Do nothing: other objects of this process may use NVML."""
+        """Do nothing: other code in this process may use NVML."""
 
 
 def open_nvml() -> NvmlSource:

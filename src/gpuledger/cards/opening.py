@@ -1,8 +1,8 @@
-"""The one place where GPUs are opened: the vendors that are known, and the GPUs of this machine.
+"""The only module that opens GPUs: the list of vendors, and the GPUs of this machine.
 
-A vendor of gpuledger's own is a module like :mod:`gpuledger.cards.nvidia` and an entry in :data:`BUILT_IN`. One of
-another package is an entry point in the group ``gpuledger.cards`` whose object is a
-:class:`gpuledger.cards.vendor.Vendor`; every process that reads GPUs finds it there.
+A built-in vendor is a module like :mod:`gpuledger.cards.nvidia` and an entry in :data:`BUILT_IN`. A vendor of another
+package is an entry point in the group ``gpuledger.cards`` that refers to a :class:`gpuledger.cards.vendor.Vendor`.
+Every process that reads GPUs finds it there.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from gpuledger.cards.vendor import Source, Vendor
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
 BUILT_IN: tuple[Vendor, ...] = (NVIDIA,)
-"""The vendors of gpuledger's own, in the order in which their GPUs are numbered."""
+"""The built-in vendors, in the order in which their GPUs are numbered."""
 
 GROUP = "gpuledger.cards"
-"""Entry points of other packages' vendors."""
+"""Entry point group of other packages' vendors."""
 
 _HINT = "Run gpuledger doctor to see what is missing"
 
 
 @dataclass(frozen=True)
 class OpenCards:
-    """The vendors whose GPUs could be opened, and why the others' could not.
+    """The vendors with opened GPUs, and why the others could not be opened.
 
     Attributes:
         sources: GPUs by vendor.
-        failures: Name of a vendor or of an entry point -> why it has no GPUs here.
+        failures: Name of a vendor or an entry point -> why it has no GPUs here.
     """
 
     sources: Mapping[str, Source]
@@ -39,12 +39,12 @@ class OpenCards:
 
     @property
     def numbers(self) -> list[int]:
-        """Return the numbers of all GPUs: a vendor's own, after those of the vendors before it."""
+        """Return the indices of all GPUs: a vendor's own indices, after those of the vendors before it."""
         return [first + number for first, source in self._numbered() for number in source.numbers]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what is to be said of how the GPUs are read."""
+        """Return notes on how the GPUs are read."""
         return tuple(note for source in self.sources.values() for note in source.notes)
 
     @property
@@ -54,14 +54,14 @@ class OpenCards:
 
     @property
     def shortest_interval_ns(self) -> int:
-        """Return how often all GPUs can be read at most."""
+        """Return the minimum interval between two readings of all GPUs, in ns."""
         return max((source.shortest_interval_ns for source in self.sources.values()), default=0)
 
     def choose(self, wanted: Sequence[int] | None = None) -> list[Card]:
-        """Return all GPUs, or those ``wanted`` by number.
+        """Return all GPUs, or those in ``wanted`` by index.
 
         Raises:
-            NoDeviceError: there is none, or not such a one, or one cannot be opened.
+            NoDeviceError: there is none, an index does not exist, or a GPU cannot be opened.
         """
         there = self.numbers
         if not there:
@@ -85,7 +85,7 @@ class OpenCards:
         return cards
 
     def find(self, uuid: str) -> Card | None:
-        """Return the GPU with a UUID; None where there is none. Other GPUs are not opened.
+        """Return the GPU with a UUID; None if there is none. Opens no other GPU.
 
         Raises:
             NoDeviceError: it cannot be opened.
@@ -97,7 +97,7 @@ class OpenCards:
         return None
 
     def close(self) -> None:
-        """End what was started to read the GPUs."""
+        """Stop the processes that were started to read the GPUs."""
         for source in self.sources.values():
             source.close()
 
@@ -113,7 +113,7 @@ class OpenCards:
             card = source.card(number)
         except GpuLedgerError:
             raise
-        except Exception as error:  # a package's own
+        except Exception as error:  # code of another package can raise anything
             raise NoDeviceError(
                 f"GPU {number}: cannot be opened: {type(error).__name__}: {error}", hint=_HINT
             ) from error
@@ -121,7 +121,7 @@ class OpenCards:
         return card
 
     def _numbered(self) -> Iterator[tuple[int, Source]]:
-        """Yield each source with the number that its GPU 0 has among all GPUs."""
+        """Yield each source with the index of its first GPU among all GPUs."""
         first = 0
         for source in self.sources.values():
             yield first, source
@@ -130,7 +130,7 @@ class OpenCards:
 
 @functools.cache
 def _vendors_of_packages() -> tuple[tuple[Vendor, ...], Mapping[str, str]]:
-    """Return the vendors of other packages, and why an entry point has none. What is broken there is not raised."""
+    """Return the vendors of other packages, and entry point -> why it could not be loaded. Raises nothing."""
     from importlib.metadata import entry_points
 
     found, failures = list[Vendor](), dict[str, str]()
@@ -152,20 +152,20 @@ def _vendors_of_packages() -> tuple[tuple[Vendor, ...], Mapping[str, str]]:
 
 
 def find_vendors() -> tuple[Vendor, ...]:
-    """Return every vendor that is registered and can be loaded."""
+    """Return every registered vendor that can be loaded."""
     return (*BUILT_IN, *_vendors_of_packages()[0])
 
 
 def has_driver() -> bool:
-    """Return whether this machine has a driver of GPUs; no library is loaded for it."""
+    """Return whether this machine has a GPU driver. Loads no library."""
     return any(vendor.is_present() for vendor in BUILT_IN) or any(vendor.is_present() for vendor in find_vendors())
 
 
 def survey_cards(*, present_only: bool = False, tool_interval_ns: int | None = None) -> OpenCards:
-    """Return the GPUs of all vendors, each of which that could not be opened with its reason.
+    """Return the GPUs of all vendors, and the reasons why others could not be opened.
 
     Args:
-        present_only: Do not load a library for a vendor whose driver is not here.
+        present_only: Do not load the library of a vendor without an installed driver.
         tool_interval_ns: As in :func:`open_cards`.
     """
     sources, failures = dict[str, Source](), dict(_vendors_of_packages()[1])
@@ -176,7 +176,7 @@ def survey_cards(*, present_only: bool = False, tool_interval_ns: int | None = N
             sources[vendor.name] = vendor.open(tool_interval_ns)
         except GpuLedgerError as error:
             failures[vendor.name] = error.message
-        except Exception as error:  # a package's own
+        except Exception as error:  # code of another package can raise anything
             failures[vendor.name] = f"{type(error).__name__}: {error}"
     return OpenCards(sources, failures)
 
@@ -185,8 +185,8 @@ def open_cards(tool_interval_ns: int | None = None) -> OpenCards:
     """Return the GPUs of this machine.
 
     Args:
-        tool_interval_ns: Where given, GPUs whose library is missing may be read by a vendor's command-line tool: a
-            process beside this one that is asked for a reading every so many ns, until the GPUs are closed.
+        tool_interval_ns: If given, a vendor's command-line tool can be used for GPUs without the vendor's library. It
+            runs as a child process and is read at this interval until the GPUs are closed.
 
     Raises:
         NoDeviceError: no vendor's GPUs can be opened.
@@ -198,8 +198,8 @@ def open_cards(tool_interval_ns: int | None = None) -> OpenCards:
 
 
 def find_cards() -> list[Card]:
-    """Return the GPUs that can be read here, none where there is no driver; nothing is raised.
+    """Return the GPUs that can be read on this machine; empty without a driver. Raises nothing.
 
-    Each call opens the GPUs anew, so that threads can have their own.
+    Each call opens the GPUs again, so that every thread can have its own objects.
     """
     return survey_cards(present_only=True).readable()

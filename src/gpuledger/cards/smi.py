@@ -1,4 +1,4 @@
-"""GPUs as the tool nvidia-smi shows them, where NVML's library cannot be loaded: fewer figures, and seldomer."""
+"""GPUs read with the nvidia-smi command, if NVML's library cannot be loaded. Fewer values, at a lower rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuledger.processes.parent_death import dying_with
 
 TOOL = "nvidia-smi"
 SHORTEST_NS = 10_000_000
-"""The tool writes no more than some 98 rows a second (H200)."""
+"""nvidia-smi writes at most about 98 rows per second (H200)."""
 
 NOTE = (
     "NVML's library cannot be loaded, so nvidia-smi samples the GPUs, at most every 10 ms. "
@@ -38,18 +38,18 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class SmiQuery:
-    """What this version of the tool can be asked, and what each of its cells means."""
+    """The columns that this version of nvidia-smi supports, and the meaning of each."""
 
     tool: str
     fields: tuple[Field, ...]
 
     def command(self, *more: str) -> list[str]:
-        """Return the tool's command line."""
+        """Return nvidia-smi's command line."""
         names = ",".join(field.name for field in self.fields)
         return [self.tool, f"--query-gpu={names}", "--format=csv,noheader", *more]
 
     def row_of(self, line: str) -> Row | None:
-        """Return what a line says by kind of value; None for a line that is cut, or a message."""
+        """Return the values of a line; None for an incomplete line or a message."""
         cells = cells_of(line, ", ")
         if len(cells) != len(self.fields):
             return None
@@ -61,7 +61,7 @@ class SmiQuery:
 
 
 class SmiCard(BareCard):
-    """One GPU; ``row`` is what the tool said last of it."""
+    """One GPU. ``row`` contains the last values from nvidia-smi."""
 
     def __init__(self, row: Row, stream: SmiStream) -> None:
         super().__init__(
@@ -75,14 +75,14 @@ class SmiCard(BareCard):
         self._stream = stream
 
     def read_memory(self) -> MemoryReading | None:
-        """Return the GPU's bytes, to the MiB; None once the tool has ended."""
+        """Return the GPU's memory, rounded to MiB; None once nvidia-smi has ended."""
         row = self.row
         if row["used_bytes"] is None or self.is_lost():
             return None
         return MemoryReading(row["used_bytes"], row.get("driver_bytes"), row["total_bytes"] or 0)
 
     def read_sensors(self) -> SensorReading:
-        """Return what the slower sensors show."""
+        """Return the values of the slower sensors."""
         row = self.row
         return SensorReading(
             power_average_w=row.get("power_average_w"),
@@ -94,14 +94,14 @@ class SmiCard(BareCard):
         )
 
     def is_lost(self) -> bool:
-        """Return whether the tool has ended."""
+        """Return whether nvidia-smi has ended."""
         return self._stream.has_ended
 
 
 class SmiStream:
-    """The tool at work; what it writes goes to its GPUs' rows.
+    """A running nvidia-smi. Its output updates the rows of its GPUs.
 
-    It writes to a terminal of its own: into a pipe it would write pages at a time, seconds late.
+    It writes to a pseudo-terminal, because it would buffer output to a pipe, which arrives seconds late.
     """
 
     def __init__(self, query: SmiQuery, rows: Sequence[Row], interval_ns: int) -> None:
@@ -130,21 +130,21 @@ class SmiStream:
         self.has_ended = True
 
     def stop(self) -> None:
-        """End the tool; it has inherited that SIGTERM is ignored."""
+        """Kill nvidia-smi. It has inherited an ignored SIGTERM."""
         self._process.kill()
         self._process.wait()
 
 
 def _lines_until_the_end(stream: IO[str]) -> Iterator[str]:
-    with suppress(OSError):  # a terminal whose other end is closed
+    with suppress(OSError):  # the other end of the terminal is closed
         yield from stream
 
 
 def open_smi(interval_ns: int) -> CardList | None:
-    """Return the GPUs as the tool shows them, asked every ``interval_ns``; None where there is no such tool.
+    """Return the GPUs from nvidia-smi, sampled every ``interval_ns``; None if the command does not exist.
 
     Raises:
-        NoDeviceError: it shows no GPU.
+        NoDeviceError: it lists no GPU.
     """
     tool = shutil.which(TOOL)
     if tool is None:
@@ -156,7 +156,7 @@ def open_smi(interval_ns: int) -> CardList | None:
 
 
 def _asked_once(tool: str) -> tuple[SmiQuery, list[Row]]:
-    """Return what the tool can be asked and a row of each GPU: an old one refuses what it does not know."""
+    """Return the supported columns and a row per GPU. An old nvidia-smi rejects columns that it does not know."""
     said = ""
     for names in (_NEW, _OLD):
         query = SmiQuery(tool, tuple(Field.named(name) for name in names))

@@ -1,4 +1,4 @@
-"""The columns of nvidia-smi's CSV: how a header names them, what a cell without header shows, and what a cell means."""
+"""The columns of nvidia-smi's CSV: names in a header, meaning of a cell, and columns of a file without header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FACTORS = {
     "B": 1.0, "KiB": 1024.0, "MiB": _MIB, "GiB": 1024.0 * _MIB, "KB": 1e3, "MB": 1e6, "GB": 1e9,
     "mW": 1e-3, "W": 1.0, "%": 0.01, "MHz": 1.0, "GHz": 1e3, "C": 1.0,
 }  # fmt: skip
-"""Unit -> factor to the unit of the run's column: bytes, watts, a share, MHz, °C."""
+"""Unit -> factor to the unit of the run's column: bytes, W, fraction, MHz, °C."""
 
 FIELDS = {
     "timestamp": ("t_ns", ""),
@@ -42,7 +42,7 @@ FIELDS = {
     "clocks_throttle_reasons.active": ("throttle", ""),
     "clocks_event_reasons.active": ("throttle", ""),
 }
-"""nvidia-smi's name -> what it is in a run, and the unit that --format=nounits leaves out."""
+"""nvidia-smi's column name -> name in a run, and the unit that --format=nounits omits."""
 
 _FAMILIES = (
     "memory.",
@@ -74,7 +74,7 @@ _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]"
 
 @dataclass(frozen=True)
 class Field:
-    """One column: nvidia-smi's name for it, what it is in a run, and the unit of a cell that has none."""
+    """One column: nvidia-smi's name, the name in a run, and the default unit."""
 
     name: str
     kind: str
@@ -89,7 +89,7 @@ class Field:
 
 
 def separator_of(line: str) -> str:
-    """Return what separates the cells; nvidia-smi's comma has a space after it, so that a decimal comma is none."""
+    """Return the separator of the cells. nvidia-smi writes a comma and a space, so a decimal comma is no separator."""
     if ";" in line:
         return ";"
     return ", " if re.search(r",\s", line) else ","
@@ -102,7 +102,7 @@ def cells_of(line: str, separator: str) -> list[str]:
 
 
 def is_header(line: str) -> bool:
-    """Return whether a line names columns: each cell has the form of a name, one has a name that is known."""
+    """Return whether a line is a header: each cell looks like a column name, and one is a known name."""
     if not line.lstrip(' "')[:1].islower():
         return False
     cells = cells_of(line, ";" if ";" in line else ",")
@@ -117,10 +117,10 @@ def fields_of_header(line: str) -> tuple[Field, ...]:
 
 
 def guess_fields(cells: list[str]) -> tuple[Field, ...]:
-    """Return the columns of a file without header, from the units and forms of its first cells.
+    """Return the columns of a file without header, from units and formats of its first cells.
 
-    Of two columns with one unit the first is taken. One lone number without unit is ``memory.used``: what the oldest
-    logs hold.
+    Of two columns with the same unit, the first is used. A single number without unit is ``memory.used``, as in the
+    oldest logs.
     """
     fields: list[Field] = []
     for cell in cells:
@@ -148,7 +148,7 @@ def _guess(cell: str) -> Field:
 
 @functools.lru_cache(maxsize=65_536)
 def parse_cell(field: Field, cell: str) -> Any:
-    """Return the value of a cell in the run's unit; None where nvidia-smi says that it has none.
+    """Return the value of a cell in the run's unit; None if nvidia-smi reports no value.
 
     Raises:
         ValueError: it is not a value of this column.

@@ -1,8 +1,8 @@
-"""When a GPU's energy counter ticks: learnt from ticks that were seen, so that few reads find the next.
+"""Predict when a GPU's energy counter is updated (a tick), so that few reads find the next tick.
 
-The counter moves at the same moment of every period, over minutes (H200, bench/energy/nvml_calls.py), and a read of it
-takes milliseconds. How long a period is, is a fact of the vendor. Once a tick was seen between two reads, the next ones
-are known within what those reads took.
+The counter is updated at the same phase of every period for minutes (H200, bench/energy/nvml_calls.py), and a read
+takes milliseconds. The length of a period depends on the vendor. Once a tick was observed between two reads, the
+following ticks are known to within the duration of those reads.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from gpuledger.model.energy_window import EnergyCounter
 
 CLOCK_FRAC = 40e-6
-"""How exactly a period can be known at best: by so much clocks are put right."""
+"""The best relative accuracy of a known period: clocks are adjusted by this much."""
 
 UNKNOWN_FRAC = 0.4
-"""Ticks that can be anywhere in such a part of a period are not known."""
+"""Ticks with an uncertainty above this fraction of a period count as unknown."""
 
 Span = tuple[int, int]
-"""Not before and not after, Unix time in ns."""
+"""Earliest and latest possible time, in Unix ns."""
 
 
 class TickPhase:
-    """What is known of one counter's ticks.
+    """The known ticks of one counter.
 
     Args:
-        counter: How it moves.
+        counter: How it is updated.
     """
 
     def __init__(self, counter: EnergyCounter) -> None:
@@ -35,19 +35,19 @@ class TickPhase:
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether a tick was found where it had been expected."""
+        """Return whether a tick was found at a predicted time."""
         return self._first is not None and self._count > 0
 
     def next_after(self, at_ns: int) -> Span | None:
-        """Return between what times the first tick lies that is not over at ``at_ns``; None where it is not known."""
+        """Return the time span of the first tick that is not over at ``at_ns``; None if unknown."""
         return self._tick(self._count_to(at_ns))
 
     def last_before(self, at_ns: int) -> Span | None:
-        """Return between what times the last tick lay that is over at ``at_ns``; None where it is not known."""
+        """Return the time span of the last tick that is over at ``at_ns``; None if unknown."""
         return self._tick(self._count_to(at_ns) - 1)
 
     def _count_to(self, at_ns: int) -> int:
-        """Return how many ticks after the last one seen the first lies that is not over at a moment."""
+        """Return the number of ticks from the last observed one to the first that is not over at ``at_ns``."""
         return max((at_ns - self._last[1]) // self._period[1] + 1, 0)
 
     def _tick(self, count: int) -> Span | None:
@@ -58,7 +58,7 @@ class TickPhase:
         return (low_ns, high_ns) if high_ns - low_ns <= UNKNOWN_FRAC * self.counter.period_ns else None
 
     def saw(self, after_ns: int, before_ns: int) -> Span:
-        """Learn that one tick lay between two moments; return between what times it was."""
+        """Record that one tick lay between two times. Return its time span."""
         seen = (after_ns, before_ns)
         known = self.next_after((after_ns + before_ns) // 2 - self.counter.shortest_ns // 2)
         if self._first is None or known is None or max(after_ns, known[0]) > min(before_ns, known[1]):
@@ -73,11 +73,11 @@ class TickPhase:
         return seen
 
     def forget(self) -> None:
-        """Begin anew: the counter did not move where it was expected to."""
+        """Start again, because the counter was not updated at a predicted time."""
         self._first = None
 
     def _narrow(self, first: Span, last: Span) -> None:
-        """Learn the period from the first and the last tick seen."""
+        """Update the period from the first and the last observed tick."""
         low_ns = max((last[0] - first[1]) // self._count, self.counter.shortest_ns)
         high_ns = min(-((first[0] - last[1]) // self._count), self.counter.longest_ns)
         least_ns = round(CLOCK_FRAC * self.counter.period_ns)

@@ -1,4 +1,4 @@
-"""A vendor of GPUs: how its driver is noticed, and how its GPUs are opened."""
+"""A vendor of GPUs: how to detect its driver, and how to open its GPUs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gpuledger.errors import NoDeviceError
 
 
 class LibraryMissingError(NoDeviceError):
-    """The vendor's library cannot be loaded; its command-line tool may still show the GPUs."""
+    """The vendor's library cannot be loaded. Its command-line tool can still work."""
 
 
 class Source(Protocol):
-    """The GPUs of one vendor, open. A GPU is opened only when it is asked for."""
+    """The GPUs of one vendor. A GPU is opened on first use."""
 
     driver_version: str
     numbers: Sequence[int]
-    """The vendor's own numbers of its GPUs."""
+    """The vendor's own indices of its GPUs."""
     notes: tuple[str, ...]
-    """What a recording has to say of how these GPUs are read."""
+    """Notes for a recording on how these GPUs are read."""
     shortest_interval_ns: int
-    """GPUs are not read more often than this; 0 where they can be read at any time."""
+    """Minimum interval between two readings; 0 if there is none."""
 
     def card(self, number: int) -> Card:
         """Return a GPU by its number.
@@ -38,18 +38,18 @@ class Source(Protocol):
         """Return the number of the GPU with a UUID; None where the vendor has no such GPU."""
 
     def close(self) -> None:
-        """End what was started to read the GPUs."""
+        """Stop the processes that were started to read the GPUs."""
 
 
 class CardList:
-    """A source whose GPUs are all open.
+    """A source with GPUs that are already open.
 
     Args:
-        cards: The GPUs, with the vendor's own numbers.
+        cards: The GPUs, with the vendor's own indices.
         driver_version: The driver's version.
         notes: As in :class:`Source`.
         shortest_interval_ns: As in :class:`Source`.
-        stop: Ends what was started to read the GPUs.
+        stop: Stops the processes that were started to read the GPUs.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class CardList:
 
 @dataclass(frozen=True)
 class Vendor:
-    """One vendor, as :mod:`gpuledger.cards.opening` registers it.
+    """One vendor, as registered in :mod:`gpuledger.cards.opening`.
 
     Args:
-        name: As users know it.
-        open: Returns its GPUs, or raises ``NoDeviceError`` with the reason. It is given the nanoseconds between two
-            readings where it may run a tool beside this process to read them, else None. Libraries are loaded here and
-            not before: the module is imported in recorded programs.
-        driver_files: One of these files is there where its driver is.
-        card_files: Pattern below ``/dev`` of the files that a user of the GPUs must be able to open.
+        name: Name shown to users.
+        open: Returns its GPUs, or raises ``NoDeviceError`` with the reason. The argument is the interval between two
+            readings in ns if a tool may be started to read them, else None. Libraries must be loaded here and not at
+            import, because the module is imported in recorded programs.
+        driver_files: If one of these files exists, the driver is installed.
+        card_files: Glob pattern below ``/dev`` of the files that a user of the GPUs must be able to open.
         tool: Its command-line tool, for ``gpuledger doctor``.
-        closed_hint: What to do where ``card_files`` cannot be opened.
-        broken_hint: What to do where there are ``card_files`` and the GPUs cannot be opened.
+        closed_hint: What to do if ``card_files`` cannot be opened.
+        broken_hint: What to do if ``card_files`` exist but the GPUs cannot be opened.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Vendor:
     broken_hint: str = "Check that the driver and its library have the same version"
 
     def is_present(self) -> bool:
-        """Return whether this machine has the vendor's driver; nothing is loaded for it."""
+        """Return whether this machine has the vendor's driver. Loads nothing."""
         return any(Path(place).exists() for place in self.driver_files)
 
     def find_card_files(self, devices: Path = Path("/dev")) -> list[Path]:

@@ -1,1 +1,1 @@
-"""What a run is: its tables, its accounts, its journal and its directory. No torch, no rendering."""
+"""The data model of a run: tables, totals, journal and directory. No torch, no rendering."""

@@ -1,7 +1,7 @@
-"""The names that every breakdown uses: categories, phases, identities, device lines; and the rules for categories.
+"""Names used by every breakdown: categories, phases, identities and device lines; and the rules for categories.
 
-A block's category comes from *identity* (somebody saw whose storage it is) and, where there is none, from its
-*lifetime* across phases. Never from a function's name. The rules are data: the first that holds wins.
+A block's category comes from its *identity* (an observed tensor at its address) or, if it has none, from its *lifetime*
+across phases. Function names are never used. The rules are data, and the first match applies.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ CATEGORIES = (
     "communication",
     "other",
 )
-"""Categories in display order; ``blocks.category`` holds one of them."""
+"""Categories in display order; the values of ``blocks.category``."""
 
 ROUNDING = "rounding"
-"""The account beside the categories: allocated minus requested bytes of the live blocks."""
+"""A line beside the categories: allocated minus requested bytes of the live blocks."""
 
 PHASES = ("setup", "forward", "backward", "optimizer", "evaluation", "between")
-"""Phases in the order of a training step; ``blocks.phase`` holds one of them."""
+"""Phases in the order of a training step; the values of ``blocks.phase``."""
 
 DEVICE_LINES = (
     "free_segments",
@@ -40,11 +40,11 @@ DEVICE_LINES = (
     "other_processes",
     "unaccounted",
 )
-"""What the GPU holds beyond allocated bytes, in the order of the balance."""
+"""GPU memory in use beyond allocated bytes, in the order of the memory balance."""
 
 
 class Phase(IntEnum):
-    """Position in :data:`PHASES`; the number kept in the journal."""
+    """Position in :data:`PHASES`, as stored in the journal."""
 
     SETUP = 0
     FORWARD = 1
@@ -55,7 +55,7 @@ class Phase(IntEnum):
 
 
 class Identity(IntEnum):
-    """What a storage was seen to be; the number kept in the journal."""
+    """Observed kind of a storage, as stored in the journal."""
 
     WEIGHT = 0
     BUFFER = 1
@@ -79,13 +79,12 @@ FATES = ("same_visit", "later", "kept", "alive")
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of :data:`LIFETIME_RULES`. A ``None`` matches anything; ``phases`` are where the block was allocated.
+    """One rule of :data:`LIFETIME_RULES`. ``None`` matches anything. ``phases`` are the phases of the allocation.
 
-    ``fates`` say how the block ended: ``same_visit`` (given back before the phase it was born in was left), ``later``
-    (given back in a later phase or step), ``kept`` (outlived its step and was never given back) or ``alive`` (not
-    given back, and the recording closed inside its step). ``communicating`` says whether it was made while buffers of
-    collectives were set up, ``same_module`` says whether it was given back while the
-    module that allocated it was still the one at work, ``freed_in_backward`` whether a backward pass gave it back.
+    ``fates`` describe the end of the block: ``same_visit`` (freed before its phase ended), ``later`` (freed in a later
+    phase or step), ``kept`` (survived its step and was not freed) or ``alive`` (not freed, and the recording ended
+    within its step). ``communicating``: allocated while buffers of collectives were built. ``same_module``: freed while
+    the module that allocated it was still the current one. ``freed_in_backward``: freed in a backward pass.
     """
 
     category: str
@@ -161,4 +160,4 @@ LIFETIME_RULES: tuple[Rule, ...] = (
     ),
     Rule("other", ("setup", "between"), _OUTLIVES_PHASE, why="made by the script itself and never seen in a model"),
 )
-"""First match wins. Identity is asked before any of these."""
+"""The first match applies. The identity takes precedence over all of these."""

@@ -1,4 +1,7 @@
-"""The values that columns of journals and tables can hold: more is damage, and would overflow sums or fill memory."""
+"""Valid ranges of the columns of journals and tables.
+
+Other values are damage, and would overflow sums or fill memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ ADDRESS: Bounds = (-1, 1 << 62)
 COUNT: Bounds = (-1, 1 << 48)
 DEVICE: Bounds = (-2, 1 << 16)
 LARGEST_SUM_BYTES = float(1 << 61)
-"""All sizes of one column together: a cumulative sum in 64 bits has room for it twice."""
+"""Maximum sum of all sizes of one column. A cumulative sum in 64 bits has room for twice this."""
 LARGEST_REAL = 1e18
 
 _BY_NAME: dict[str, Bounds] = {
@@ -37,17 +40,17 @@ _BY_ENDING: tuple[tuple[str, Bounds], ...] = (
 
 
 def bounds_of(column: str) -> Bounds | None:
-    """Return least and greatest value of a column of whole numbers, by its name; None where its type is the bound."""
+    """Return minimum and maximum of an integer column by its name; None if only its type limits it."""
     if column in _BY_NAME:
         return _BY_NAME[column]
     return next((bounds for ending, bounds in _BY_ENDING if column.endswith(ending)), None)
 
 
 def check_bounds(values: NDArray[Any], place: str) -> None:
-    """Check the values of ``place``, which is ``table.column``; nulls are left out.
+    """Check the values of ``place``, which is ``table.column``. Nulls are ignored.
 
     Raises:
-        ValueError: one is out of range, or sizes sum up to more than a 64-bit integer can hold.
+        ValueError: a value is out of range, or the sizes add up to more than a 64-bit integer.
     """
     import numpy as np
 

@@ -1,4 +1,7 @@
-"""Energy of a window, from tick to tick of the GPU's counter: the arithmetic, without a GPU."""
+"""Energy of an interval from the GPU's energy counter: the arithmetic, without a GPU.
+
+A tick is an update of the counter; an edge is one end of the interval.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ WITHOUT_ENERGY = "Energy was not measured: the program uses no GPU that reports 
 """The note of a run without an energy measurement."""
 
 NOTES_WITHOUT_ENERGY = ("Energy was not measured:", "No joules")
-"""How notes on missing energy begin; the second of runs of earlier versions."""
+"""Prefixes of notes about missing energy. The second is from runs of earlier versions."""
 
 ENERGY_MARKER = "energy-pass.json"
-"""In a rank's directory while its energy pass is open: tells whoever reads the GPUs that it is time, and which."""
+"""File in a rank's directory during its energy measurement. It lists the GPUs that must be read."""
 
 METERED_CARDS = "energy-cards.json"
-"""In the run's directory while somebody looks for open passes: the GPUs whose energy can be read."""
+"""File in the run's directory while an energy meter is running. It lists the GPUs with readable energy."""
 
 ENERGY_JOURNAL = "energy"
-"""Where the readings of the GPUs in energy passes go, beside the other readings of the GPUs."""
+"""Name of the journal with GPU samples of energy measurements, beside the other GPU samples."""
 
 ENERGY_PASS = "energy"  # noqa: S105 - a name, not a password
-"""Name of the energy pass's window."""
+"""Name of the energy measurement's interval."""
 
 
 _LONGEST_PERIOD_NS = 1_000_000_000_000
@@ -30,10 +33,10 @@ _LONGEST_PERIOD_NS = 1_000_000_000_000
 
 @dataclass(frozen=True)
 class EnergyCounter:
-    """How a GPU's energy counter moves: a fact of its vendor.
+    """How a GPU's energy counter is updated; depends on the vendor.
 
-    ``period_ns`` lies between two ticks, never less than ``shortest_ns`` and never more than ``longest_ns`` on average;
-    one tick can stand ``jitter_ns`` from its time. A read of the counter takes about ``read_ns``.
+    The time between two ticks is ``period_ns`` and, averaged over many, from ``shortest_ns`` to ``longest_ns``. One
+    tick can be off its time by ``jitter_ns``. A read of the counter takes about ``read_ns``.
     """
 
     period_ns: int
@@ -44,7 +47,7 @@ class EnergyCounter:
 
     @staticmethod
     def of_facts(facts: Any) -> EnergyCounter:
-        """Return the counter that a journal's facts describe; NVML's where they do not."""
+        """Return the counter described in a journal's facts; NVML's if there is none."""
         try:
             found = EnergyCounter(**{name: int(value) for name, value in facts.items()})
         except (AttributeError, TypeError, ValueError, OverflowError):
@@ -54,12 +57,12 @@ class EnergyCounter:
 
 
 NVML_COUNTER = EnergyCounter(100_100_000, 99_950_000, 100_150_000, 1_900_000, 4_000_000)
-"""NVIDIA's (H200); runs that do not describe their counter have it."""
+"""NVIDIA's counter (H200). Used for runs without a description of their counter."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One move of a GPU's counter: when, what it then showed, and how long the read took that saw it."""
+    """One update of a GPU's counter: its time, the new value, and the duration of the read that observed it."""
 
     t_ns: int
     energy_mj: int
@@ -69,10 +72,11 @@ class Tick:
 
 @dataclass(frozen=True)
 class Edge:
-    """One edge of a window: the moment asked for, the next tick, and the power between the two.
+    """One edge of an interval: the requested time, the next tick, and the power between the two.
 
-    Where ``off_w`` is None, ``power_w`` is the mean from the tick before to the next; else it is what the ticks around
-    tell, and ``off_w`` how far off it can be. ``reading_ns`` is how exactly the tick's time is known.
+    If ``off_w`` is None, ``power_w`` is the mean between the ticks before and after the edge. Otherwise it is an
+    estimate from the ticks around, and ``off_w`` its maximum error. ``reading_ns`` is the uncertainty of the tick's
+    time.
     """
 
     at_ns: int
@@ -87,7 +91,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class WindowEnergy:
-    """``energy_j`` is None where the window has fewer than two ticks: it is below the counter's resolution."""
+    """``energy_j`` is None if the interval has fewer than two ticks: it is below the counter's resolution."""
 
     start_ns: int
     end_ns: int
@@ -98,11 +102,11 @@ class WindowEnergy:
 
 
 def edge_at(ticks: Sequence[Tick], at_ns: int, counter: EnergyCounter = NVML_COUNTER) -> Edge | None:
-    """Return the edge at ``at_ns`` from the ticks of ``counter`` around it; None with fewer than two ticks.
+    """Return the edge at ``at_ns`` from the ticks around it; None with fewer than two ticks.
 
-    It rests on the next tick, and on the last one where the readings end before that. Loads begin and end with windows:
-    where the power before the tick before and after the next differ, it is taken to have gone from the one to the other
-    at once, at the moment that gives the energy between the two ticks.
+    Uses the next tick, or the last one if the samples end before that. Loads begin and end with intervals. So if the
+    power before the previous tick differs from the power after the next one, it is assumed to change in one step, at
+    the time that gives the energy between the two ticks.
     """
     if len(ticks) < 2:
         return None
@@ -122,7 +126,7 @@ def _power_w(before: Tick, tick: Tick) -> float:
 
 
 def _power_after(at_ns: int, length_ns: int, powers_w: tuple[float, float, float]) -> float:
-    """Return the mean power from ``at_ns`` to the end of an interval, given those before, in and after it."""
+    """Return the mean power from ``at_ns`` to the end of a period, given the powers before, in and after the period."""
     earlier_w, mean_w, later_w = powers_w
     if not min(earlier_w, later_w) < mean_w < max(earlier_w, later_w):
         return mean_w
@@ -135,9 +139,9 @@ def _power_after(at_ns: int, length_ns: int, powers_w: tuple[float, float, float
 def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     """Return the energy between two edges.
 
-    The uncertainty is what the jitter of the two ticks and of the reads that saw them can make at the power there, and
-    what the power between an edge and the ticks around it can: at most what it would be if the window's mean held up to
-    the edge and the rest of that period lay outside.
+    The uncertainty has two parts: jitter and read duration of the two ticks, times the power there; and the unknown
+    power between each edge and the ticks around it. The second is at most what it would be if the interval's mean power
+    lasted up to the edge.
 
     Source: the GPU's energy counter.
     """
@@ -160,9 +164,11 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
 
 
 def _spread_j(edge: Edge, to_tick_s: float, inside_s: float, mean_w: float) -> float:
-    """Return what the power between an edge and its tick can be off by; ``inside_s`` is the window's part of a period.
+    """Return the maximum error from the power between an edge and its tick.
 
-    The window's part cannot hold more than all of the period did.
+    ``inside_s`` is the part inside the interval.
+
+    The part inside the interval cannot contain more energy than the whole period.
     """
     if edge.off_w is not None:
         return abs(to_tick_s) * edge.off_w

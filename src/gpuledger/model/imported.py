@@ -1,4 +1,4 @@
-"""A run made from files that others wrote: the same tables and manifests, built in memory and written at once."""
+"""A run imported from files of other tools: the same tables and manifests, built in memory and written at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImportedRank:
-    """One process, or one GPU, of the files read.
+    """One process, or one GPU, of the imported files.
 
-    ``tables`` are by name and have the columns of :data:`gpuledger.model.tables.TABLES`; what a format cannot know is
-    null there. ``facts`` are the further keys of the rank's manifest, such as ``devices``.
+    ``tables`` maps names to tables with the columns of :data:`gpuledger.model.tables.TABLES`. Values that a format does
+    not have are null. ``facts`` are further keys of the rank's manifest, such as ``devices``.
     """
 
     number: int
@@ -37,8 +37,8 @@ class ImportedRank:
 class ImportedRun:
     """Everything that was read from some files.
 
-    ``format`` is the name of the reader, ``files`` what was read. ``unread`` are lines or files that could not be
-    read, each with its reason: they are named to the user and end the command with 3, and the rest is kept.
+    ``format`` is the name of the reader, ``files`` the files read. ``unread`` lists lines or files that could not be
+    read, each with the reason. They are shown to the user, the exit status is 3, and everything else is kept.
     """
 
     name: str
@@ -51,10 +51,10 @@ class ImportedRun:
 
 
 def rows_to_table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    """Return ``rows`` as table ``name``; a nullable column that a row lacks is null.
+    """Return ``rows`` as table ``name``. Missing nullable columns are null.
 
     Raises:
-        ValueError: a row lacks a column that a value is missing, or has an unknown one.
+        ValueError: a row lacks a required column, or has an unknown one.
     """
     import pyarrow as pa
 
@@ -69,10 +69,10 @@ def rows_to_table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def write_imported(run: ImportedRun, path: Path, *, replace: bool = False) -> Run:
-    """Return the run after writing it to ``path``; with ``replace`` a run that is there goes when all is written.
+    """Return the run after writing it to ``path``. With ``replace``, an existing run is removed once all is written.
 
     Raises:
-        FileExistsError: something is in ``path``, and ``replace`` is not given.
+        FileExistsError: ``path`` exists, and ``replace`` is False.
         OSError: it cannot be written; nothing is left.
     """
     manifest = _run_manifest(run)

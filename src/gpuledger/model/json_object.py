@@ -1,6 +1,6 @@
-"""Frozen dataclasses that are read from JSON objects and written back without losing a key."""
+"""Frozen dataclasses that are read from JSON objects and written back with all unknown keys."""
 
-# Annotations are evaluated here and in modules that define such classes: no text is compiled when one is read.
+# Annotations are evaluated at import, here and in modules with such classes: reading one compiles no text.
 import types
 import typing
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf, Sha
 class JsonObject:
     """A JSON object with known keys, which are the fields of the dataclass.
 
-    A field has one of these types: ``int``, ``float``, ``str``, ``bool``, an ``Enum`` of texts, another
+    A field has one of these types: ``int``, ``float``, ``str``, ``bool``, an ``Enum`` with string values, another
     :class:`JsonObject`, ``tuple[X, ...]`` or ``tuple[X, Y]`` (a list), ``Mapping[str, X]`` (an object with any keys),
-    or one of them ``| None``. ``Annotated[X, shape]`` gives the shape that the value must have by itself. A field with
-    a default may be absent or null.
+    or one of them ``| None``. ``Annotated[X, shape]`` gives the shape of the value explicitly. A field with a default
+    can be absent or null.
 
-    ``as_read`` is the object as it was read, with the keys that this version does not know. Of ``together`` all keys
-    must be there where one is.
+    ``as_read`` is the object as it was read, including keys unknown to this version. If one of the keys in ``together``
+    is present, all must be.
     """
 
     together: ClassVar[tuple[str, ...]] = ()
@@ -29,7 +29,7 @@ class JsonObject:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the object; ``value`` has the shape that :func:`shape_of` returns."""
+        """Return the object. ``value`` must have the shape that :func:`shape_of` returns."""
         kinds = _kinds_of(cls)
         known = {
             one.name: _decoded(value[one.name], kinds[one.name])
@@ -39,7 +39,7 @@ class JsonObject:
         return cls(as_read=dict(value), **known)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object: what was read, with the fields that have changed since; every field of a new object."""
+        """Return a JSON object: the original with changed fields, or every field of a new object."""
         value = dict(self.as_read)
         for one in fields(self):
             if one.name == "as_read":
@@ -51,7 +51,7 @@ class JsonObject:
 
 
 def shape_of(cls: type[JsonObject]) -> Fields:
-    """Return what a JSON object must look like so that :meth:`JsonObject.from_json` can read it."""
+    """Return the shape of a JSON object that :meth:`JsonObject.from_json` can read."""
     known = {
         one.name: _shape(one.type) if _is_required(one) else _maybe(_shape(one.type))
         for one in fields(cls)
@@ -73,7 +73,7 @@ _known_kinds: dict[type[JsonObject], dict[str, Any]] = {}
 
 
 def _kinds_of(cls: type[JsonObject]) -> dict[str, Any]:
-    """Return the type of each field, found once for each class."""
+    """Return the type of each field. Cached per class."""
     kinds = _known_kinds.get(cls)
     if kinds is None:
         kinds = _known_kinds[cls] = {one.name: _plain(one.type) for one in fields(cls) if one.name != "as_read"}
@@ -109,7 +109,7 @@ def _shape(kind: Any) -> Shape:
 
 
 def _as_before(value: Mapping[str, Any], name: str, kind: Any, one: Field[Any]) -> Any:
-    """Return what the field was when the object was read, or its default."""
+    """Return the value of a field when the object was read, or its default."""
     if value.get(name) is not None or _is_required(one):
         return _decoded(value[name], kind)
     return one.default if one.default_factory is MISSING else one.default_factory()

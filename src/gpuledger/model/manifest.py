@@ -1,7 +1,7 @@
-"""A rank's manifest: what it holds, and the one place where it is read and written.
+"""A rank's manifest: its fields, and the only code that reads and writes it.
 
-The whole run's is in :mod:`.run_manifest`. A key that this version does not know is kept, and is there again when the
-manifest is written. What a reader finds at an absent key is its field's default.
+The manifest of the whole run is in :mod:`.run_manifest`. Keys unknown to this version are kept when the manifest is
+written again. An absent key has its field's default.
 """
 
 # No postponed annotations: see :mod:`gpuledger.model.json_object`.
@@ -18,14 +18,14 @@ from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, write_json
 from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_checked
 
 DeviceIdx = Annotated[int, Whole(*DEVICE)]
-"""It becomes a column of 32 bits."""
+"""Stored in a 32-bit column."""
 _MAX_CALLS = 4_000
-"""A recording keeps at most so many (``collect/attribution/inputs.py``)."""
+"""Maximum number kept by a recording (``collect/attribution/inputs.py``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts(JsonObject):
-    """One device of a rank; ``device_idx`` -1 is the CPU. ``energy_counter`` is known where the GPU was watched."""
+    """One device of a rank. ``device_idx`` -1 is the CPU. ``energy_counter`` is known if the GPU was sampled."""
 
     device_idx: DeviceIdx
     name: str | None = None
@@ -38,7 +38,7 @@ class DeviceFacts(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(JsonObject):
-    """One comparison of what was replayed with what the allocator counted itself."""
+    """One comparison of the replay with the allocator's own counters."""
 
     device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
     name: str | None = None
@@ -49,7 +49,7 @@ class Check(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Pause(JsonObject):
-    """A time in which the recorder kept the program waiting."""
+    """An interval in which the recorder paused the program."""
 
     reason: str
     start_ns: int
@@ -58,7 +58,10 @@ class Pause(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Window(JsonObject):
-    """The recorded steps, None where there is none, and those ``asked`` for, the last None where it was open."""
+    """The recorded steps; None if there are none.
+
+    ``asked`` are the requested steps; the last is None if not limited.
+    """
 
     first_step: int | None = None
     last_step: int | None = None
@@ -67,7 +70,7 @@ class Window(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAllocation(JsonObject):
-    """One allocation that a device had no room for."""
+    """One allocation that failed because the device was out of memory."""
 
     device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
     tried_bytes: int | None = None
@@ -78,10 +81,10 @@ class FailedAllocation(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class PassEnergy(JsonObject):
-    """The energy of one GPU in the energy pass. ``energy_j`` is None where it is not known; a note says why.
+    """The energy of one GPU in the energy measurement. ``energy_j`` is None if unknown; a note says why.
 
-    ``base_before_w`` and ``base_after_w`` are the GPU idle with the program's context on it, ``idle_w`` before the
-    program began.
+    ``base_before_w`` and ``base_after_w`` are the power of the idle GPU with the program's context, ``idle_w`` the
+    power before the program began.
     """
 
     device_idx: DeviceIdx
@@ -102,9 +105,9 @@ class PassEnergy(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyEdges(JsonObject):
-    """Where the energy pass began and ended, as its process wrote it down; without ``end_ns`` it was cut off.
+    """Start and end of the energy measurement, written by its process. Without ``end_ns``, it was interrupted.
 
-    ``cards`` are torch's index and the UUID of each, ``idle_ns`` the times in which the program was idle.
+    ``cards`` has torch's index and the UUID of each GPU, ``idle_ns`` the intervals in which the program was idle.
     """
 
     together: ClassVar[tuple[str, ...]] = ("first_step", "last_step", "start_ns", "end_ns")
@@ -119,7 +122,7 @@ class EnergyEdges(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs(JsonObject):
-    """The first input of the outermost module: its shape, and whether it holds token ids."""
+    """The first input of the outermost module: its shape, and whether it contains token ids."""
 
     module_id: int
     shape: Annotated[tuple[int, ...], ListOf(int, 1)]
@@ -128,7 +131,7 @@ class Inputs(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelsAlone(JsonObject):
-    """From where on in the time pass the host was not traced."""
+    """The time in the profiled steps from which on operators were not recorded."""
 
     from_step: int
     from_ns: int
@@ -136,7 +139,7 @@ class KernelsAlone(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class HostWait(JsonObject):
-    """Time of a device with nothing under way, ``gap_ns``, and the part of it in which it waited for the host."""
+    """Idle time of a device, ``gap_ns``, and the part of it in which it waited for the CPU."""
 
     device_idx: DeviceIdx
     gap_ns: int
@@ -145,7 +148,7 @@ class HostWait(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries(JsonObject):
-    """What the CUDA context and loaded libraries take on the GPU; ``source`` says how that was measured."""
+    """GPU memory of the CUDA context and loaded libraries. ``source`` says how it was measured."""
 
     context_bytes: int | None = None
     library_bytes: int | None = None
@@ -154,7 +157,7 @@ class Libraries(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(JsonObject):
-    """How a watched GPU was read."""
+    """How a GPU was sampled."""
 
     interval_ns: int | None = None
     readings: int | None = None
@@ -191,10 +194,10 @@ _POWER_MODEL = Fields(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFacts(JsonObject):
-    """What a journal's facts and a rank's manifest share.
+    """The fields that a journal's facts and a rank's manifest share.
 
-    ``processes_known`` is False where the driver's process ids are not this machine's. ``time_steps`` are the first and
-    the last step of the time pass. ``calls`` are rows of module, step, batch size and sequence length.
+    ``processes_known`` is False if the driver's process ids are not those of this machine. ``time_steps`` are the first
+    and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -222,11 +225,11 @@ class RecordedFacts(JsonObject):
 
     @property
     def recorder_name(self) -> str:
-        """Return what made the tables, as it was written down; "" where nothing is."""
+        """Return the name of the recorder as stored; "" if none is."""
         return str(self.as_read.get("recorder") or "") if self.recorder is RecorderKind.UNKNOWN else self.recorder.value
 
     def device(self, device_idx: int) -> DeviceFacts:
-        """Return what is known of a device; its number alone where it is not described."""
+        """Return the facts of a device; only its index if it is not described."""
         known = (one for one in self.devices if one.device_idx == device_idx)
         return next(known, DeviceFacts(device_idx=device_idx))
 
@@ -235,8 +238,9 @@ class RecordedFacts(JsonObject):
 class RankManifest(RecordedFacts):
     """``rank-N/manifest.json``: one process of a run.
 
-    ``status`` is ``closed`` or ``cut off``. ``energy`` is None before the energy pass is posted. ``journal_parts`` and
-    ``journal_bytes`` are how much of the journal the tables hold, ``sample_parts`` of the samples.
+    ``status`` is ``closed`` or ``cut off``. ``energy`` is None before the energy measurement is posted.
+    ``journal_parts`` and ``journal_bytes`` are how much of the journal the tables cover, ``sample_parts`` how much of
+    the samples.
     """
 
     schema_version: int
@@ -265,7 +269,7 @@ _Manifest = TypeVar("_Manifest", RankManifest, RunManifest)
 
 
 def write_rank_manifest(rank_directory: Path, manifest: RankManifest) -> None:
-    """Write a rank's manifest into the run's own directory, through no link.
+    """Write a rank's manifest into the run's own directory. Follows no link.
 
     Raises:
         InputError: the rank's directory is a link.
@@ -292,7 +296,7 @@ def check_rank_manifest(value: dict[str, Any]) -> None:
     """Check the JSON object of a rank's manifest.
 
     Raises:
-        ValueError: a value is not what a view takes it for; the message says which.
+        ValueError: a value is invalid; the message names it.
     """
     check_shape(value, _RANK_SHAPE, "")
     for number, one in enumerate(value.get("energy") or []):

@@ -1,4 +1,4 @@
-"""Reading the Parquet parts of a run's tables: within limits, and checked against the table's columns."""
+"""Read the Parquet parts of a run's tables, with size limits, and check them against the table's columns."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 UNPACKED_BYTES = 192 * MIB
-"""The parts of one process may always unpack to so much, and to :data:`UNPACKED_TIMES` what they take on disk."""
+"""Unpacked size that the parts of one process can always have. Above it, :data:`UNPACKED_TIMES` their size on disk."""
 UNPACKED_TIMES = 8
 _VALUE_BYTES = 8
-"""A value takes at least so much once it is read, whatever its encoding in the file."""
+"""Minimum size of a value in memory, whatever its encoding in the file."""
 _UNKNOWN_PHASE = ""
-"""What a run has that was made of a file without phases."""
+"""Phase in a run that was imported from a file without phases."""
 _WORDS = {
     "blocks.category": CATEGORIES,
     "blocks.phase": (*PHASES, _UNKNOWN_PHASE),
     "spans.phase": (*PHASES, _UNKNOWN_PHASE),
 }
-"""Columns that hold one of some words."""
+"""Columns with a fixed set of values."""
 
 
 def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> None:
-    """Check what the parts of one process unpack to, by what they say of themselves.
+    """Check the unpacked size of the parts of one process, from their metadata.
 
     Args:
         parts: The files.
-        place_of: What a file is called in errors.
+        place_of: Returns the name of a file for errors.
 
     Raises:
-        InputError: it is too much for files of their size, or one is damaged or not a regular file.
+        InputError: the size is too large for files of their size, or one is damaged or not a regular file.
     """
     import pyarrow.parquet as pq
 
@@ -62,11 +62,11 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table
     Args:
         part: The file.
         table: Name of the table.
-        schema: The columns wanted; one that may be null, and is newer than the file, is null.
-        place: What the file is called in errors.
+        schema: The wanted columns. A nullable column that is newer than the file is null.
+        place: Name of the file in errors.
 
     Raises:
-        InputError: it is damaged, lacks a column, or holds values that the column cannot.
+        InputError: it is damaged, lacks a column, or contains invalid values.
     """
     import pyarrow.parquet as pq
 
@@ -74,8 +74,9 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table
         texts = [field.name for field in schema if str(field.type) == "string"]
         with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts, pre_buffer=False) as file:
             have = set(file.schema_arrow.names)
-            # In this thread alone (no pre_buffer either): one of pyarrow's own that still holds the stream as Python
-            # ends aborts the process.
+            # Read in this thread only (and without pre_buffer): one of pyarrow's threads that still holds the stream at
+            # exit
+            # aborts the process.
             raw = file.read(columns=[name for name in schema.names if name in have], use_threads=False)
         return _checked(raw, table, schema, part.stat().st_size)
 
@@ -84,7 +85,7 @@ def _checked(raw: pa.Table, table: str, schema: pa.Schema, file_bytes: int) -> p
     """Return the columns with the types of ``schema``.
 
     Raises:
-        ValueError: a column is missing, has nulls where none may be, or a value that cannot be.
+        ValueError: a column is missing, has nulls but is not nullable, or has an invalid value.
     """
     import pyarrow as pa
 
@@ -109,7 +110,7 @@ def _checked(raw: pa.Table, table: str, schema: pa.Schema, file_bytes: int) -> p
 
 
 def _check_text_bytes(column: pa.ChunkedArray, place: str, file_bytes: int) -> None:
-    """Check what texts take once each row has its own: a file keeps a text that many rows share once."""
+    """Check the size of texts with one copy per row. A file stores a text that many rows share only once."""
     import pyarrow.compute as pc
 
     total_bytes = 0

@@ -1,14 +1,14 @@
-"""What made a rank's tables, and what such tables can tell."""
+"""The source of a rank's tables, and which data such tables contain."""
 
 from enum import Enum
 from typing import Self
 
 
 class RecorderKind(Enum):
-    """What made a rank's tables: a recorder, a sampler of GPUs, or the format of an imported file.
+    """The source of a rank's tables: a recorder, a sampler of GPUs, or the format of an imported file.
 
-    The value is what stands in manifests and journals. Ask for what a kind has, not which one it is. Whether events
-    have times is asked of the tables: of one kind some files have them and some do not.
+    The value is stored in manifests and journals. Query the properties of a kind and not its identity. Whether events
+    have times depends on the tables: some files of a kind have them, others do not.
     """
 
     CUDA_HISTORY = "cuda-history"
@@ -22,7 +22,7 @@ class RecorderKind(Enum):
     NVIDIA_SMI = "nvidia-smi"
     TIME_LOG = "time-log"
     UNKNOWN = ""
-    """None is named, or one that this version does not know; it has what a recorder of an allocator has."""
+    """Not given, or unknown to this version. Treated as a recorder of an allocator."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -30,22 +30,22 @@ class RecorderKind(Enum):
 
     @property
     def has_segments(self) -> bool:
-        """Return whether blocks are cut from segments, by the CUDA caching allocator's rules."""
+        """Return whether blocks are parts of segments, by the rules of the CUDA caching allocator."""
         return self in _ALLOCATORS
 
     @property
     def has_tags(self) -> bool:
-        """Return whether the blocks carry an older profiler's tags, each of which is a whole name."""
+        """Return whether the blocks carry tags of an older profiler, in which each tag is a whole name."""
         return self in (RecorderKind.MXNET, RecorderKind.TBD_LOG)
 
     @property
     def has_lines_as_names(self) -> bool:
-        """Return whether a block's name can be the line of a stack."""
+        """Return whether a block's name can be a line of a stack."""
         return self is RecorderKind.TORCH_SNAPSHOT
 
     @property
     def has_measured_times(self) -> bool:
-        """Return whether steps took on the device what the run says; on a simulated GPU they did not run."""
+        """Return whether step times were measured on the device. On a simulated GPU, steps do not run."""
         return self is not RecorderKind.VIRTUAL
 
     @property
@@ -55,7 +55,7 @@ class RecorderKind(Enum):
 
     @property
     def has_only_card_readings(self) -> bool:
-        """Return whether GPUs were read from outside, and no allocation was seen."""
+        """Return whether GPUs were sampled from outside, without any allocations."""
         return self in (RecorderKind.WATCH, RecorderKind.NVIDIA_SMI)
 
     @property
@@ -73,4 +73,4 @@ _IMPORTED = (
     RecorderKind.TIME_LOG,
 )
 _ALLOCATORS = (RecorderKind.CUDA_HISTORY, RecorderKind.VIRTUAL, RecorderKind.TORCH_SNAPSHOT, RecorderKind.UNKNOWN)
-"""What tells of the CUDA caching allocator's own events, or of those of its simulation."""
+"""Sources with events of the CUDA caching allocator, real or simulated."""

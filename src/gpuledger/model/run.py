@@ -1,7 +1,7 @@
-"""A run: the directory ``NAME.ledger/``, written once and read by everything.
+"""A run: the directory ``NAME.ledger/``, written once and read by every command.
 
-``manifest.json`` speaks for the whole run, ``rank-N/manifest.json`` for one process. ``rank-N/journal/`` is what that
-process wrote while it ran, ``rank-N/<table>/part-*.parquet`` are the posted tables.
+``manifest.json`` describes the whole run, ``rank-N/manifest.json`` one process. ``rank-N/journal/`` has the raw events
+that the process wrote while it ran, ``rank-N/<table>/part-*.parquet`` the tables built from them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 PARTS = "part-*.parquet"
 MOST_NAMES_SHOWN = 5
 _UNPACKED = ("", "unpacked")
-"""Where a rank keeps that what its tables unpack to was checked."""
+"""Cache key for the check of the unpacked size of a rank's tables."""
 
 
 def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0) -> None:
-    """Write one part of table ``name`` into the run's own directory, through no link.
+    """Write one part of table ``name`` into the run's own directory. Follows no link.
 
     Raises:
         InputError: the directory of the rank or of the table is a link.
@@ -50,7 +50,7 @@ def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0)
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a run: its manifest, and its tables read on demand."""
+    """One process of a run: its manifest, and its tables, which are read on demand."""
 
     number: int
     directory: Path
@@ -61,9 +61,9 @@ class Rank:
         return f"<Rank {self.number}: {', '.join(_facts(self.manifest))}>"
 
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return table ``name`` with every column of its schema, or with ``columns``; an absent table has no rows.
+        """Return table ``name`` with every column of its schema, or with ``columns``. An absent table has no rows.
 
-        Columns asked for by name are read once and kept, so that analyses that share them do not read them again.
+        Columns requested by name are cached, so that analyses that share them do not read them again.
 
         Raises:
             InputError: a part is damaged or lacks a column.
@@ -92,15 +92,15 @@ class Rank:
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
     def forget_columns(self) -> None:
-        """Forget the columns that were read and kept; they are read anew when they are asked for."""
+        """Clear the cache of columns."""
         for key in [key for key in self._kept if key != _UNPACKED]:
             del self._kept[key]
 
     def check_unpacked(self) -> None:
-        """Check once what all tables unpack to.
+        """Check the unpacked size of all tables, once.
 
         Raises:
-            InputError: it is too much for files of their size, or one is damaged.
+            InputError: it is too large for files of their size, or one is damaged.
         """
         from gpuledger.model.parquet_parts import check_unpacked
 
@@ -115,7 +115,7 @@ class Rank:
 
 @dataclass(frozen=True, repr=False)
 class KeptRank(Rank):
-    """One process whose tables were never written: ``tables`` holds them by name."""
+    """One process with tables in memory; ``tables`` maps names to tables."""
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
 
@@ -163,7 +163,7 @@ class Run(Shown):
 
 
 def _facts(manifest: RankManifest) -> list[str]:
-    """Return a rank's status, GPUs and steps in words, as far as its manifest has them."""
+    """Return a rank's status, GPUs and steps as text, as far as its manifest has them."""
     cards = Counter(device.name or "a device" for device in manifest.devices)
     named = [name if number == 1 else f"{number} × {name}" for name, number in cards.items()]
     steps = manifest.steps_seen
@@ -171,7 +171,7 @@ def _facts(manifest: RankManifest) -> list[str]:
 
 
 def _hint_for(path: Path) -> str:
-    """Return a next step for a missing run: the run with a similar name, the runs that exist, or how to record one."""
+    """Return a hint for a missing run: the run with a similar name, the existing runs, or how to record one."""
     from difflib import get_close_matches
 
     names = sorted(place.name.removesuffix(SUFFIX) for place in path.parent.glob(f"*{SUFFIX}"))
@@ -186,10 +186,10 @@ def _hint_for(path: Path) -> str:
 
 
 def read_run(path: Path) -> Run:
-    """Return the run in ``path``; ranks without a manifest (not posted yet) are left out.
+    """Return the run in ``path``, without ranks that have no manifest yet.
 
     Raises:
-        InputError: ``path`` is not a run, its schema is newer, or it holds a link, a pipe or a device.
+        InputError: ``path`` is not a run, its schema is newer, or it contains a link, a pipe or a device.
     """
     refuse_links(path)
     if not (path / MANIFEST).is_file():

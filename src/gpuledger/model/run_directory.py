@@ -1,4 +1,4 @@
-"""Where a run lies on disk: names, and what of it a recorded process needs. Makes no class, and loads no library."""
+"""Names and paths of a run's files, as far as a recorded process needs them. Defines no class and loads no library."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ SUFFIX = ".ledger"
 MANIFEST = "manifest.json"
 RANK_PREFIX = "rank-"
 SAMPLE_JOURNALS = "samples/journal"
-"""Where the launcher writes its readings of the GPUs, below the run's directory."""
+"""Directory of the launcher's GPU samples, below the run's directory."""
 LISTENING, ASKED = "listening", "asked"
-"""Files below the run's directory: its process can be asked for a memory pass; it is asked for one now."""
+"""Files below the run's directory: the process accepts requests for a memory recording; a request is pending."""
 _NOT_UNICODE = re.compile("[\ud800-\udfff]")
 
 
 def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
-    """Return the directory a new recording goes to; nothing is created or removed.
+    """Return the directory of a new recording. Creates and removes nothing.
 
-    Without ``out`` the first free name ``stem.ledger``, ``stem-2.ledger``, … is taken, with ``_`` for what is not
-    Unicode in it. Where ``out`` is a symbolic link
-    it is followed: the run that it leads to is the one to replace, and the link stays.
+    Without ``out``, it is the first free name of ``stem.ledger``, ``stem-2.ledger``, …, with ``_`` for characters that
+    are not Unicode. If ``out`` is a symbolic link, the run that it points to is replaced, and the link is kept.
 
     Raises:
-        UsageError: ``out`` exists and ``force`` is not given, or it is not a run and must not be removed, or it is not
+        UsageError: ``out`` exists and ``force`` is False, or it is not a run and must not be removed, or it is not
             valid Unicode.
     """
     if out is None:
@@ -79,7 +78,7 @@ def write_json(path: Path, value: dict[str, Any], *, inside: Path | None = None)
 
 
 def read_versioned(path: Path) -> dict[str, Any]:
-    """Return the object in a manifest, with nothing checked but its version.
+    """Return the object in a manifest after checking only its version.
 
     Raises:
         InputError: missing, not JSON, not an object, or of a newer schema.

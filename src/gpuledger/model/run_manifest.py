@@ -1,7 +1,6 @@
-"""A run's manifest: what it holds, and the one place where it is read and written.
+"""A run's manifest: its fields, and the only code that reads and writes it.
 
-A key that this version does not know is kept, and is there again when the manifest is written. What a reader finds at
-an absent key is its field's default.
+Keys unknown to this version are kept when the manifest is written again. An absent key has its field's default.
 """
 
 # No postponed annotations: see :mod:`gpuledger.model.json_object`.
@@ -18,7 +17,7 @@ from gpuledger.model.run_directory import MANIFEST, read_versioned, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class Imported(JsonObject):
-    """What a run was made of: the format, the files, and what of them could not be read, with the reason."""
+    """The source of an imported run: format, files, and lines or files that could not be read, with the reason."""
 
     format: str
     files: tuple[str, ...] = ()
@@ -29,8 +28,8 @@ class Imported(JsonObject):
 class RunManifest(JsonObject):
     """``manifest.json``: the whole run.
 
-    ``status`` is ``running`` or ``complete``. ``signal`` is the one that ended the program. ``repeat_of`` is the
-    variant that it is a run of, and ``series_ns`` when the series of variants began.
+    ``status`` is ``running`` or ``complete``. ``signal`` is the signal that ended the program. ``repeat_of`` is the
+    variant of which this run is a repetition, and ``series_ns`` the start time of the series of variants.
     """
 
     schema_version: int
@@ -54,7 +53,7 @@ _SHAPE = shape_of(RunManifest)
 
 
 def write_run_manifest(run_directory: Path, manifest: RunManifest, name: str = MANIFEST) -> Path:
-    """Return the file after writing a run's manifest to it; ``name`` is its name before it takes its place."""
+    """Return the file after writing a run's manifest to it. ``name`` is the file's name."""
     path = run_directory / name
     write_json(path, manifest.to_json())
     return path
@@ -69,13 +68,13 @@ def check_run_manifest(value: dict[str, Any]) -> None:
     """Check the JSON object of a run's manifest.
 
     Raises:
-        ValueError: a value is not what a view takes it for; the message says which.
+        ValueError: a value is invalid; the message names it.
     """
     check_shape(value, _SHAPE, "")
 
 
 def read_checked(path: Path, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Return the object in a manifest that ``check`` lets pass.
+    """Return the object in a manifest that passes ``check``.
 
     Raises:
         InputError: missing, not JSON, not an object, of a newer schema, or of another shape.

@@ -1,15 +1,15 @@
-"""Writes a run: opens its directory, has it replace an old one, closes it, and has it posted.
+"""Write a run: create its directory, replace an older run, and close it.
 
-Every recording goes through :class:`RunWriter`: ``gpuledger run``, ``record``, ``watch``, ``estimate``, and what a
-process records by itself. What runs in a recorded program may use all of it: numpy and the standard library suffice.
-A recorded process closes its run at its exit; what is loaded then must not make a dataclass: Python forgets that an
-interrupt was not handled when text is compiled, and would end with status 1 instead of the signal.
+Every recording uses :class:`RunWriter`: ``gpuledger run``, ``record``, ``watch``, ``estimate``, and processes that
+record themselves. All of it can run in a recorded program: it needs only numpy and the standard library. A recorded
+process closes its run at exit. Code loaded then must not create a dataclass: compiling text makes Python forget that an
+interrupt was not handled, so it would exit with status 1 instead of the signal.
 
-What is to replace a run is made beside it, under a hidden name, and changes places with it in one step when the
-recording has really begun. Until then the old run is untouched, whatever happens to the program or to this process.
+A run that replaces another is created beside it under a hidden name. The two are exchanged in one step once the
+recording has begun. Until then the old run is unchanged, even if the program or this process crashes.
 
-Every run has a number of its own, ``run_id`` in its manifest. A process that recorded into a run which has been
-replaced since finds another number there, and writes no more.
+Every run has a unique ``run_id`` in its manifest. A process that records into a run which was replaced finds another id
+there, and stops writing.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from gpuledger.redact import redact
 NOTHING_SEEN = "No PyTorch process wrote a recording. (Python processes started with -I, -E or -S cannot be recorded.)"
 
 _RAW_BYTE = re.compile("[\udc80-\udcff]")
-"""Python's stand-in for a byte that is not UTF-8 (PEP 383)."""
+"""Python's placeholder for a byte that is not UTF-8 (PEP 383)."""
 
 _RENAME_EXCHANGE = 2
-"""Of ``renameat2(2)``: both names exist before and after."""
+"""Flag of ``renameat2(2)``: exchange two existing names."""
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What file systems that cannot do it answer, such as NFS."""
+"""Errors of file systems without this exchange, such as NFS."""
 
 
 class RunReplacedError(InputError):
-    """The run that was written to is not there any more, or another one is in its place."""
+    """The run does not exist any more, or another run has replaced it."""
 
 
 class RunWriter:
     """Writes one run, from :meth:`open`, :meth:`choose` or :meth:`open_shared` to :meth:`close`.
 
     Attributes:
-        path: Where the run belongs.
-        directory: Where it is now; ``path`` after :meth:`take_place`.
-        run_id: Its number.
+        path: Final path of the run.
+        directory: Its current path; equal to ``path`` after :meth:`take_place`.
+        run_id: Its unique id.
     """
 
     def __init__(self, path: Path, directory: Path, run_id: str) -> None:
@@ -67,15 +67,15 @@ class RunWriter:
 
     @classmethod
     def open(cls, path: Path, manifest: RunManifest, *, replace: bool = False) -> RunWriter:
-        """Return the writer of a run after making its directory and writing its manifest.
+        """Return the writer of a run after creating its directory and writing its manifest.
 
         Args:
-            path: Where the run belongs.
+            path: Final path of the run.
             manifest: As :func:`new_manifest` returns it; has a ``run_id``.
-            replace: Whether a run that is in ``path`` is to be replaced by :meth:`take_place`.
+            replace: Whether :meth:`take_place` replaces an existing run in ``path``.
 
         Raises:
-            FileExistsError: something is in ``path``, and ``replace`` is not given.
+            FileExistsError: ``path`` exists, and ``replace`` is False.
             OSError: it cannot be written; nothing is left. ``filename`` is ``path``.
         """
         run_id = str(manifest.run_id)
@@ -101,19 +101,20 @@ class RunWriter:
         settings: Mapping[str, tuple[Any, str]] | None = None,
         of_this_process: bool = False,
     ) -> RunWriter:
-        """Return the writer of a run whose directory :func:`.run_directory.choose_directory` chooses.
+        """Return the writer of a run in the directory that :func:`.run_directory.choose_directory` selects.
 
         Args:
-            out: The name that the user gave, if any.
+            out: The name given by the user, if any.
             force: Whether a run of that name is replaced.
-            stem: What the run is called where nobody named it.
+            stem: Name of the run if the user gave none.
             command: The program and its arguments.
-            settings: ``name -> (value, where it came from)``.
-            of_this_process: Whether the run is one of this process: it is called ``stem``, wherever it is kept, its
-                path is absolute, as the process may change its directory, and it takes its place now.
+            settings: ``name -> (value, source of the value)``.
+            of_this_process: Whether this process records itself. The run then gets the name ``stem``, wherever it is
+                kept; its path is absolute, because the process can change its directory; and it replaces an older run
+                now.
 
         Raises:
-            UsageError: ``out`` exists and ``force`` is not given, or it is not a run.
+            UsageError: ``out`` exists and ``force`` is False, or it is not a run.
             OSError: it cannot be written; nothing is left. ``filename`` is the run's path.
         """
         while True:
@@ -124,7 +125,7 @@ class RunWriter:
                 run = cls.open(path, manifest, replace=force)
             except FileExistsError:
                 if path.is_dir():
-                    continue  # another recording took the name in between: choose anew, or be refused
+                    continue  # another recording has taken the name meanwhile: choose again, or raise
                 raise
             if of_this_process:
                 with run.placing():
@@ -133,7 +134,7 @@ class RunWriter:
 
     @classmethod
     def open_shared(cls, path: Path, manifest: RunManifest) -> RunWriter | None:
-        """Return the writer of a run that several processes may open; None where another one was quicker.
+        """Return the writer of a run that several processes can create; None if another one was first.
 
         Raises:
             OSError: it cannot be written.
@@ -149,10 +150,10 @@ class RunWriter:
         return cls(path, path, str(manifest.run_id))
 
     def take_place(self) -> None:
-        """Move the run to where it belongs, and remove the run it replaces.
+        """Move the run to its final path, and remove the run that it replaces.
 
         Raises:
-            OSError: it cannot be moved; the old run is still in its place.
+            OSError: it cannot be moved; the old run is unchanged.
         """
         if self.directory == self.path:
             return
@@ -167,7 +168,7 @@ class RunWriter:
 
     @contextmanager
     def placing(self) -> Iterator[None]:
-        """Have the run take its place at the end of the block; it is removed where the block raises."""
+        """Move the run to its final path at the end of the block. If the block raises, remove the run."""
         with self._discarding():
             yield
             self.take_place()
@@ -184,14 +185,14 @@ class RunWriter:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Return whether this process opened the run; a forked child leaves it to its parent."""
+        """Return whether this process created the run. A forked child must not close it."""
         return os.getpid() == self._pid
 
     def check(self) -> None:
-        """Do nothing while the run is in its place.
+        """Check that the run has not been replaced.
 
         Raises:
-            RunReplacedError: another recording has taken it.
+            RunReplacedError: another recording has replaced it.
         """
         check_run(self.path, self.run_id)
 

@@ -1,4 +1,4 @@
-"""The tables of a run: every column's type, unit, meaning and source. docs/format.md is made from this file."""
+"""The tables of a run: type, unit, meaning and source of every column. docs/format.md is generated from this file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 1
-"""Raised when a column changes its meaning or goes; a new column alone does not raise it."""
+"""Incremented if the meaning of a column changes or a column is removed; not if one is added."""
 
 
 @dataclass(frozen=True)
@@ -365,4 +365,4 @@ TABLES: dict[str, Table] = {
         STACKS,
     )
 }
-"""Every table a run can hold."""
+"""Every table that a run can contain."""

@@ -1,4 +1,4 @@
-"""The journal: what a recorded process writes down while it runs, before tables are made of it.
+"""The journal: the raw events that a recorded process writes while it runs. The run's tables are built from it later.
 
-Begin with ``journal``; ``columns`` has its tables, ``checks`` what their values must be.
+Start reading at ``journal``. ``columns`` defines its tables and ``checks`` validates their values.
 """

@@ -1,4 +1,4 @@
-"""What the values of a journal must be so that they can be posted: a journal may be damaged, or made to do harm."""
+"""Validation of a journal before its tables are built. A journal can be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FACTS = Fields(
         "cublas_handles": int,
     }
 )
-"""Further keys may be there."""
+"""Further keys are allowed."""
 _MODULE = Fields(
     {"path": str, "class_name": str, "parent": int, "root": int, "parameters": int, "compiled": object},
     ("path", "class_name", "parent", "root", "parameters", "compiled"),
@@ -51,14 +51,14 @@ _CODES = {
     "activities.kind": len(ActivityKind),
     "pauses.reason": len(REASONS),
 }
-"""Columns that hold positions in a list, and its length."""
+"""Columns with positions in a list, and the length of that list."""
 
 
 def read_checked(directory: Path) -> Journal:
-    """Return a journal as :func:`read_journal` does, fit to be posted.
+    """Return a validated journal; otherwise as :func:`read_journal`.
 
-    A part with a value that cannot be ends the reading, as a damaged one does. Numbers of names, modules and stacks
-    that are not there are left out. ``damaged`` names both.
+    A part with an invalid value ends the reading, as a damaged part does. Unknown ids of names, modules and stacks are
+    dropped. ``damaged`` lists both.
     """
     return _with_known_numbers(joined(*read_parts(directory, _check_part)))
 
@@ -79,7 +79,7 @@ def _check_part(content: PartContent) -> None:
 
 
 def _with_known_numbers(journal: Journal) -> Journal:
-    """Return a journal without numbers of names, modules and stacks that it does not hold."""
+    """Return a journal without ids of names, modules and stacks that it does not define."""
     activities = len(journal.facts.get("activity_names") or [])
     inputs = len(journal.facts.get("operator_inputs") or [])
     counts = {"name_id": len(journal.names), "module_id": len(journal.modules), "stack_id": len(journal.stacks)}
@@ -102,7 +102,7 @@ def _with_known_numbers(journal: Journal) -> Journal:
 
 
 def _known_module(number: int, module: dict[str, Any], modules: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a module whose parent and outermost module are there; it is outermost itself where they are not."""
+    """Return a module with valid ids of its parent and outermost module. Invalid ones make it an outermost module."""
     root, parent = module["root"], module["parent"]
     root = root if 0 <= root < len(modules) and modules[root]["root"] == root else number
     return {**module, "root": root, "parent": parent if -1 <= parent < len(modules) and parent != number else -1}

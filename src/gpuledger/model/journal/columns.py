@@ -107,4 +107,4 @@ COLUMNS: dict[str, dict[str, str]] = {
     "ticks": {"t_ns": "i8", "device_idx": "i4", "energy_mj": "i8", "reading_ns": "i8", "throttled_ns": "i8"},
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
 }
-"""Every journal table: column -> numpy type. -1 stands for "none" in id columns; -1 or NaN for what was not read."""
+"""Every journal table: column -> numpy type. -1 means "none" in id columns, and -1 or NaN a value that was not read."""

@@ -1,12 +1,12 @@
-"""The journal: what the recorded process writes down while it runs, before anything is posted to accounts.
+"""The journal: the raw events that the recorded process writes while it runs.
 
-A journal is a directory of numbered parts. Each part is one ``.npz`` (arrays only, never a pickle) that is written
-beside its place and renamed, or a file that grows with each step (:mod:`.log`), so a killed process leaves all
-behind but the step it was in. Writing needs numpy alone: the recorded
-program is not made to load a Parquet library. :mod:`gpuledger.analyze.posting` turns a journal into the run's tables.
+A journal is a directory of numbered parts. A part is either one ``.npz`` (arrays only, never a pickle), written under a
+temporary name and renamed, or a file that grows with each step (:mod:`.log`). So a killed process loses at most its
+last step. Writing needs only numpy: the recorded program does not load a Parquet library.
+:mod:`gpuledger.analyze.posting` builds the run's tables from a journal.
 
-Arrays are named ``table.column``; all rows of one table in one part have the same length. Small things without a
-fixed width (names, modules, stacks, notes) travel as one JSON text per part.
+Arrays are named ``table.column``. All columns of one table in one part have the same length. Data without a fixed width
+(names, modules, stacks, notes) is stored as one JSON text per part.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 JOURNAL_VERSION = 1
 
 TEXTS = ("names", "modules", "stacks", "notes", "facts")
-"""What travels as text in each part."""
+"""Keys of the JSON text in each part."""
 
 
 class Action(IntEnum):
-    """What the allocator did. Numbers are kept in the journal."""
+    """Actions of the allocator. The numbers are stored in the journal."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -71,7 +71,7 @@ TORCH_ACTIONS = {
     "snapshot": Action.SNAPSHOT,
     "oom": Action.OOM,
 }
-"""What PyTorch's memory history calls an action."""
+"""Action name in PyTorch's memory history -> action."""
 
 TORCH_STATES = {
     "inactive": BlockState.INACTIVE,
@@ -79,18 +79,18 @@ TORCH_STATES = {
     "active_pending_free": BlockState.AWAITING_FREE,
     "active_awaiting_free": BlockState.AWAITING_FREE,
 }
-"""What PyTorch's memory snapshot calls the state of a block."""
+"""Block state in PyTorch's memory snapshot -> state."""
 
 
 class TagFlag(IntEnum):
-    """Bits of a tag."""
+    """Flag bits of a tag."""
 
     RECOMPUTED = 1
     COMMUNICATION = 2
 
 
 class ActivityKind(IntEnum):
-    """What an event of the time pass is."""
+    """Kinds of events in profiled steps."""
 
     HOST = 0
     KERNEL = 1
@@ -98,37 +98,37 @@ class ActivityKind(IntEnum):
 
 
 MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
-"""Beginnings of the names of our own ranges in the time pass; a module's number or a phase's follows."""
+"""Prefixes of the names of gpuledger's own ranges in profiled steps. A module id or a phase follows."""
 
 NO_GRAD = "#"
-"""End of the name of a module's range where gradients were off when it was called."""
+"""Suffix of the name of a module's range if gradients were disabled when it was called."""
 
 SCOPE_RANGE = "gpuledger.scope."
-"""Beginning of the name of a mark in the time pass: from here on its thread works for another scope.
+"""Prefix of the name of a mark in profiled steps: the scope of its thread changes here.
 
-The number of that scope's path follows, -1 for none; where a scope was entered, a dot and the number of the name that
-was appended to the path, -1 for a name that stands alone.
+The id of the new scope's path follows, -1 for none. If a scope was entered, a dot and the id of the name appended to
+the path follow, -1 for a name that replaces the path.
 """
 
 _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
-"""Types of columns in the words of ``array``."""
+"""numpy types of columns -> type codes of ``array``."""
 
 REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy")
-"""Why a snapshot, a counter reading or a pause was taken; the number kept is the position."""
+"""Why a snapshot, a counter reading or a pause was recorded. The stored number is the position."""
 
 OWN_ERROR = "an internal error of gpuledger"
-"""The fact ``closed`` of a recording that could not go on."""
+"""Value of the fact ``closed`` if the recording ended with an error of gpuledger."""
 
 STEP_KINDS = ("optimizer", "call", "marked")
-"""What ended a step; the number kept is the position."""
+"""What ended a step. The stored number is the position."""
 
 
 @dataclass
 class Part:
     """Rows collected since the last part was written.
 
-    ``text`` holds what has no fixed width: ``names`` and ``modules`` and ``stacks`` (new ones only, in id order),
-    ``notes`` (sentences), ``facts`` (one value per key, later parts overwrite earlier ones).
+    ``text`` contains data without a fixed width: ``names``, ``modules`` and ``stacks`` (new ones only, in id order),
+    ``notes`` (sentences), and ``facts`` (one value per key; later parts override earlier ones).
     """
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -139,9 +139,9 @@ class Part:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, table: str, **columns: Any) -> None:
-        """Append rows to ``table``; every column of :data:`COLUMNS` must be given, as a scalar or a sequence.
+        """Append rows to ``table``. Every column of :data:`COLUMNS` must be given, as a scalar or a sequence.
 
-        Nothing is converted here: this is called while the program waits.
+        Converts nothing, because the program is paused during this call.
         """
         self.rows.setdefault(table, []).append(columns)
 
@@ -163,7 +163,7 @@ class Part:
         return joined
 
     def packed(self) -> tuple[dict[str, int], list[bytes]]:
-        """Return the rows of every table, and its columns' values in their order in :data:`COLUMNS`.
+        """Return the number of rows of every table, and its columns' values in the order of :data:`COLUMNS`.
 
         Raises:
             ValueError: a column is missing or unknown.
@@ -179,7 +179,10 @@ class Part:
 
 
 def _pack_columns(table: str, given: dict[str, Any]) -> tuple[int, list[bytes]]:
-    """Return the number of rows of a batch, and each column's values as bytes. For few rows ``array`` beats numpy."""
+    """Return the number of rows of a batch, and each column's values as bytes.
+
+    Uses ``array``, which is faster than numpy for few rows.
+    """
     expected = COLUMNS[table]
     if given.keys() != expected.keys():
         raise ValueError(f"{table}: columns {sorted(set(given) ^ set(expected))} missing or unknown")
@@ -217,12 +220,12 @@ Save = Callable[..., None]
 
 
 def write_plain(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
-    """Write arrays as they are: nobody waits for a compressor while a program is recorded."""
+    """Write arrays uncompressed, so that the recorded program does not wait for compression."""
     np.savez(stream, allow_pickle=False, **arrays)
 
 
 def write_compressed(stream: IO[bytes], **arrays: NDArray[Any]) -> None:
-    """Write arrays compressed, for readings that go on for days."""
+    """Write arrays compressed, for samples over days."""
     np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 
@@ -230,9 +233,9 @@ class JournalWriter:
     """Writes parts into ``directory``, one after another.
 
     Args:
-        directory: Where they go; it is made with the first.
+        directory: Target directory. Created with the first part.
         save: :func:`write_plain` or :func:`write_compressed`.
-        check: Called before each part; raises RunReplacedError where another run has taken the place of this one.
+        check: Called before each part; raises RunReplacedError if another run has replaced this one.
     """
 
     def __init__(self, directory: Path, save: Save = write_plain, check: Callable[[], None] = lambda: None) -> None:
@@ -243,11 +246,11 @@ class JournalWriter:
         self.check = check
 
     def write(self, part: Part) -> None:
-        """Write one part: beside its place first, then renamed.
+        """Write one part, under a temporary name and then renamed.
 
         Raises:
-            RunReplacedError: another run has taken the place of this one.
-            OSError: the disk is full or the directory cannot be written; nothing half-written stays.
+            RunReplacedError: another run has replaced this one.
+            OSError: the disk is full or the directory cannot be written; no partial file is left.
         """
         blob = np.frombuffer(json.dumps(_text_of(part)).encode("utf-8", "surrogatepass"), dtype=np.uint8)
         arrays = part.arrays()
@@ -257,11 +260,11 @@ class JournalWriter:
         self._begin_next()
 
     def append(self, part: Part) -> None:
-        """Write one part as an entry of a file that grows: it takes a small fraction of what :meth:`write` takes.
+        """Write one part as an entry of a growing file. Takes a small fraction of the time of :meth:`write`.
 
         Raises:
-            RunReplacedError: another run has taken the place of this one.
-            OSError: the disk is full or the directory cannot be written; the entries before stay.
+            RunReplacedError: another run has replaced this one.
+            OSError: the disk is full or the directory cannot be written; earlier entries are kept.
         """
         rows, values = part.packed()
         entry = pack_entry(_text_of(part), rows, values)

@@ -1,11 +1,11 @@
-"""A file of a journal that grows by one entry at a time: what each recorded step left, written at its end.
+"""A journal file that grows by one entry per recorded step, written when the step ends.
 
-A part of its own for every step would be a file for every step, and take milliseconds. An entry is one ``write`` of
-what is there anyway; the file is opened and closed for each, so that no descriptor stays open in the program.
+One part per step would mean one file per step and take milliseconds. An entry is a single ``write`` of data that exists
+already. The file is opened and closed for each entry, so that no file descriptor stays open in the program.
 
 The file begins with :data:`MAGIC`. An entry is its length and checksum (:data:`_HEAD`), then the length of a JSON text,
-that text, and the columns' values one after another. The text holds what a part's text holds and ``rows``, the number
-of rows of each table; a table's columns follow in their order in the journal's list of columns, little-endian.
+that text, and the columns' values one after another. The text has the keys of a part's text, and ``rows``, the number
+of rows of each table. A table's columns follow in the order of the journal's list of columns, little-endian.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _HEAD = struct.Struct("<QI")
 _LENGTH = struct.Struct("<I")
 
 LARGEST_BYTES = 8 << 20
-"""Bytes after which the next entry begins a new file, so that reading one takes little memory."""
+"""Maximum size of a file, so that reading one needs little memory. The next entry then begins a new file."""
 
 Columns = Mapping[str, Mapping[str, str]]
 Content = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 
 
 def journal_files(directory: Path) -> list[Path]:
-    """Return the files of a journal in the order in which they were begun."""
+    """Return the files of a journal in the order of their creation."""
     return sorted(place for place in directory.glob("*") if place.suffix in (".npz", SUFFIX))
 
 
 def pack_entry(text: Mapping[str, Any], rows: Mapping[str, int], values: Iterable[bytes]) -> bytes:
-    """Return an entry: ``values`` are the columns of the tables in ``rows``."""
+    """Return an entry. ``values`` are the columns of the tables in ``rows``."""
     told = json.dumps({**text, "rows": rows}).encode("utf-8", "surrogatepass")
     payload = b"".join((_LENGTH.pack(len(told)), told, *values))
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 class JournalLog:
-    """A file that entries are appended to; it is made with the first."""
+    """A file to append entries to. Created with the first entry."""
 
     def __init__(self, path: Path) -> None:
         self.size_bytes = 0
@@ -58,10 +58,10 @@ class JournalLog:
         self._inode = -1
 
     def append(self, entry: bytes) -> None:
-        """Write an entry at the end.
+        """Append an entry.
 
         Raises:
-            OSError: it cannot be written, or the file is not the one that was written before. The entries before stay.
+            OSError: it cannot be written, or the file is not the one written before. Earlier entries are kept.
         """
         first = not self.size_bytes
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -72,8 +72,8 @@ class JournalLog:
                     self._write(file.fileno(), MAGIC + entry)
                 else:
                     self._write_next(file.fileno(), entry)
-            except BaseException:  # a signal's handler may raise here too
-                if first:  # a file without an entry would be in the way of the next one
+            except BaseException:  # the program's signal handler can raise here, too
+                if first:  # an empty file would prevent the next entry from creating one
                     self._path.unlink()
                 raise
 
@@ -83,27 +83,27 @@ class JournalLog:
             raise OSError(errno.ESTALE, "another process has written to this file", str(self._path))
         try:
             self._write(place, entry)
-        except BaseException:  # half an entry would end the journal here
+        except BaseException:  # an incomplete entry would end the journal here
             os.ftruncate(place, self.size_bytes)
             raise
 
     def _write(self, place: int, content: bytes) -> None:
         self._inode = os.fstat(place).st_ino
         written = 0
-        while written < len(content):  # not all at once where the disk is nearly full
+        while written < len(content):  # a nearly full disk can accept only part of the data
             written += os.write(place, content[written:])
         self.size_bytes += written
 
 
 def read_log(path: Path, columns: Columns, texts: Iterable[str]) -> tuple[Content, str | None]:
-    """Return arrays by ``table.column`` and texts of all entries joined, and what is damaged.
+    """Return arrays by ``table.column`` and texts of all entries joined, and a description of any damage.
 
-    Entries before the damage are kept; memory is a small multiple of the file.
+    Entries before the damage are kept. Memory use is a small multiple of the file size.
 
     Args:
         path: The file.
         columns: Every table's columns with their numpy types.
-        texts: The texts of an entry: lists that are put together, and ``facts``, where later ones win.
+        texts: The keys of an entry's text: lists are joined; in ``facts``, later values override earlier ones.
     """
     gathered: dict[str, bytearray] = {}
     told: dict[str, Any] = {name: {} if name == "facts" else [] for name in texts}
@@ -111,7 +111,7 @@ def read_log(path: Path, columns: Columns, texts: Iterable[str]) -> tuple[Conten
     try:
         with memoryview(path.read_bytes()) as content:
             _read_entries(content, columns, gathered, told)
-    except Exception as error:  # whatever damaged bytes make json and numpy raise
+    except Exception as error:  # any exception that json and numpy raise for damaged bytes
         problem = f"{path.name}: damaged recording: {error.message if isinstance(error, InputError) else error}"
     arrays = {}
     for name, values in gathered.items():
@@ -139,7 +139,7 @@ def _read_entries(content: memoryview, columns: Columns, gathered: dict[str, byt
 
 
 def _read_entry(payload: memoryview, columns: Columns, gathered: dict[str, bytearray], told: dict[str, Any]) -> None:
-    """Add one entry; nothing of it where it is damaged."""
+    """Add one entry; nothing of it if it is damaged."""
     begin = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
     text = json.loads(bytes(payload[_LENGTH.size : begin]).decode("utf-8", "surrogatepass"))
     rows = text["rows"]

@@ -1,4 +1,4 @@
-"""Reading a journal: every readable part joined, checked against the journal's columns. Untrusted input."""
+"""Read a journal: join all readable parts, and check them against the journal's columns. The input is untrusted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Journal:
     """All parts of one rank's journal, joined.
 
-    ``tables[name][column]`` are numpy arrays with the types of :data:`COLUMNS`; a table nobody wrote has length 0.
+    ``tables[name][column]`` are numpy arrays with the types of :data:`COLUMNS`. Tables without data have length 0.
     ``damaged`` lists parts that could not be read, with the reason.
     """
 
@@ -44,7 +44,7 @@ class Journal:
 
 
 PartContent = tuple[dict[str, NDArray[Any]], dict[str, Any]]
-"""What one part holds: its arrays by ``table.column``, and its texts by :data:`TEXTS`."""
+"""Content of one part: arrays by ``table.column``, and texts by :data:`TEXTS`."""
 
 _TEXT_SHAPES: dict[str, Shape] = {
     "names": ListOf(str),
@@ -56,19 +56,19 @@ _TEXT_SHAPES: dict[str, Shape] = {
 
 
 def read_journal(directory: Path) -> Journal:
-    """Return every readable part of ``directory`` joined, in order, as it was written.
+    """Return every readable part of ``directory`` joined, in the order of writing.
 
-    A damaged part ends the reading, since what follows it cannot be placed; it is named in ``damaged``.
+    A damaged part ends the reading, because the position of later events is unknown. It is listed in ``damaged``.
     """
     return joined(*read_parts(directory, lambda _content: None))
 
 
 def read_parts(directory: Path, check: Callable[[PartContent], None]) -> tuple[list[PartContent], list[str]]:
-    """Return the parts of a journal up to the first damaged one, and what is damaged.
+    """Return the parts of a journal up to the first damaged one, and a description of any damage.
 
     Args:
         directory: The journal.
-        check: Raises where a part holds what its reader cannot take; the part counts as damaged then.
+        check: Raises if a part is invalid for its reader. The part then counts as damaged.
     """
     from gpuledger.files.npz import Unpacked
 
@@ -114,10 +114,10 @@ def _content_of(path: Path, unpacked: Unpacked | None) -> PartContent:
 
 
 def _check_content(arrays: dict[str, NDArray[Any]], texts: dict[str, Any]) -> None:
-    """Check the texts' shapes and the tables' columns of a part.
+    """Check the shapes of a part's texts and the columns of its tables.
 
     Raises:
-        ValueError: one is not what it should be.
+        ValueError: one is invalid.
     """
     for key, shape in _TEXT_SHAPES.items():
         check_shape(texts[key], shape, key)
@@ -126,16 +126,16 @@ def _check_content(arrays: dict[str, NDArray[Any]], texts: dict[str, Any]) -> No
 
 
 def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
-    """Check that a table has all of its columns or none, as numbers of its types and of one length.
+    """Check that a table has all of its columns or none, with the right types and the same length.
 
     Raises:
-        ValueError: it has not; the message says which column.
+        ValueError: it does not; the message names the column.
     """
     given = {name: arrays[f"{table}.{name}"] for name in COLUMNS[table] if f"{table}.{name}" in arrays}
     if not given:
         return
     lacking = [name for name in COLUMNS[table] if name not in given]
-    if lacking and any(values.size for values in given.values()):  # older parts lack columns that are newer
+    if lacking and any(values.size for values in given.values()):  # parts of earlier versions lack newer columns
         raise ValueError(f"{table}: column {lacking[0]} is missing")
     if {values.ndim for values in given.values()} != {1} or len({values.size for values in given.values()}) > 1:
         raise ValueError(f"{table}: its columns have different lengths")
@@ -148,7 +148,7 @@ def _check_columns(table: str, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def journal_of(parts: Iterable[Part]) -> Journal:
-    """Return parts that were never written, joined."""
+    """Return parts joined that were kept in memory."""
     return joined([(part.arrays(), {key: getattr(part, key) for key in TEXTS}) for part in parts], [])
 
 
