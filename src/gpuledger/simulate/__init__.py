@@ -1,4 +1,4 @@
-"""A simulated GPU: how much memory a program would take on a GPU that is not in this machine.
+"""Estimate the memory of a program on a simulated GPU, without that GPU in this machine.
 
-May import ``collect`` and ``analyze``; torch. Begin with ``estimate``.
+May import ``collect`` and ``analyze``; needs torch. Start reading at ``estimate``.
 """

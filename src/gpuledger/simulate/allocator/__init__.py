@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator for CUDA, simulated.
+"""Simulation of PyTorch's caching allocator for CUDA.
 
-The lowest package of ``simulate``. Begin with ``allocator``.
+The lowest package of ``simulate``. Start reading at ``allocator``.
 """

@@ -1,4 +1,4 @@
-"""``PYTORCH_CUDA_ALLOC_CONF`` as settings of the simulated allocator."""
+"""Parse ``PYTORCH_CUDA_ALLOC_CONF`` into settings of the simulated allocator."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NO_EFFECT = frozenset(
         "max_non_split_rounding_mb",
     }
 )
-"""Settings that change no reserved byte where no memory fraction is set."""
+"""Settings that do not affect reserved bytes unless a memory fraction is set."""
 
 
 def parse_alloc_conf(text: str) -> AllocatorSettings:
-    """Return the settings that ``expandable_segments:True,max_split_size_mb:64`` means.
+    """Return the settings in a text such as ``expandable_segments:True,max_split_size_mb:64``.
 
     Raises:
-        UsageError: a setting is not known, or its value cannot be read.
+        UsageError: a setting is unknown, or its value cannot be parsed.
     """
     settings = AllocatorSettings()
     for part in _parts(text):
@@ -37,7 +37,7 @@ def parse_alloc_conf(text: str) -> AllocatorSettings:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the settings of a line; commas inside brackets do not part them."""
+    """Return the settings of a line. Commas inside brackets do not separate them."""
     parts, depth = [""], 0
     for letter in text.replace(" ", ""):
         depth += (letter == "[") - (letter == "]")
@@ -67,10 +67,10 @@ def _apply(settings: AllocatorSettings, name: str, value: str) -> AllocatorSetti
 
 
 def _divisions(name: str, value: str) -> tuple[tuple[int, int], ...]:
-    """Return ``(size class, divisions)``: one number for all, or ``[256:1,512:2,>:4]`` in MiB.
+    """Return ``(size class, divisions)`` pairs from one number for all classes, or from ``[256:1,512:2,>:4]`` in MiB.
 
-    Source: torch's ``AcceleratorAllocatorConfig::parseRoundUpPower2Divisions``: the first class given holds for all
-    smaller ones, ``>`` for all after the last; one between two that were given is not divided.
+    Source: torch's ``AcceleratorAllocatorConfig::parseRoundUpPower2Divisions``. The first class also applies to all
+    smaller ones, and ``>`` to all after the last. A class between two given ones is not divided.
     """
     classes = [1 << power for power in range(20, 36)]
     if not value.startswith("["):

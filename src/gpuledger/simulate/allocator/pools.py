@@ -1,4 +1,4 @@
-"""What the simulated allocator keeps: blocks, pools of free ones, limits and counters."""
+"""Data structures of the simulated allocator: blocks, pools of free blocks, limits and counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 
 
 class OutOfMemoryError(Exception):
-    """The GPU has no room for a request, not even after every cached segment was given back."""
+    """The GPU is out of memory even after all cached segments were released."""
 
     def __init__(self, requested_bytes: int, reserved_bytes: int, allocated_bytes: int) -> None:
         super().__init__(f"{requested_bytes:,} bytes requested, {reserved_bytes:,} bytes reserved")
@@ -22,10 +22,10 @@ class OutOfMemoryError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What the GPU and the settings allow.
+    """The limits of GPU and settings.
 
-    ``capacity_bytes`` None means more than any program needs. ``fraction`` is what
-    ``set_per_process_memory_fraction`` allows; without it the garbage collection setting does nothing.
+    ``capacity_bytes`` None means unlimited. ``fraction`` is the value of ``set_per_process_memory_fraction``. Without
+    it, the garbage collection setting has no effect.
     """
 
     capacity_bytes: int | None = None
@@ -35,14 +35,14 @@ class Limits:
 
     @property
     def allowed_bytes(self) -> int | None:
-        """Return the most that may be reserved; None without a limit."""
+        """Return the maximum of reserved bytes; None without a limit."""
         if self.capacity_bytes is None or self.fraction is None:
             return self.capacity_bytes
         return int(self.capacity_bytes * self.fraction)
 
 
 class Block:
-    """A piece of a segment; ``previous`` and ``next`` are its neighbours in it."""
+    """A part of a segment. ``previous`` and ``next`` are its neighbours."""
 
     __slots__ = (
         "address",
@@ -75,16 +75,16 @@ class Block:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nobody holds it and no stream still works on it."""
+        """Return whether it is free and no stream uses it any more."""
         return not self.allocated and not self.used_by
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it is a segment of its own."""
+        """Return whether it is a whole segment."""
         return self.previous is None and self.next is None
 
     def link_after(self, following: Block) -> None:
-        """Put a block between this one and its next."""
+        """Insert ``following`` between this block and its next neighbour."""
         following.previous, following.next = self, self.next
         if self.next is not None:
             self.next.previous = following
@@ -102,23 +102,23 @@ class Pool:
     searches: int = 0
 
     def add(self, block: Block) -> None:
-        """Put a free block in."""
+        """Add a free block."""
         insort(self.order.setdefault(block.stream, []), (block.size, block.address))
         self.free[block.address] = block
         block.age_base = self.searches
 
     def remove(self, block: Block) -> None:
-        """Take a free block out."""
+        """Remove a free block."""
         order = self.order[block.stream]
         del order[bisect_left(order, (block.size, block.address))]
         del self.free[block.address]
 
     def add_unmapped(self, block: Block) -> None:
-        """Put address space without memory in."""
+        """Add an unmapped range."""
         insort(self.unmapped.setdefault(block.stream, []), block, key=_address)
 
     def remove_unmapped(self, block: Block) -> None:
-        """Take address space without memory out."""
+        """Remove an unmapped range."""
         self.unmapped[block.stream].remove(block)
 
     def blocks(self) -> list[Block]:
@@ -127,7 +127,7 @@ class Pool:
 
 
 def merge_neighbours(block: Block) -> None:
-    """Take idle neighbours into ``block``, which is in no list itself."""
+    """Merge free neighbours into ``block``, which is not in a pool itself."""
     for other in (block.previous, block.next):
         if other is None or not other.is_idle or other.mapped != block.mapped:
             continue
@@ -149,7 +149,7 @@ def merge_neighbours(block: Block) -> None:
 
 @dataclass
 class Counters:
-    """Bytes now and at most. ``requested`` is what was asked for, ``allocated`` what was given."""
+    """Current and peak bytes. ``requested`` is the requested size, ``allocated`` the size after rounding."""
 
     allocated_bytes: int = 0
     requested_bytes: int = 0

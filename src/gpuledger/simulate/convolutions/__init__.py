@@ -1,4 +1,4 @@
-"""The workspaces of convolutions: measured ones, and a model of the others.
+"""Workspace sizes of convolutions: measured values, and a model for the rest.
 
-Begin with ``convolutions``.
+Start reading at ``convolutions``.
 """

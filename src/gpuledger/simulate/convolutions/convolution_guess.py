@@ -1,6 +1,7 @@
-"""A convolution's workspace: as measured where this very shape was, else as trees that were fitted to the others say.
+"""Workspace size of a convolution: measured for this exact shape, or else predicted by trees fitted to other shapes.
 
-``measured.npz`` is made by tools/fit_convolutions.py from what bench/estimate/conv_workspaces.py measured on an H200.
+``measured.npz`` is created by tools/fit_convolutions.py from the measurements of bench/estimate/conv_workspaces.py on
+an H200.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from gpuledger.simulate.convolutions.convolution_rows import Row
 from gpuledger.simulate.convolutions.convolution_terms import describe, features, sums, twin_of
 
 OPERATIONS = ("forward", "data_gradient", "weight_gradient")
-"""In the order of :mod:`.convolution_terms`'s numbers."""
+"""Operations, in the numbering of :mod:`.convolution_terms`."""
 LEAF = 255
 UNKNOWN = -1
 _HASH_BYTES = 6
 _MOST_OFF = 3.0
-"""Trees are held against each other by the bytes they are apart, as a share of data and result, up to this."""
+"""Upper limit of the distance between two trees' predictions, relative to the bytes of data and result."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Bytes one of cuDNN's operations holds, and whether they were measured for this very shape."""
+    """Workspace of one cuDNN operation in bytes, and whether it was measured for this exact shape."""
 
     size_bytes: int
     measured: bool
@@ -37,10 +38,10 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees, one after the other, each node before its left and that before its right.
+    """Decision trees, one after another, each in preorder (node, left subtree, right subtree).
 
-    A node's left neighbour follows it; ``right`` is how many nodes further the other one is. In a leaf ``feature`` is
-    :data:`LEAF` and ``sum_id`` says which sum.
+    A node's left child is the next node; ``right`` is the offset of the right child. In a leaf, ``feature`` is
+    :data:`LEAF` and ``sum_id`` selects the predicted sum.
     """
 
     names: tuple[str, ...]
@@ -51,7 +52,7 @@ class Forest:
     sum_id: NDArray[np.uint8]
 
     def choose(self, numbers: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return, for float32[n, features], the places in ``names`` of the sums the trees are for, int64[n, trees]."""
+        """Return, for float32[n, features], the positions in ``names`` of the predicted sums, int64[n, trees]."""
         nodes = np.tile(self.begins, (len(numbers), 1)).astype(np.int64)
         rows = np.arange(len(numbers))[:, None]
         while (going := (which := self.feature[nodes]) != LEAF).any():
@@ -75,13 +76,13 @@ def forest_of(operation: int) -> Forest:
 
 
 def digest_of(key: Row) -> int:
-    """Return the number a key goes by in the table."""
+    """Return the hash of a key in the table."""
     text = np.array(key, dtype="<i4").tobytes()
     return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES).digest(), "little")
 
 
 def measured_bytes(key: Row, operation: int) -> int | None:
-    """Return what was measured for a key; None where it was not."""
+    """Return the measured bytes for a key; None if it was not measured."""
     kept, digest = _kept(), digest_of(key)
     place = int(np.searchsorted(kept["digests"], np.uint64(digest)))
     if place == len(kept["digests"]) or int(kept["digests"][place]) != digest:
@@ -92,7 +93,7 @@ def measured_bytes(key: Row, operation: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def workspace_of(key: Row, operation: int) -> Workspace:
-    """Return what an operation holds for a key (:func:`.convolution_terms.key_of`)."""
+    """Return an operation's workspace for a key (:func:`.convolution_terms.key_of`)."""
     size_bytes = measured_bytes(key, operation)
     if size_bytes is not None:
         return Workspace(size_bytes, True)
@@ -101,7 +102,7 @@ def workspace_of(key: Row, operation: int) -> Workspace:
 
 
 def workspaces_of(keys: Sequence[Row], operation: int) -> list[Workspace]:
-    """Return what an operation holds for many keys: those that were not measured are guessed at once."""
+    """Return an operation's workspaces for many keys. Those that were not measured are predicted in one batch."""
     known = [(measured_bytes(key, operation), measured_bytes(twin_of(key), operation)) for key in keys]
     unknown = [place for place, (own, twin) in enumerate(known) if own is None and twin is None]
     guessed = dict(zip(unknown, guess_many([keys[place] for place in unknown], operation), strict=True))
@@ -112,12 +113,12 @@ def workspaces_of(keys: Sequence[Row], operation: int) -> list[Workspace]:
 
 
 def guess_bytes(key: Row, operation: int) -> int:
-    """Return what the trees say."""
+    """Return the trees' prediction in bytes."""
     return guess_many([key], operation)[0]
 
 
 def guess_many(keys: Sequence[Row], operation: int) -> list[int]:
-    """Return what the trees say for each key: of their answers, the one that is least far from all others."""
+    """Return the prediction for each key: of the trees' answers, the one with the smallest distance to all others."""
     if not keys:
         return []
     described, forest = describe(keys), forest_of(operation)

@@ -1,7 +1,7 @@
-"""What a sum holds in global memory: where there are few results, blocks of threads add parts and meet there.
+"""Global memory used by a reduction. With few results, several thread blocks add parts and combine them there.
 
-Source: aten/src/ATen/native/cuda/Reduce.cuh (setReduceConfig, global_memory_size). Equal to the byte for all 3,666
-sums over a convolution's result that took any, among 11,886 on an H200 (bench/estimate/conv_workspaces.py).
+Source: aten/src/ATen/native/cuda/Reduce.cuh (setReduceConfig, global_memory_size). Matches to the byte for all 3,666
+sums over a convolution's result that used any, of 11,886 on an H200 (bench/estimate/conv_workspaces.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ def _last_power(number: int) -> int:
 
 
 def sum_bytes(inputs: int, outputs: int, multiprocessors: int, *, along_inputs: bool) -> tuple[int, ...]:
-    """Return the two blocks a sum takes, of partial sums and of counters; none where threads of one block do.
+    """Return the sizes of a reduction's two buffers: partial sums and counters. Empty if single thread blocks suffice.
 
     Args:
-        inputs: Numbers summed for each result.
-        outputs: Results.
-        multiprocessors: Of the GPU.
-        along_inputs: Whether neighbours in memory are summed, rather than results of their own.
+        inputs: Number of values per result.
+        outputs: Number of results.
+        multiprocessors: Multiprocessors of the GPU.
+        along_inputs: Whether the reduced values are adjacent in memory, rather than the results.
     """
     if not inputs or not outputs:
         return ()
@@ -46,7 +46,7 @@ def sum_bytes(inputs: int, outputs: int, multiprocessors: int, *, along_inputs: 
 
 
 def _block(across: int, down: int, most: int) -> tuple[int, int]:
-    """Return width and height of a block of threads."""
+    """Return width and height of a thread block."""
     wide = most if across >= most else _last_power(max(across, 1))
     high = most if down >= most else _last_power(max(down, 1))
     width = min(wide, _WARP)

@@ -1,4 +1,4 @@
-"""Estimates of memory on a simulated GPU: of a program, of a step, of the largest batch that fits.
+"""Memory estimates on a simulated GPU: of a program, of a step, and of the largest batch that fits.
 
-The highest package of ``simulate``. Begin with ``run`` and ``api``.
+The highest package of ``simulate``. Start reading at ``run`` and ``api``.
 """

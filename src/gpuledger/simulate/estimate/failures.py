@@ -1,4 +1,4 @@
-"""Why a program that was followed on a virtual GPU ended: in words, and where in its own code."""
+"""Describe why a program failed on a simulated GPU, and where in its own code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOREIGN = (
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
-    """Return an error in words, with the file and line of the program's own code."""
+    """Return the error's message, with the file and line of the program's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         f for f in frames if "/torch/" not in f.filename and "/gpuledger/" not in f.filename and f.filename[0] != "<"
@@ -33,7 +33,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 
 
 def _unmodelled(error: BaseException, frames: traceback.StackSummary) -> str:
-    """Return what an error comes from that is not modelled; "" where it is the program's own."""
+    """Return the part of the simulation that an error comes from; "" if it is an error of the program."""
     for part, name in _FOREIGN:
         if any(part in frame.filename for frame in frames):
             return f"{name} is not supported on a simulated GPU"

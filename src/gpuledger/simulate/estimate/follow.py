@@ -1,4 +1,4 @@
-"""Follows a program on a virtual GPU and says how it ended."""
+"""Follow a program on a simulated GPU and report how it ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 
 def describe_convolutions(device: VirtualDevice) -> list[str]:
-    """Return sentences on how many of the convolutions that were met have workspaces as measured."""
+    """Return sentences on how many of the program's convolutions have measured workspaces."""
     shapes = device.convolutions
     if not shapes:
         return []
@@ -42,12 +42,12 @@ MEASURED_ON = "H200"
 def follow(
     order: dict[str, Any], program: Callable[[], None], at_first_bytes: Callable[[], None] | None = None
 ) -> dict[str, Any]:
-    """Return how a program ended on the GPU an order names; its run is written to the order's directory.
+    """Return how a program ended on the given GPU. Its run is written to the given directory.
 
     Args:
-        order: The GPU, steps, settings of the allocator and the run's directory.
-        program: Runs it.
-        at_first_bytes: Called once, before the first bytes are put on the GPU.
+        order: The GPU, number of steps, allocator settings and the run's directory.
+        program: Runs the program.
+        at_first_bytes: Called once, before the first GPU allocation.
     """
     let_torchvision_import()
     device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))

@@ -1,4 +1,4 @@
-"""From a command to an estimate: a child follows the program, what it wrote is posted, and the peaks are read."""
+"""Estimate a command's memory: follow the program in a child process, build the run's tables, and read the peaks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a program would hold on a GPU. ``run`` is a run like any other; ``notes`` say what was guessed."""
+    """Estimated memory of a program on a GPU. ``run`` is an ordinary run; ``notes`` list approximations."""
 
     card: Card
     peaks: Peaks
@@ -44,33 +44,33 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Return whether the upper end of the interval is within the GPU."""
+        """Return whether the upper bound fits the GPU."""
         return self.fit.verdict == "fits"
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """Return the most bytes given to blocks."""
+        """Return the peak of allocated bytes."""
         return self.peaks.allocated_bytes
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """Return the most bytes taken from the driver."""
+        """Return the peak of reserved bytes."""
         return self.peaks.reserved_bytes
 
     @property
     def peak_process_bytes(self) -> int:
-        """Return the most bytes of the process on the GPU: reserved, context and libraries."""
+        """Return the peak of the process's bytes on the GPU: reserved, context and libraries."""
         return self.peaks.process_bytes
 
     @property
     def upper_bytes(self) -> int:
-        """Return the upper end of the interval around ``peak_process_bytes``."""
+        """Return the upper bound of ``peak_process_bytes``."""
         return self.peaks.upper_bytes
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be estimated: a program with its arguments, on which GPU, for how many steps."""
+    """What to estimate: a program with its arguments, the GPU, and the number of steps."""
 
     program: tuple[str, ...]
     card: Card
@@ -82,19 +82,19 @@ class Order:
 def estimate_program(
     order: Order, run_directory: Path, output: TextIO | None = None, *, replace: bool = False
 ) -> Estimate:
-    """Return what a program would hold, after following its first steps in a child process.
+    """Return a program's estimate, after following its first steps in a child process.
 
     Args:
         order: The program and the GPU.
-        run_directory: Where the run is written. Nothing is left of it where there is no answer.
-        output: Where the program's own output goes; None drops it.
-        replace: Whether a run that is there is replaced, once there is an answer.
+        run_directory: Directory of the run. If there is no estimate, it is removed.
+        output: Stream for the program's own output; None discards it.
+        replace: Whether an existing run is replaced once there is an estimate.
 
     Raises:
-        FileExistsError: something is in ``run_directory``, and ``replace`` is not given.
-        ChildJobError: the process that followed the program ended with it.
-        InputError: the program raised, took no step, or needs what is not modelled.
-        UsageError: there is nothing to run.
+        FileExistsError: ``run_directory`` exists, and ``replace`` is False.
+        ChildJobError: the child process crashed with the program.
+        InputError: the program raised, ran no step, or uses something that cannot be simulated.
+        UsageError: there is no program.
     """
     _check_program(order.program)
     manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
@@ -107,7 +107,7 @@ def estimate_program(
 
 
 def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
-    """Return the estimate that a followed program's journal leads to, its run closed and posted."""
+    """Return the estimate from a followed program's journal. Closes the run and builds its tables."""
     writer.close((f"Estimated for {order.card.name}: nothing ran on a GPU.",), post=post_ranks)
     journal = read_journal(writer.directory / "rank-0" / "journal")
     counters = journal.tables["counters"]
@@ -156,7 +156,7 @@ def _first_line(message: str) -> str:
 
 
 def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
-    """Raise what stood in the way of an answer."""
+    """Raise the failure of a program as an error."""
     ended = outcome["ended"]
     name = order.program[1] if order.program[0] == "-m" else order.program[0]
     place = outcome.get("place") or name

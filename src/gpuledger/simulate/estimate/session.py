@@ -1,4 +1,4 @@
-"""A session on a virtual GPU: the steps, modules and phases are met as in a recording, the program ends after them."""
+"""A recording session on a simulated GPU. Steps, modules and phases are detected as usual; then the program ends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gpuledger.simulate.gpu.workspaces import CUBLASLT_BYTES, cublas_bytes
 
 
 class StepsDone(BaseException):
-    """Ends the program after its steps, past every ``except Exception`` of its own."""
+    """Ends the program after its steps. Not an ``Exception``, so that the program does not catch it."""
 
 
 class VirtualRecorders:
-    """Gives a session the recorder of a virtual GPU, at once."""
+    """Provides a session with the recorder of a simulated GPU, immediately."""
 
     def __init__(self, device: VirtualDevice) -> None:
         self._device = device
 
     def begin(self, session: Session) -> None:
-        """Have the session record the GPU."""
+        """Start recording the GPU."""
         card, context = self._device.card, ModuleContext(session.registry)
         self._device.module_now = lambda: context.current_module_path
         session.journal.fact(
@@ -33,19 +33,19 @@ class VirtualRecorders:
         session.adopt(VirtualRecorder(self._device, session.tags, context), None)
 
     def begin_after_step(self, session: Session) -> None:
-        """Do nothing: the session has its recorder."""
+        """Do nothing: the session has its recorder already."""
 
     def stop_watching(self) -> None:
-        """Do nothing: nothing of the program's is watched."""
+        """Do nothing: nothing of the program is observed."""
 
 
 class VirtualSession(Session):
-    """Records what happens on a virtual GPU.
+    """Records the events of a simulated GPU.
 
     Args:
         device: The GPU.
-        steps: How many to record.
-        run_directory: Where the run is written.
+        steps: Number of recorded steps.
+        run_directory: Directory of the run.
         ends_program: Whether the program is ended after the last of them.
     """
 
@@ -58,13 +58,13 @@ class VirtualSession(Session):
             RecordSettings(run_directory, 1, steps, stacks=False),
             rank_directory=lambda: run_directory / "rank-0",
             recorders=VirtualRecorders(device),
-            begins_late=False,  # what is alive now is not on the GPU
+            begins_late=False,  # tensors that exist now are not on the GPU
             on_step=end_after,
         )
         self.device = device
 
     def finish(self, reason: str = "exit") -> None:
-        """Close the journal; which libraries were used is known by now."""
+        """Close the journal. The libraries that the program used are known by now."""
         card = self.device.card.with_handles(self.device.handles)
         self.journal.fact(
             cublas_handles=self.device.handles,
@@ -77,5 +77,5 @@ class VirtualSession(Session):
         super().finish(reason)
 
     def fail(self, error: BaseException) -> None:
-        """An error of ours is the answer here: there is no program to protect."""
+        """Raise an error of gpuledger: the program's result is not needed, so there is nothing to protect."""
         raise error

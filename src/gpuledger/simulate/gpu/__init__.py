@@ -1,4 +1,4 @@
-"""A simulated GPU: fake tensors that say they are on it, and what its kernels need beside their results.
+"""A simulated GPU: fake tensors that report it as their device, and the workspace memory of its kernels.
 
-May import ``allocator`` and ``convolutions``. Begin with ``card`` and ``dispatch``.
+May import ``allocator`` and ``convolutions``. Start reading at ``device`` and ``dispatch``.
 """
