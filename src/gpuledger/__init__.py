@@ -1,7 +1,7 @@
 """Profile the GPU memory, time and energy of PyTorch programs, layer by layer.
 
-What is listed in ``__all__`` here, in ``gpuledger.ops`` and in ``gpuledger.integrations`` is public, and so are
-``Card`` and ``Vendor`` of ``gpuledger.cards``, for packages that add GPUs of another vendor. Everything else may change
+The public API is ``__all__`` of this package, of ``gpuledger.ops`` and of ``gpuledger.integrations``. For packages that
+add GPUs of another vendor, ``Card`` and ``Vendor`` of ``gpuledger.cards`` are public, too. Everything else may change
 without notice.
 """
 
@@ -74,7 +74,7 @@ _MODULES = {
     "step_times": "gpuledger.services.queries",
     "watch": "gpuledger.services.watching",
 }
-"""Where each public name is; a test holds this to the imports above, which type checkers read."""
+"""Public name -> module that defines it. A test checks that it matches the imports above, which type checkers read."""
 
 __all__ = [
     "Balance",
@@ -113,8 +113,8 @@ __all__ = [
     "watch",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take every other name for a public one
-    # "import gpuledger" loads neither torch nor numpy. Services register how values show themselves in notebooks.
+if not TYPE_CHECKING:  # Hidden from type checkers: with __getattr__, they would accept any name as public.
+    # "import gpuledger" loads neither torch nor numpy. Services register the HTML renderer for notebooks.
     __getattr__ = lazy_names(__name__, _MODULES, before="gpuledger.services")
 
 

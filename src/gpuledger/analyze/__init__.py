@@ -1,1 +1,1 @@
-"""Pure functions from a run to frozen results. No torch, no GPU, no printing."""
+"""Pure functions from a run to immutable results. No torch, no GPU, no printing."""

@@ -1,4 +1,4 @@
-"""A run's tables for other tools: CSV, Parquet, JSON, SQL, and PyTorch's memory snapshot.
+"""Export a run's tables for other tools: CSV, Parquet, JSON, SQL and PyTorch's memory snapshot.
 
-May import ``model`` and ``files``. Begin with ``tables``.
+May import ``model`` and ``files``. Start reading at ``tables``.
 """

@@ -1,4 +1,4 @@
-"""Reading files that anybody may have written, and writing files whole or not at all.
+"""Read untrusted files safely, and write files atomically.
 
-The lowest package: it imports only errors. Begin with ``reading``.
+The lowest package: it imports only errors. Start reading at ``reading``.
 """

@@ -1,1 +1,1 @@
-"""Readers of files that others wrote. Untrusted input: parsed, never executed."""
+"""Readers of other tools' files. Input is untrusted: it is parsed, never executed."""

@@ -1,7 +1,8 @@
-"""Where gpuledger meets other tools: pytest, training frameworks, loggers.
+"""Integrations with other tools: pytest, training frameworks and loggers.
 
-From Python: ``from gpuledger.integrations import TensorBoardSink, log_run``. May import every package but ``cli`` and
-``live``; the other tool is imported when it is used. Begin with ``scalars`` for loggers, ``training`` for callbacks.
+From Python: ``from gpuledger.integrations import TensorBoardSink, log_run``. May import every package except ``cli``
+and ``live``. The other tool is imported on first use. Start reading at ``scalars`` for loggers and ``training`` for
+callbacks.
 """
 
 from __future__ import annotations
@@ -39,5 +40,5 @@ _MODULES = {
     "step_scalars": "gpuledger.integrations.scalars",
 }
 
-if not TYPE_CHECKING:  # the pytest plugin loads nothing of this
+if not TYPE_CHECKING:  # the pytest plugin imports this package, so it loads nothing by itself
     __getattr__ = lazy_names(__name__, _MODULES)

@@ -1,1 +1,1 @@
-"""The live view: in a process of its own, it looks at the GPUs and at a run while it is written."""
+"""The live view: a separate process that shows GPUs, and a run while it is being written."""

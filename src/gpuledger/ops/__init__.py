@@ -1,7 +1,7 @@
-"""What operators cost: which ones a model is made of, a database of measurements, sums, and predictions.
+"""Operator costs: list a model's operators, measure them into a database, sum them up and predict others.
 
-From Python: ``from gpuledger import ops``. May import ``simulate`` and ``collect``; torch. Begin with ``workloads`` and
-``database``.
+From Python: ``from gpuledger import ops``. May import ``simulate`` and ``collect``; needs torch. Start reading at
+``workloads`` and ``database``.
 
 >>> from gpuledger import ops
 >>> workload = ops.capture(step, name="my model")  # doctest: +SKIP

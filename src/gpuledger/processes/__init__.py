@@ -1,4 +1,4 @@
-"""Child processes that are started for a job.
+"""Start a child process for a job and return its result.
 
-May import errors only. Begin with ``child_job``: it starts a child with an order and returns its outcome.
+May import errors only. Start reading at ``child_job``.
 """

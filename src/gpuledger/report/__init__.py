@@ -1,1 +1,1 @@
-"""Results to text and HTML. Renderers compute nothing."""
+"""Render results as text, JSON, HTML, plots and traces. Renderers compute nothing."""

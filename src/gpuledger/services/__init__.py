@@ -1,14 +1,14 @@
-"""What commands and Python users both call: record, watch, load and compare runs.
+"""Functions shared by the commands and the Python API: record, watch, load and compare runs.
 
-Joins collecting, posting and reading; may import every package but ``cli``, ``live`` and ``integrations``. Begin with
-``api``.
+Connects ``collect``, ``analyze`` and the file readers. May import every package except ``cli``, ``live`` and
+``integrations``. Start reading at ``api``.
 """
 
 from gpuledger.model.shown import render_with
 
 
 def _render_html(value: object) -> str:
-    """Return a value as HTML; the report's renderer is imported when a notebook first asks."""
+    """Return a value as HTML. Imports the report's renderer on first use, so that ``import gpuledger`` stays light."""
     from gpuledger.report.html.notebook import html_of
 
     return html_of(value)

@@ -1,4 +1,4 @@
-"""Several runs side by side, and a run against a budget.
+"""Compare several runs, and check a run against limits.
 
-The highest package of ``analyze``. Begin with ``metrics`` and ``diff``.
+Start reading at ``metrics`` and ``diff``.
 """

@@ -34,12 +34,15 @@ KeyOf = Callable[[Account], Key]
 
 @dataclass(frozen=True)
 class Side:
-    """One device of one rank of one run. ``breakdown`` is None where no block was recorded.
+    """One device of one rank of one run.
 
-    ``step_breakdowns`` are the accounts at the peaks of the recorded steps after the first: how much an account
-    moves there     is noise between runs. ``times`` and ``energies`` are the accounts of those passes, of one step;
-    none where there
-    was no such pass. ``classes`` are those of modules, by path.
+    Attributes:
+        breakdown: Peak memory by category. None if the run has no recorded blocks.
+        step_breakdowns: Peak memory by category of each recorded step after the first. How much a category varies
+            between these steps is the noise that a difference between two runs must exceed.
+        times: Time of one step by category and module. Empty if the run has no timing measurement.
+        energies: Energy of one step by category and module. Empty if the run has no energy measurement.
+        classes: Module path -> class name.
     """
 
     run: str

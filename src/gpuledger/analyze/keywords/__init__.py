@@ -1,4 +1,4 @@
-"""Memory in groups of keywords, and the keyword files that come with gpuledger.
+"""Memory grouped by keyword, and the keyword files that ship with gpuledger.
 
-May import ``overview`` and ``memory``. Begin with ``keyword_groups``.
+May import ``overview`` and ``memory``. Start reading at ``keyword_groups``.
 """

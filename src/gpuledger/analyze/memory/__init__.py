@@ -1,4 +1,4 @@
-"""Whose bytes are alive when.
+"""Memory in use at each instant, attributed to categories, modules and steps.
 
-May import ``posting``. Begin with ``instant`` and ``breakdown``.
+May import ``posting``. Start reading at ``instant`` and ``breakdown``.
 """

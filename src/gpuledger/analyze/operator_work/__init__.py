@@ -1,4 +1,4 @@
-"""What an operator has to do (FLOPs, bytes) and how hard that drives a GPU.
+"""FLOPs and bytes of an operator, and the GPU power that they predict.
 
-The lowest package of ``analyze``. Begin with ``formulas``.
+The lowest package of ``analyze``. Start reading at ``formulas``.
 """

@@ -1,4 +1,4 @@
-"""What a reader of a run sees first: its headline figures, the balance with the GPU, and what would lower the peak.
+"""Headline figures of a run: summary, GPU memory balance, and suggestions that would lower the peak.
 
-May import ``memory`` and ``step``. Begin with ``summary``.
+May import ``memory`` and ``step``. Start reading at ``summary``.
 """

@@ -1,4 +1,4 @@
-"""Readings of a GPU over time.
+"""GPU samples over time.
 
-May import ``memory``. Begin with ``series``.
+May import ``memory``. Start reading at ``series``.
 """

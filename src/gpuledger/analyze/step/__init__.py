@@ -1,4 +1,4 @@
-"""What a step takes: time, energy, samples, and whose they are.
+"""Time, energy and samples of a step, attributed to categories and modules.
 
-May import ``memory``. Begin with ``times`` and ``energy``.
+May import ``memory``. Start reading at ``times`` and ``energy``.
 """

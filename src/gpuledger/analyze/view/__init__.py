@@ -1,4 +1,4 @@
-"""What is said of a run, assembled once: terminal, text, JSON, notebooks and the HTML report render it.
+"""The view of a run, assembled once and rendered as text, JSON, HTML and notebook cells.
 
-The highest package of ``analyze``. Begin with ``view``.
+The highest package of ``analyze``. Start reading at ``view``.
 """

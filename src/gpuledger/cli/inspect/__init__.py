@@ -1,1 +1,1 @@
-"""Commands that show a run, or turn it into something else."""
+"""Commands that show, plot, query or export a run."""

@@ -1,1 +1,1 @@
-"""Commands that record a program, watch GPUs, or look at this machine."""
+"""Commands that record a program, monitor GPUs or check this machine."""

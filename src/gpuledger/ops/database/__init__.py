@@ -1,4 +1,4 @@
-"""The operator database: keys, environments and records of measurements, in SQLite or PostgreSQL.
+"""The operator database: keys, environments and measurements, in SQLite or PostgreSQL.
 
-The lowest package of ``ops``. Begin with ``records`` and ``database``.
+The lowest package of ``ops``. Start reading at ``records`` and ``operator_database``.
 """

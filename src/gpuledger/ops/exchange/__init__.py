@@ -1,4 +1,4 @@
-"""Operator lists and results that other tools wrote.
+"""Import operator lists and results written by other tools.
 
-Begin with ``import_lists``.
+Start reading at ``import_lists``.
 """

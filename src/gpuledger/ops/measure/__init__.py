@@ -1,4 +1,4 @@
-"""Measuring operators on this machine's GPU or CPU, on one device or many.
+"""Measure operators on this machine's GPU or CPU, on one device or several.
 
-May import ``database``, ``workloads`` and ``totals``. Begin with ``measure``.
+May import ``database``, ``workloads`` and ``totals``. Start reading at ``measure``.
 """

@@ -1,4 +1,4 @@
-"""Predicting operators that were never measured, and how accurate that is.
+"""Predict the time and energy of operators that were not measured, and check the accuracy of predictions.
 
-Begin with ``predict``.
+Start reading at ``predict``.
 """

@@ -1,4 +1,4 @@
-"""A workload's time and energy, added up from its operators.
+"""Time and energy of a workload, summed over its operators.
 
-May import ``database`` and ``workloads``. Begin with ``sum``.
+May import ``database`` and ``workloads``. Start reading at ``sum``.
 """

@@ -1,4 +1,4 @@
-"""Which operators a model or a program is made of, and calls made of them again.
+"""Capture the operators of a model or program, and rebuild their calls for measurement.
 
-May import ``database``. Begin with ``workload`` and ``captures``.
+May import ``database``. Start reading at ``workload`` and ``captures``.
 """

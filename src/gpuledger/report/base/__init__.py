@@ -1,4 +1,4 @@
-"""What all views share: colours, phrases, quantities, terminals.
+"""Shared by all renderers: colours, phrases, formatted quantities and terminal output.
 
-Begin with ``terminal``.
+Start reading at ``terminal``.
 """

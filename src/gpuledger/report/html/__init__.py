@@ -1,4 +1,4 @@
-"""Views as HTML: the report, a diff, a notebook's cells.
+"""Views as HTML: the report, a diff and notebook cells.
 
-May import ``base``. Begin with ``data`` and ``payload``.
+May import ``base``. Start reading at ``data`` and ``payload``.
 """

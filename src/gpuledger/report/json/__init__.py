@@ -1,4 +1,4 @@
 """Views as JSON documents.
 
-May import ``base``. Begin with ``document``.
+May import ``base``. Start reading at ``document``.
 """

@@ -1,4 +1,4 @@
-"""Views as pictures (matplotlib).
+"""Views as matplotlib figures.
 
-May import ``base``. Begin with ``line_plot``.
+May import ``base``. Start reading at ``line_plot``.
 """

@@ -1,4 +1,4 @@
-"""Views as text: for a terminal, as Markdown, as CSV, as JUnit XML.
+"""Views as text: terminal, Markdown, CSV and JUnit XML.
 
-May import ``base`` and ``json``. Begin with ``text``.
+May import ``base`` and ``json``. Start reading at ``text``.
 """

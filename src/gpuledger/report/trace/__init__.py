@@ -1,4 +1,4 @@
-"""A run as a trace for Perfetto and chrome://tracing.
+"""Export a run as a trace for Perfetto and chrome://tracing.
 
-May import ``base``. Begin with ``trace``.
+May import ``base``. Start reading at ``trace``.
 """

@@ -1,5 +1,5 @@
-"""The sections of the HTML report: what each shows, its heading, its markup, its scripts and what its terms mean.
+"""Sections of the HTML report. Each defines its data, heading, markup, scripts and glossary terms.
 
-To add one, write a module with a ``Section`` and a script in ``report/assets/js`` that calls ``registerSection``, and
-name it in ``registry``. Begin with ``section`` and, as an example, ``findings``.
+To add a section, write a module with a ``Section`` and a script in ``report/assets/js`` that calls ``registerSection``,
+and add it to ``registry``. Start reading at ``section``; ``findings`` is an example.
 """
