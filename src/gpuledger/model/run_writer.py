@@ -197,7 +197,7 @@ class RunWriter:
         check_run(self.path, self.run_id)
 
     def discard(self) -> None:
-        """Remove the run: what it was made for did not begin."""
+        """Remove the run, because the recording did not begin."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # -- closing ----------------------------------------------------------------------------------------------------
@@ -210,17 +210,17 @@ class RunWriter:
         times_ns: tuple[int, int] | None = None,
         post: Callable[[Path], object] = lambda _: None,
     ) -> None:
-        """Write into the manifest that the run is complete, and post it.
+        """Mark the run as complete in its manifest, and build its tables.
 
         Args:
-            notes: Sentences for whoever reads the run, after those that its processes left.
-            status: The program's exit status, negative for the signal that ended it; None where nobody knows.
-            times_ns: When it began and ended, where that is not when the run was opened and now.
-            post: Makes the tables of the run in a directory.
+            notes: Notes to show with the run, after those of its processes.
+            status: The program's exit status, negative for the signal that ended it; None if unknown.
+            times_ns: Start and end of the program, if these are not the creation of the run and now. Unix ns.
+            post: Builds the tables of the run in a directory.
 
         Raises:
-            RunReplacedError: another recording has taken its place.
-            OSError: the manifest, or what is posted, cannot be written.
+            RunReplacedError: another recording has replaced the run.
+            OSError: the manifest or the tables cannot be written.
             InputError: the manifest cannot be read any more.
         """
         check_run(self.directory, self.run_id)
@@ -240,7 +240,7 @@ class RunWriter:
 
     @contextmanager
     def adding_to(self, error: BaseException | None) -> Iterator[None]:
-        """Have what fails in the block raised, or told in a note of ``error`` where that is on its way already."""
+        """Raise a failure in the block; if ``error`` is already being raised, add the failure to it as a note."""
         try:
             yield
         except (OSError, GpuLedgerError) as failure:
@@ -265,18 +265,18 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
         "settings": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
         "notes": [],
     }
-    return RunManifest.from_json(value)  # and not made of its fields: an absent key stays absent
+    return RunManifest.from_json(value)  # and not created from its fields: an absent key stays absent
 
 
 def readable(text: str) -> str:
-    """Return a word of a command line in valid Unicode: a byte that is not UTF-8 as a shell's ``$'…'`` takes it."""
+    """Return a command-line word in valid Unicode. A byte that is not UTF-8 is written as in a shell's ``$'…'``."""
     return (
         _RAW_BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text).encode(errors="backslashreplace").decode()
     )
 
 
 def _left_notes(run_directory: Path) -> list[str]:
-    """Return what processes of the run wrote down for it, each sentence once."""
+    """Return the notes that processes of the run have written, each once."""
     lines: list[str] = []
     for place in sorted((run_directory / "notes").glob("*.txt")):
         lines += [line for line in place.read_text(encoding="utf-8", errors="replace").splitlines() if line]
@@ -284,10 +284,10 @@ def _left_notes(run_directory: Path) -> list[str]:
 
 
 def check_run(path: Path, run_id: str | None) -> None:
-    """Do nothing where ``path`` holds the run with this number.
+    """Check that ``path`` contains the run with this id.
 
     Raises:
-        RunReplacedError: it holds another run, or none.
+        RunReplacedError: it contains another run, or none.
     """
     found = find_run_id(path)
     if found != run_id:
@@ -298,8 +298,8 @@ def check_run(path: Path, run_id: str | None) -> None:
 
 
 def find_run_id(path: Path) -> str | None:
-    """Return the number of the run in ``path``; None where there is none, or where it has no number."""
-    try:  # read at each recorded step, inside the program: not checked as a whole
+    """Return the id of the run in ``path``; None if there is no run, or it has no id."""
+    try:  # read at each recorded step, inside the program: so the manifest is not validated
         found = json.loads((path / MANIFEST).read_bytes())["run_id"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -307,7 +307,7 @@ def find_run_id(path: Path) -> str | None:
 
 
 def _change_places(hidden: Path, path: Path) -> Path | None:
-    """Move ``hidden`` to ``path``; return where the run is that was there, None where there was none."""
+    """Move ``hidden`` to ``path``. Return the new path of the run that was there; None if there was none."""
     aside = hidden.with_suffix(".old")
     while True:
         try:
@@ -316,11 +316,11 @@ def _change_places(hidden: Path, path: Path) -> Path | None:
             path.rename(aside)
         except FileNotFoundError:
             if not hidden.exists():
-                raise  # else the old run has been removed since: there is nothing to put aside
+                raise  # otherwise the old run has been removed meanwhile
         try:
             hidden.rename(path)
         except OSError as error:
-            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another recording was quicker: replace that one
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another recording was first: replace that one
                 shutil.rmtree(aside, ignore_errors=True)
                 continue
             if aside.exists():
@@ -330,12 +330,12 @@ def _change_places(hidden: Path, path: Path) -> Path | None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Have two directories change their names in one step; return False where the system cannot do that.
+    """Exchange the names of two directories in one step. Return False if the system cannot do that.
 
     Raises:
-        OSError: it can, and refuses.
+        OSError: the system supports it, but it failed.
     """
-    import ctypes  # not in every process that is recorded
+    import ctypes  # imported here, so that not every recorded process imports it
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

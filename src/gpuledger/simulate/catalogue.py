@@ -1,4 +1,4 @@
-"""The catalogue of GPUs: what each holds, and where each figure comes from."""
+"""The catalogue of GPUs: memory and other figures of each, with their sources."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from gpuledger.errors import UsageError
 
 REFERENCE = "h200"
-"""The GPU whose measured figures stand in where a GPU has none of its own."""
+"""The GPU with measured figures that are used for GPUs without their own."""
 MIB = 1 << 20
 HANDLES, HANDLE_BYTES = 2, 64 * MIB
-"""cuBLAS handles of a training (forward and backward) and what each takes of the libraries' bytes.
+"""cuBLAS handles of a training (forward and backward), and the library bytes of each.
 
-Source: a U-Net without a matrix product left 128 MiB of the libraries' bytes untaken on an H200.
+Source: a U-Net without a matrix product used 128 MiB less of library bytes on an H200.
 """
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure and where it comes from: ``measured``, ``datasheet`` or ``measured on the H200``."""
+    """One figure and its source: ``measured``, ``datasheet`` or ``measured on the H200``."""
 
     value: int
     source: str
@@ -33,7 +33,7 @@ class Figure:
 
     @property
     def is_own(self) -> bool:
-        """Return whether it is this GPU's, not the reference's."""
+        """Return whether it belongs to this GPU and not to the reference GPU."""
         return self.source in ("measured", "datasheet")
 
 
@@ -41,7 +41,7 @@ class Figure:
 class Card:
     """One GPU model. Sizes in MiB or bytes as the names say; ``compute_capability`` as ``(major, minor)``.
 
-    ``peak_tflop_s`` by dtype, ``power_limit_w`` and ``l2_mib`` are the datasheet's.
+    ``peak_tflop_s`` by dtype, ``power_limit_w`` and ``l2_mib`` are from the datasheet.
     """
 
     key: str
@@ -59,21 +59,21 @@ class Card:
 
     @property
     def total_bytes(self) -> int:
-        """Return the memory the GPU reports."""
+        """Return the total memory that the GPU reports."""
         return self.memory_mib.value * MIB
 
     @property
     def usable_bytes(self) -> int:
-        """Return what a process can have: the total without the driver's own reserve."""
+        """Return the bytes that a process can use: the total without the driver's own reserve."""
         return (self.memory_mib.value - self.driver_reserve_mib.value) * MIB
 
     @property
     def outside_bytes(self) -> int:
-        """Return what a training process holds beside the allocator: context and libraries."""
+        """Return the bytes that a training process uses outside the allocator: context and libraries."""
         return self.context_bytes.value + self.library_bytes.value
 
     def with_handles(self, count: int) -> Card:
-        """Return the GPU as a program with ``count`` cuBLAS handles finds it: without the others' library bytes."""
+        """Return the GPU for a program with ``count`` cuBLAS handles: without the library bytes of the others."""
         unused_bytes = max(HANDLES - count, 0) * HANDLE_BYTES
         kept = replace(self.library_bytes, value=max(self.library_bytes.value - unused_bytes, 0))
         return replace(self, library_bytes=kept)
@@ -86,7 +86,7 @@ class Card:
 
 @cache
 def catalogue() -> dict[str, Card]:
-    """Return every GPU by its short name, as ``cards.toml`` has them."""
+    """Return short name -> GPU, from ``cards.toml``."""
     tables = tomllib.loads(files("gpuledger.simulate").joinpath("cards.toml").read_text(encoding="utf-8"))
     return {key: _card(key, table, tables[REFERENCE]) for key, table in tables.items()}
 
@@ -116,10 +116,10 @@ def _figure(own: dict[str, Any] | None, reference: dict[str, Any]) -> Figure:
 
 
 def find_card(text: str) -> Card:
-    """Return the GPU ``text`` names, by its short name or its full one, in any case.
+    """Return the GPU with a short or full name, in any case.
 
     Raises:
-        UsageError: there is none of that name; the nearest names are told.
+        UsageError: no GPU has that name; the message lists the nearest names.
     """
     cards = catalogue()
     wanted = text.strip().lower().replace("_", "-").replace(" ", "-")

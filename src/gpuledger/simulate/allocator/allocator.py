@@ -1,8 +1,9 @@
-"""PyTorch's caching allocator for CUDA, without a GPU: which segments and blocks a stream of requests leads to.
+"""PyTorch's caching allocator for CUDA, simulated without a GPU.
 
-Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11: rounding, small and large pool, best fit by size then address,
-splitting, merging, expandable segments, blocks other streams still use, release of cached segments when the GPU is
-full, garbage collection. Fed with a GPU's recorded requests and frees it gives the recorded segments.
+Computes the segments and blocks for a sequence of requests. Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11:
+rounding, small and large pool, best fit by size then address, splitting, merging, expandable segments, blocks in use by
+other streams, release of cached segments when the GPU is full, garbage collection. With the recorded requests and frees
+of a real GPU, it reproduces the recorded segments.
 
 Not simulated: private pools (CUDA graphs), ``cudaMallocAsync``, several threads at once.
 """
@@ -35,9 +36,9 @@ class CachingAllocator:
 
     Args:
         settings: Rounding, splitting, expandable segments.
-        limits: The GPU's memory and what limits its use.
-        listen: Told of everything that happens, in the allocator's own order.
-        place: Returns the address the driver gives a new segment of so many bytes.
+        limits: The GPU's memory and the limits of its use.
+        listen: Called with every event, in the allocator's own order.
+        place: Returns the address of a new segment of the given size.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back; one that other streams use completes when they have finished."""
+        """Free a block. If other streams use it, the free completes when they have finished."""
         block = self.live.pop(address)
         block.allocated = False
         counters = self.counters
@@ -92,20 +93,20 @@ class CachingAllocator:
             self._complete(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Note that another stream uses a block."""
+        """Record that another stream uses a block."""
         block = self.live.get(address)
         if block is not None and stream != block.stream:
             block.used_by.add(stream)
 
     def finish_streams(self) -> None:
-        """Complete the frees of blocks that other streams used: they have finished by now."""
+        """Complete the frees of blocks that other streams used."""
         waiting, self._awaiting = self._awaiting, []
         for block in waiting:
             block.used_by.clear()
             self._complete(block)
 
     def empty_cache(self) -> None:
-        """Give every segment without a block in use back to the driver."""
+        """Release every segment without a block in use."""
         self.finish_streams()
         for pool in (self.pools[False], self.pools[True]):
             for block in pool.blocks():
@@ -117,7 +118,7 @@ class CachingAllocator:
     # -- finding ------------------------------------------------------------------------------------------------
 
     def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Return the best free block, taken out of its pool."""
+        """Return the best free block, removed from its pool; None if none fits."""
         pool.searches += 1
         order = pool.order.get(stream)
         if not order:
@@ -141,7 +142,7 @@ class CachingAllocator:
         return block
 
     def _may_take(self, size: int, block_bytes: int) -> bool:
-        """Return whether ``max_split_size`` lets a request have so large a block."""
+        """Return whether ``max_split_size`` allows a block of this size for a request."""
         limit = self.settings.max_split_bytes
         if limit is None:
             return True
@@ -156,7 +157,7 @@ class CachingAllocator:
         return rest > SMALL_BYTES and (limit is None or size < limit)
 
     def _split(self, rest: Block, size: int) -> Block:
-        """Return the front of a block; the rest stays free."""
+        """Return the front of a block. The rest stays free."""
         block = Block(rest.address, size, rest.stream, rest.pool, expandable=rest.expandable)
         block.previous, block.next = rest.previous, rest
         if rest.previous is not None:
@@ -170,7 +171,7 @@ class CachingAllocator:
     # -- growing ------------------------------------------------------------------------------------------------
 
     def _grow(self, pool: Pool, size: int, stream: int, requested_bytes: int) -> Block:
-        """Return a block in memory newly taken from the driver, giving cached segments back where it is full."""
+        """Return a block in newly reserved memory. If the GPU is full, release cached segments first."""
         self._collect_garbage()
         # The order is PyTorch's: new memory, then oversized cached segments, then the whole cache, then the error.
         block = self._new_block(pool, size, stream)
@@ -205,12 +206,12 @@ class CachingAllocator:
         block.pool.add(block)
 
     def _release(self, block: Block) -> None:
-        """Give a whole segment back to the driver."""
+        """Return a whole segment to the driver."""
         block.pool.remove(block)
         self.memory.give_back(Action.SEGMENT_FREE, block.address, block.size, block.stream)
 
     def _release_available(self, size: int, stream: int) -> bool:
-        """Give back as few oversized segments as make room for ``size``; only where ``max_split_size`` is set."""
+        """Release as few oversized segments as needed for ``size``. Applies only if ``max_split_size`` is set."""
         limit = self.settings.max_split_bytes
         if limit is None:
             return False
@@ -230,7 +231,7 @@ class CachingAllocator:
         return released >= wanted
 
     def _collect_garbage(self) -> None:
-        """Give old cached segments back where the reserved bytes pass the threshold."""
+        """Release old cached segments if the reserved bytes exceed the threshold."""
         allowed, threshold = self.memory.limits.allowed_bytes, self.memory.limits.garbage_collection_threshold
         if self.memory.limits.fraction is None or allowed is None or not threshold:
             return
@@ -262,7 +263,7 @@ class CachingAllocator:
 
 
 def _segment_bytes(size: int) -> int:
-    """Return the bytes taken from the driver for a request of ``size``."""
+    """Return the segment size reserved for a request of ``size`` bytes."""
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < MIN_LARGE_BYTES:

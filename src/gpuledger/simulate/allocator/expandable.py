@@ -1,4 +1,4 @@
-"""Expandable segments of the simulated allocator: address space that memory is put behind as it is needed.
+"""Expandable segments of the simulated allocator: address ranges to which memory is mapped as needed.
 
 Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11.
 """
@@ -10,7 +10,7 @@ from gpuledger.simulate.allocator.memory import CardMemory
 from gpuledger.simulate.allocator.pools import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, Block, Pool, merge_neighbours
 
 _VIRTUAL_SPACE_BYTES = 1 << 44
-"""Address space of one segment; a real one reserves 1 1/8 of the GPU's memory."""
+"""Address range of one segment. The real allocator reserves 1 1/8 of the GPU's memory."""
 
 
 class ExpandableSegments:
@@ -21,7 +21,7 @@ class ExpandableSegments:
         self._starts: list[int] = []
 
     def expand(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Return a block of at least ``size`` at the end of what is mapped; None where the GPU is full."""
+        """Return a block of at least ``size`` at the end of the mapped range; None if the GPU is full."""
         block = self._space(pool, size, stream)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -36,7 +36,7 @@ class ExpandableSegments:
         return block
 
     def _space(self, pool: Pool, size: int, stream: int) -> Block:
-        """Return the first block of a run of free and unmapped ones with room for ``size``."""
+        """Return the first block of a run of free and unmapped blocks that has room for ``size``."""
         for unmapped in pool.unmapped.get(stream, []):
             start = unmapped.previous if unmapped.previous is not None and unmapped.previous.is_idle else unmapped
             room, block = 0, start
@@ -54,7 +54,7 @@ class ExpandableSegments:
         return block
 
     def _map(self, block: Block, size: int) -> bool:
-        """Put memory behind the first ``size`` bytes of ``block``, in whole pages; False where the GPU is full."""
+        """Map memory to the first ``size`` bytes of ``block``, in whole pages. Return False if the GPU is full."""
         page = _page_bytes(block)
         mapped = -(-size // page) * page
         if not self._memory.has_room(mapped):
@@ -74,7 +74,7 @@ class ExpandableSegments:
         return True
 
     def unmap(self, block: Block) -> None:
-        """Take the memory behind the whole pages of a free block away."""
+        """Unmap the whole pages of a free block."""
         page = _page_bytes(block)
         start = next(s for s in reversed(self._starts) if s <= block.address)
         # Only whole pages can be unmapped; what is left on either side stays mapped, as free blocks.
@@ -107,6 +107,6 @@ def _page_bytes(block: Block) -> int:
 
 
 def room_of(block: Block) -> int:
-    """Return a free block's bytes with the address space behind it that can be mapped."""
+    """Return the size of a free block including the unmapped range behind it that can be mapped."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

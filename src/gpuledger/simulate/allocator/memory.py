@@ -1,4 +1,4 @@
-"""The GPU's memory as the simulated allocator sees it: what is left of it, where it goes, and who is told."""
+"""GPU memory of the simulated allocator: reserved bytes, limits and a listener for events."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Listener = Callable[[Action, int, int, int], None]
 
 
 def unheard(_action: Action, _address: int, _bytes: int, _stream: int) -> None:
-    """Tell nobody."""
+    """Ignore an event."""
 
 
 class CardMemory:
     """The driver's side of an allocator.
 
     Args:
-        limits: The GPU's memory and what limits its use.
-        listen: Told of everything that happens, in the allocator's own order.
-        place: Returns the address the driver gives a new segment of so many bytes.
+        limits: The GPU's memory and the limits of its use.
+        listen: Called with every event, in the allocator's own order.
+        place: Returns the address of a new segment of the given size.
     """
 
     def __init__(self, limits: Limits, listen: Listener, place: Callable[[int], int] | None) -> None:
@@ -35,7 +35,7 @@ class CardMemory:
         self._next_address = _FIRST_ADDRESS
 
     def has_room(self, more_bytes: int) -> bool:
-        """Return whether so many bytes more can be reserved."""
+        """Return whether ``more_bytes`` can be reserved."""
         allowed = self.limits.allowed_bytes
         return allowed is None or self.counters.reserved_bytes + more_bytes <= allowed
 
@@ -47,7 +47,7 @@ class CardMemory:
         self.listen(action, address, size, stream)
 
     def give_back(self, action: Action, address: int, size: int, stream: int) -> None:
-        """Reserve them no longer."""
+        """Release reserved bytes."""
         self.counters.reserved_bytes -= size
         self.listen(action, address, size, stream)
 

@@ -1,4 +1,4 @@
-"""A convolution as one row of whole numbers, for measurements, what is made of them, and estimates."""
+"""A convolution as one row of integers, used by measurements, fits and estimates."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ COLUMNS = (
     "dilation0", "dilation1", "dilation2", "more0", "more1", "more2", "groups",
     "data_format", "weight_format", "bias", "gradient_format", "data_gradient",
 )  # fmt: skip
-"""Sizes of data and weight as torch has them, what follows in torch's order; unused places of a triple are 0."""
+"""Sizes of data and weight in torch's order, then torch's arguments in their order. Unused places of a triple are 0."""
 PLACE = {name: index for index, name in enumerate(COLUMNS)}
 DTYPES = ("float32", "float16", "bfloat16")
 FIRST, LAST, OTHER = 0, 1, 2
-"""Formats of a tensor: channels first, channels last, or neither, which torch copies."""
+"""Memory formats: channels first, channels last, or neither (torch then copies the tensor)."""
 Row = tuple[int, ...]
 
 
 def _is_last(shape: Any, strides: Any) -> bool:
-    """Return whether strides are those of channels last, as torch tells it where a size of 1 leaves it open.
+    """Return whether strides are channels last, by torch's rule for ambiguous sizes of 1.
 
     Source: c10/core/MemoryFormat.h, is_channels_last_strides_2d.
     """
@@ -36,7 +36,7 @@ def _is_last(shape: Any, strides: Any) -> bool:
 
 
 def format_of(tensor: Any) -> int:
-    """Return a tensor's format; where it is both, its strides say which, as they do to torch."""
+    """Return a tensor's memory format. If it has both, its strides decide, as in torch."""
     shape, strides = tensor.shape, tensor.stride()
     inner = range(tensor.dim() - 1, 1, -1)
     if tensor.dim() > 3 and _is_last(shape, strides):
@@ -45,7 +45,7 @@ def format_of(tensor: Any) -> int:
 
 
 def _is_dense(shape: Any, strides: Any, axes: Iterable[int]) -> bool:
-    """Return whether elements lie one after the other, the first of ``axes`` fastest; a size of 1 has any stride."""
+    """Return whether elements are contiguous, the first of ``axes`` fastest. A size of 1 can have any stride."""
     due = 1
     for axis in axes:
         if shape[axis] != 1 and strides[axis] != due and math.prod(shape):
@@ -55,7 +55,7 @@ def _is_dense(shape: Any, strides: Any, axes: Iterable[int]) -> bool:
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return a tensor's dtype as it is written in :data:`DTYPES`."""
+    """Return a tensor's dtype as in :data:`DTYPES`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -68,7 +68,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def forward_row(args: Any) -> Row | None:
-    """Return the row of ``aten.convolution``'s arguments up to its bias; None for a type that was not measured."""
+    """Return the row of ``aten.convolution``'s arguments, without bias; None for a dtype that was not measured."""
     data, weight, bias, stride, padding, dilation, transposed, more, groups = args[:9]
     if dtype_name(data) not in DTYPES or not 3 <= data.dim() <= 5:
         return None
@@ -82,7 +82,7 @@ def forward_row(args: Any) -> Row | None:
 
 
 def backward_row(args: Any) -> Row | None:
-    """Return the whole row, of ``aten.convolution_backward``'s arguments."""
+    """Return the complete row of ``aten.convolution_backward``'s arguments."""
     gradient, mask = args[0], args[10]
     before = forward_row((args[1], args[2], args[3] if mask[2] else None, *args[4:10]))
     return None if before is None else (*before, format_of(gradient), int(mask[0]))

@@ -1,8 +1,8 @@
-"""What a convolution's workspace is made of, and what cuDNN's choice of an algorithm may depend on, as numbers.
+"""Terms of a convolution's workspace, and features on which cuDNN's choice of algorithm may depend.
 
 Source: 51,221 convolutions on an H200 (bench/estimate/conv_workspaces.py). Nearly every workspace is a sum of a few
-terms: data, weights and results with channels last, channels filled up to 16 bytes; partial sums of a weight's gradient
-in floats; and for groups, data widened to some channels a group. Which sum, cuDNN's heuristics decide.
+terms: data, weights and results in channels last, with channels padded to 16 bytes; partial sums of a weight gradient
+in float32; and for groups, data with padded channels per group. cuDNN's heuristics decide which sum it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuledger.simulate.convolutions.convolution_rows import COLUMNS, LAST, PLAC
 
 Numbers = NDArray[np.float64]
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
-"""cuDNN's operations. A transposed convolution's forward is another's gradient of the data, and the other way round."""
+"""cuDNN's operations. The forward of a transposed convolution is the data gradient of a normal one, and vice versa."""
 _VECTOR_BYTES, _FLOAT_BYTES, _MIB = 16, 4, float(1 << 20)
 _PROCESSORS, _TILE = 132, 128
 _SHARES = (
@@ -28,12 +28,12 @@ _LIMIT = PLACE["groups"] + 1
 
 
 def key_of(row: Row) -> Row:
-    """Return what of a row cuDNN sees: torch has made one format of two, a bias comes later."""
+    """Return the part of a row that cuDNN sees: both tensors have the same format, and the bias is added later."""
     return (*row[:_LIMIT], int(LAST in (row[PLACE["data_format"]], row[PLACE["weight_format"]])))
 
 
 def twin_of(key: Row) -> Row:
-    """Return the key of the same shape in the other half; mostly cuDNN does there what it does here."""
+    """Return the key of the same shape in the other half-precision dtype. cuDNN mostly chooses the same algorithm."""
     dtype = PLACE["dtype"]
     return (*key[:dtype], (0, 2, 1)[key[dtype]], *key[dtype + 1 :])
 
@@ -44,7 +44,7 @@ def _up(count: Numbers, step: Any) -> Numbers:
 
 
 def result_sizes(got: dict[str, Numbers]) -> list[Numbers]:
-    """Return the sizes of results along three axes; 1 along one that a convolution does not have."""
+    """Return the result sizes along three axes; 1 along an axis that a convolution does not have."""
     sides = []
     for axis in range(3):
         size, edge, step = (got[f"{name}{axis}"] for name in ("size", "padding", "stride"))
@@ -56,9 +56,9 @@ def result_sizes(got: dict[str, Numbers]) -> list[Numbers]:
 
 
 def describe(keys: Any) -> dict[str, Numbers]:
-    """Return numbers by name for each key, float64[n] each.
+    """Return name -> float64[n], one value per key.
 
-    ``large`` is what a convolution reads and ``small`` what it makes; a transposed one makes what is large.
+    ``large`` is the input of a convolution and ``small`` its output; for a transposed one the other way round.
     """
     table = np.asarray(keys, dtype=np.float64).reshape(-1, _LIMIT + 1)
     got = {name: table[:, index] for index, name in enumerate(COLUMNS[:_LIMIT])}
@@ -92,7 +92,7 @@ _WIDEST = ("stride", "dilation", "padding")
 
 
 def _byte_sizes(n: dict[str, Numbers]) -> dict[str, Numbers]:
-    """Return bytes of data, results and weights, as they are and with channels filled up."""
+    """Return bytes of data, results and weights, with and without padded channels."""
     vector = _VECTOR_BYTES // n["width"]
     large = n["batch"] * n["large_places"] * n["width"]
     small = n["batch"] * n["small_places"] * n["width"]
@@ -108,7 +108,7 @@ def _byte_sizes(n: dict[str, Numbers]) -> dict[str, Numbers]:
 
 
 def sums(n: dict[str, Numbers], operation: int) -> dict[str, Numbers]:
-    """Return what a workspace may be, in bytes, by name: sums of terms, shares of data and result, round numbers."""
+    """Return name -> possible workspace in bytes: sums of terms, multiples of data and result, round numbers."""
     large, small, weight = n["Xf"], n["Yf"], n["Wf"]
     found = {
         "0": np.zeros_like(large), "XWY": large + weight + small, "XY": large + small, "XW": large + weight,
@@ -126,7 +126,7 @@ def sums(n: dict[str, Numbers], operation: int) -> dict[str, Numbers]:
 
 
 def _widened(n: dict[str, Numbers], step: int) -> dict[str, Numbers]:
-    """Return sums with the channels of each group filled up to a multiple of ``step``."""
+    """Return sums with the channels of each group padded to a multiple of ``step``."""
     more_large = _up(n["large_each"], step) / n["large_each"]
     more_small = _up(n["small_each"], step) / n["small_each"]
     large, small = n["X"] * more_large, n["Y"] * more_small
@@ -136,7 +136,7 @@ def _widened(n: dict[str, Numbers], step: int) -> dict[str, Numbers]:
 
 
 def _partial_sums(n: dict[str, Numbers], found: dict[str, Numbers]) -> dict[str, Numbers]:
-    """Return workspaces with a weight's gradient in parts: so many, one or two an image, or one a processor's share."""
+    """Return workspaces with a weight gradient in several parts: a fixed number, per image, or per multiprocessor."""
     parts: dict[str, Any] = {str(count): float(count) for count in _PARTS}
     parts |= {"N": n["batch"], "2N": 2 * n["batch"], "N/2": n["batch"] / 2, "p": _PROCESSORS // _tiles(n)}
     floats = n["Wf"] / n["width"] * _FLOAT_BYTES
@@ -148,12 +148,12 @@ _BASES = ("0", "XY", "XWY", "X", "Y")
 
 
 def _tiles(n: dict[str, Numbers]) -> Numbers:
-    """Return the square tiles of a weight's gradient."""
+    """Return the number of square tiles of a weight gradient."""
     return np.ceil(n["small_channels"] / _TILE) * np.ceil(n["large_each"] * n["kernel"] / _TILE)
 
 
 def features(n: dict[str, Numbers]) -> NDArray[np.float32]:
-    """Return what a choice may depend on, float32[n, features]: sizes, what divides them, products and ratios."""
+    """Return the features, float32[n, features]: sizes, their divisibility, products and ratios."""
     read = n["batch"] * n["large_places"]
     made = n["batch"] * n["small_places"]
     depth = n["large_each"] * n["kernel"]
@@ -182,6 +182,6 @@ _PLAIN = (
 
 
 def _divided(count: Numbers) -> Numbers:
-    """Return by which power of two a number can be divided, up to the sixth."""
+    """Return the exponent of the largest power of two that divides a number, at most 6."""
     power: Numbers = np.sum([count % step == 0 for step in (2, 4, 8, 16, 32, 64)], axis=0)
     return power

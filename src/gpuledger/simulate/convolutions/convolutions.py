@@ -1,7 +1,7 @@
-"""What convolutions hold while they run, in order: torch's copies into one format, cuDNN's workspaces, a bias's sum.
+"""Temporary memory of convolutions, in order: format copies by torch, cuDNN workspaces, sums for a bias gradient.
 
-Source: the allocator's history inside 51,221 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
-(bench/estimate/conv_workspaces.py): copies and sums equal to the byte. Workspaces: :mod:`.convolution_guess`.
+Source: the allocator's history of 51,221 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
+(bench/estimate/conv_workspaces.py). Copies and sums match to the byte. Workspaces: :mod:`.convolution_guess`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of blocks: to the end, and beside each result in turn. ``workspaces`` are cuDNN's among them.
+    """Bytes of blocks: until the end, and during each result. ``workspaces`` are those that belong to cuDNN.
 
-    ``between`` are taken before the second result and held to the end.
+    ``between`` are allocated before the second result and freed at the end.
     """
 
     before: Sizes = ()
@@ -37,12 +37,12 @@ def _bytes(tensor: Any) -> int:
 
 
 def _is_last(row: Row) -> bool:
-    """Return whether cuDNN is given channels last: as soon as data or weight have them."""
+    """Return whether cuDNN runs in channels last: if data or weight have that format."""
     return LAST in (row[PLACE["data_format"]], row[PLACE["weight_format"]])
 
 
 def _is_depthwise(row: Row) -> bool:
-    """Return whether torch's own kernels for one channel a group may do it."""
+    """Return whether torch's own depthwise kernels can run it."""
     return row[PLACE["groups"]] == row[PLACE["channels"]] > 1
 
 
@@ -55,13 +55,13 @@ def _weight_copy(row: Row, weight: Any) -> Sizes:
 
 
 def _other_copy(row: Row, name: str, tensor: Any) -> Sizes:
-    """Return torch's copy of data or a gradient that are not in the format cuDNN is given."""
+    """Return torch's copy of data or a gradient in the format that cuDNN uses."""
     wanted = LAST if _is_last(row) else FIRST
     return () if row[PLACE[name]] == wanted else (_bytes(tensor),)
 
 
 def forward_held(args: Any) -> Held:
-    """Return what ``aten.convolution`` holds beside its result."""
+    """Return the temporary memory of ``aten.convolution``, without its result."""
     row = forward_row(args)
     if row is None:
         return Held(beside=((),))
@@ -72,7 +72,7 @@ def forward_held(args: Any) -> Held:
 
 
 def backward_held(args: Any, multiprocessors: int) -> Held:
-    """Return what ``aten.convolution_backward`` holds beside the gradients of data, weight and bias."""
+    """Return the temporary memory of ``aten.convolution_backward``, without its three gradients."""
     row = backward_row(args)
     if row is None:
         return Held(beside=((), (), ()))
@@ -94,7 +94,7 @@ def backward_held(args: Any, multiprocessors: int) -> Held:
 
 
 def _bias_bytes(gradient: Any, row: Row, multiprocessors: int) -> Sizes:
-    """Return what the sum of a gradient over images and places holds."""
+    """Return the temporary memory of summing a gradient over images and positions."""
     if not row[PLACE["bias"]]:
         return ()
     places = math.prod(gradient.shape[2:])

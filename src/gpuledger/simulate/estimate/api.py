@@ -1,4 +1,4 @@
-"""Estimates from Python and notebooks: a function that takes one training step, followed in this process."""
+"""Memory estimates from Python and notebooks: a function that runs one training step is followed in this process."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def estimate(
 ) -> Estimate:
     """Return how many bytes a training step would need on a given GPU, and whether they fit.
 
-    Modules and optimizers that ``step`` refers to (its closure, the globals it names, the object it is bound to) and
-    ``inputs`` are put on the virtual GPU for as long as the steps are followed; nothing of theirs is changed.
+    Modules and optimizers that ``step`` refers to (in its closure, its globals, or the object it is bound to) and
+    ``inputs`` are placed on the simulated GPU during the call. They are unchanged afterwards.
 
     Args:
-        step: Takes one training step when called with ``inputs``.
+        step: Runs one training step when called with ``inputs``.
         inputs: Tensors, or containers of tensors.
-        gpu: A GPU of ``gpuledger gpus``.
-        steps: How often ``step`` is called.
+        gpu: A GPU listed by ``gpuledger gpus``.
+        steps: Number of calls of ``step``.
         confidence: Confidence level of ``upper_bytes``, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        out: Directory of the run; a temporary one without it. Nothing is left of it where there is no answer.
+        out: Directory of the run; by default a temporary one. If there is no estimate, it is removed.
 
     Raises:
-        UsageError: no such GPU, ``steps`` is not at least 1, ``confidence`` is outside its range, or ``out`` cannot be
-            made or is there already.
-        InputError: the step needs what is not modelled.
+        UsageError: no such GPU, ``steps`` is not at least 1, ``confidence`` is outside its range, or ``out`` exists or
+            cannot be created.
+        InputError: the step uses something that cannot be simulated.
 
     Source: PyTorch's caching allocator, simulated; context and libraries as measured on that GPU.
 
@@ -90,10 +90,10 @@ def estimate(
 
 
 def _follow(order: Order, step: Callable[..., Any], inputs: Any, run_directory: Path) -> tuple[str, ...]:
-    """Return what there is to say, after following a step on the virtual GPU into a run's directory.
+    """Return notes, after following a step on the simulated GPU into a run's directory.
 
     Raises:
-        InputError: the step needs what is not modelled.
+        InputError: the step uses something that cannot be simulated.
     """
     device = VirtualDevice(order.card, CachingAllocator(order.settings))
     session = VirtualSession(device, order.steps, run_directory, ends_program=False)
@@ -121,19 +121,19 @@ def find_batch(
     confidence: float = DEFAULT_CONFIDENCE,
     alloc_conf: str = "",
 ) -> Search:
-    """Return the largest batch that fits, None in ``largest`` where not even one does, and what was tried.
+    """Return the largest batch size that fits (None in ``largest`` if not even 1 does), and the sizes tried.
 
     Args:
-        step: Takes one training step on as many samples as it is called with.
-        gpu: A GPU of ``gpuledger gpus``.
-        start: Where to begin.
-        steps: How often ``step`` is called at each size.
+        step: Runs one training step with the given batch size.
+        gpu: A GPU listed by ``gpuledger gpus``.
+        start: First batch size to try.
+        steps: Number of calls of ``step`` per size.
         confidence: Confidence level of the upper bound, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
 
     Raises:
         UsageError: no such GPU, or ``start`` or ``steps`` is not at least 1.
-        InputError: the step needs what is not modelled.
+        InputError: the step uses something that cannot be simulated.
 
     Source: an :func:`estimate` for each size.
 
@@ -153,7 +153,7 @@ def find_batch(
 
 @contextmanager
 def _on_card(mode: VirtualMode, step: Callable[..., Any], inputs: Any) -> Iterator[Any]:
-    """Put what a step uses on the GPU; everything is as before at the end."""
+    """Place the tensors of a step on the GPU, and restore everything at the end."""
     things = list(_reachable(step, inputs))
     moved: dict[int, torch.Tensor] = {}
 
@@ -206,7 +206,7 @@ def _exchange_groups(optimizer: Optimizer, move: Callable[[Any], Any]) -> Callab
 
 
 def _is_large(value: Any) -> bool:
-    """Return whether a value of an optimizer's state goes where its parameter is: a count of steps does not."""
+    """Return whether an optimizer's state value is placed with its parameter; a step counter is not."""
     return isinstance(value, torch.Tensor) and value.dim() > 0
 
 

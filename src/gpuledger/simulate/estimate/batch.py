@@ -14,10 +14,10 @@ from gpuledger.units import format_bytes
 
 
 def search_argument(order: Order, name: str, say: Callable[[str], None]) -> Search:
-    """Return the largest value of ``--NAME`` with which a program fits, trying each in a child process.
+    """Return the largest value of ``--NAME`` with which a program fits. Tries each value in a child process.
 
     Raises:
-        UsageError: the program's arguments do not hold ``--NAME`` with a whole number from 1 on.
+        UsageError: the program's arguments have no ``--NAME`` with a whole number above 0.
         InputError: the program failed with a value that should fit.
     """
     place, start = find_argument(order.program, name)
@@ -33,10 +33,10 @@ def search_argument(order: Order, name: str, say: Callable[[str], None]) -> Sear
 
 
 def find_argument(program: tuple[str, ...], name: str) -> tuple[int, int]:
-    """Return where in a program's words the value of ``--NAME`` stands, and the value.
+    """Return the index of the value of ``--NAME`` among a program's arguments, and the value.
 
     Raises:
-        UsageError: it is not there, or not a whole number from 1 on.
+        UsageError: it is missing, or not a whole number above 0.
     """
     flag = name if name.startswith("-") else f"--{name}"
     for place, word in enumerate(program):
@@ -57,7 +57,7 @@ def _whole(flag: str, text: str) -> int:
 
 
 def set_argument(program: tuple[str, ...], place: int, value: int) -> tuple[str, ...]:
-    """Return a program's words with another value at ``place``."""
+    """Return a program's arguments with another value at index ``place``."""
     word = program[place]
     text = f"{word.partition('=')[0]}={value}" if word.startswith("-") else str(value)
     return (*program[:place], text, *program[place + 1 :])

@@ -1,4 +1,4 @@
-"""The child job that runs a program on a virtual GPU, and tells how it ended."""
+"""The child process that runs a program on a simulated GPU and reports how it ended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpuledger.processes.child_job import serve_job
 
 
 def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
-    """Return how a program ended that was run as ``__main__`` on the GPU of the order."""
+    """Return how a program ended that was run as ``__main__`` on the simulated GPU."""
     follow = load_unwatched()
     return follow(order, lambda: run_as_main(program), gc.unfreeze)
 
 
 def load_unwatched() -> Callable[..., dict[str, Any]]:
-    """Return what follows a program; until that holds its first bytes, torch's own objects are not taken for garbage.
+    """Return the function that follows a program. Freezes imported objects until the first GPU allocation.
 
-    None of them ever is, and a program's imports make the collector go through all of them again and again: an eighth
-    of their time. From the first bytes on the GPU on everything is as in any process.
+    torch's own objects are never garbage, but the collector would scan them repeatedly during the program's imports,
+    which takes an eighth of their time. From the first GPU allocation on, collection works as usual.
     """
     gc.disable()
     from gpuledger.simulate.estimate.follow import follow

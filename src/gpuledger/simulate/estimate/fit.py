@@ -1,4 +1,4 @@
-"""Whether it fits: peaks, an interval around them, and every GPU of the catalogue."""
+"""Decide whether a program fits: peaks, an upper bound, and every GPU of the catalogue."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
 
 
 FOLLOWED, GUESSED = "followed", "guessed"
-"""Kinds of programs: all workspaces by rule, and those with cuDNN's layers, whose algorithms are guessed."""
+"""Kinds of programs: all workspaces computed by rules, or some predicted because cuDNN chooses the algorithms."""
 LEAST_EXCESS = 0.005
-"""The interval is no narrower than this: rules were written in the light of the figures it is made of."""
+"""Minimum relative width of the interval. The rules were written with knowledge of the same measurements."""
 _ROUNDING = 1e-9
-"""What 20 x 0.95 may be off by in binary."""
+"""Rounding error of products such as 20 x 0.95."""
 _GUESSED = ("aten.convolution", "aten._cudnn_rnn")
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most a step held, in bytes: given to blocks, taken from the driver, and all of the process on the GPU."""
+    """Peak bytes of a step: allocated, reserved, and of the whole process on the GPU."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -44,7 +44,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Fit:
-    """One GPU's answer. ``retries`` is how often the allocator had to give cached segments back to get there."""
+    """The result for one GPU. ``retries`` is the number of times the allocator had to release cached segments."""
 
     card: Card
     verdict: str
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def free_bytes(self) -> int:
-        """Return what is left of the GPU; negative where it is too small."""
+        """Return the remaining bytes of the GPU; negative if it is too small."""
         return self.card.usable_bytes - self.process_bytes
 
 
@@ -69,32 +69,32 @@ def _kept_errors() -> dict[str, dict[str, float]]:
 
 
 def grid_errors(kind: str) -> dict[str, float]:
-    """Return truth over estimate of the process's bytes, by training (``MODEL-…``) of a kind in our own grid.
+    """Return training (``MODEL-…``) -> measured over estimated process bytes, for the benchmark trainings of a kind.
 
-    Source: ``bench/estimate/estimate_grid.py`` on an H200; kept in ``errors.toml``.
+    Source: ``bench/estimate/estimate_grid.py`` on an H200; stored in ``errors.toml``.
     """
     return dict(_kept_errors()[kind])
 
 
 def category_spread() -> dict[str, float]:
-    """Return by how much of the allocated peak a category was off in all but one of twenty trainings of the grid."""
+    """Return category -> error relative to the allocated peak that 19 of 20 benchmark trainings did not exceed."""
     return dict(_kept_errors()["by_category"])
 
 
 def upper_factor(level: float, kind: str = GUESSED) -> float:
-    """Return what an estimate is multiplied with, so that a kind's next truth is below it at ``level``."""
+    """Return the factor from an estimate to its upper bound: the true value is below it with probability ``level``."""
     return excess_factor(grid_errors(kind), level)
 
 
 def excess_factor(errors: Mapping[str, float], level: float) -> float:
-    """Return the factor below which a model that is not among ``errors`` stays with probability ``level``.
+    """Return the factor that the error of a new model, not among ``errors``, stays below with probability ``level``.
 
-    A user's program is another model, and trainings of one model err alike: each counts once, by its worst training.
-    Where the next one might be any of them (they are exchangeable), it is below the ceil((n + 1) level)-th of n. At a
-    level that n models cannot tell, the tail goes on beyond the largest, as :func:`tail_excess` has it.
+    A user's program is a new model, and the trainings of one model have similar errors. So each model counts once, with
+    its worst training. If models are exchangeable, the error of the next one is below the ceil((n + 1) level)-th of n.
+    If n models are too few for a level, the tail is extended beyond the largest error by :func:`tail_excess`.
 
     Args:
-        errors: Truth over estimate by training, ``MODEL-…``; at least one.
+        errors: Measured over estimated bytes by training, ``MODEL-…``; at least one.
         level: Between 0 and 1.
     """
     worst = sorted(worst_by_model(errors).values())
@@ -104,7 +104,7 @@ def excess_factor(errors: Mapping[str, float], level: float) -> float:
 
 
 def worst_by_model(errors: Mapping[str, float]) -> dict[str, float]:
-    """Return model -> the largest truth over estimate among its trainings."""
+    """Return model -> its largest ratio of measured to estimated bytes."""
     worst: dict[str, float] = {}
     for training, ratio in errors.items():
         model = training.partition("-")[0]
@@ -113,11 +113,12 @@ def worst_by_model(errors: Mapping[str, float]) -> dict[str, float]:
 
 
 def tail_excess(ratios: Sequence[float], level: float) -> float:
-    """Return what the next of ``ratios`` is above 1 by with probability ``1 - level`` at most; 0 where none ever was.
+    """Return the excess above 1 that the next of ``ratios`` has with probability ``1 - level`` at most.
 
-    With m of n above 1, the next is with probability (m + 1) / (n + 1) at most. Excesses are taken as exponential, the
-    usual law of what passes a threshold. Then the next over the sum of m is above x with probability (1 + x) ** -m,
-    which holds for any mean and allows for its being estimated from as few.
+    0 if none of them is above 1. With m of n above 1, the next one is with probability (m + 1) / (n + 1) at most.
+    Excesses are assumed to be exponential, the usual distribution above a threshold. Then the next excess over the sum
+    of m is above x with probability (1 + x) ** -m. This holds for any mean, and includes the error of estimating it
+    from few values.
     """
     above = [ratio - 1.0 for ratio in ratios if ratio > 1.0]
     if not above:
@@ -127,14 +128,14 @@ def tail_excess(ratios: Sequence[float], level: float) -> float:
 
 
 def peaks_on(card: Card, allocated_bytes: int, reserved_bytes: int, level: float, kind: str = GUESSED) -> Peaks:
-    """Return the peaks of a step on a GPU, with the upper end of the interval that programs of a kind have."""
+    """Return the peaks of a step on a GPU, with the upper bound for its kind of program."""
     process_bytes = reserved_bytes + card.outside_bytes
     upper_bytes = int(process_bytes * upper_factor(level, kind))
     return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind)
 
 
 class Requests:
-    """What a program asked the allocator for and gave back, in order; to be asked for again on another GPU."""
+    """A program's allocator requests and frees in order, to be replayed on another GPU."""
 
     def __init__(self, journal: Journal, settings: AllocatorSettings) -> None:
         events = journal.tables["events"]
@@ -146,7 +147,7 @@ class Requests:
     def replay(
         self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None
     ) -> CachingAllocator | None:
-        """Return the allocator after all requests; None where the GPU was too small for one of them."""
+        """Return the allocator after all requests; None if the GPU was too small for one of them."""
         allocator = CachingAllocator(settings or self.settings, Limits(capacity_bytes=capacity_bytes))
         places: dict[int, int] = {}
         try:
@@ -161,7 +162,7 @@ class Requests:
 
 
 def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
-    """Return whether a GPU holds a program whose peaks and requests are known."""
+    """Return whether a program with known peaks and requests fits a GPU."""
     own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level, peaks.kind)
     if own.upper_bytes <= card.usable_bytes:
         return Fit(card, FITS, own.process_bytes, own.upper_bytes)
@@ -171,14 +172,14 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
 
 
 def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
-    """Return the answer of every GPU, the largest first, for a program with so many cuBLAS handles."""
+    """Return the result for every GPU, the largest first, for a program with ``handles`` cuBLAS handles."""
     cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
     return tuple(fit_card(card, peaks, requests, level) for card in cards)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One value that was tried, what it held, and whether it fits."""
+    """One value that was tried, its memory use, and whether it fits."""
 
     value: int
     process_bytes: int | None
@@ -187,7 +188,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """The largest value that fits, None where not even one does, and every value tried, in order of the value."""
+    """The largest value that fits (None if not even 1 does), and every value tried, in ascending order."""
 
     largest: int | None
     trials: tuple[Trial, ...]
@@ -198,12 +199,12 @@ class Search:
 
 
 def find_largest(try_value: Callable[[int], Trial], start: int, most: int = 1 << 24) -> Search:
-    """Return the largest whole number from 1 on that fits, by doubling and then halving the gap.
+    """Return the largest whole number above 0 that fits, by doubling and then bisection.
 
     Args:
-        try_value: Tells whether a value fits; a larger one must not fit where a smaller one does not.
-        start: Where to begin.
-        most: Not looked beyond.
+        try_value: Returns whether a value fits. If a value does not fit, no larger one may fit.
+        start: First value to try.
+        most: Upper limit of the search.
     """
     tried: dict[int, Trial] = {}
 

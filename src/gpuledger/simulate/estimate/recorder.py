@@ -1,4 +1,4 @@
-"""The recorder of a virtual GPU: the simulated allocator's events, in the shape of a real GPU's history."""
+"""The recorder of a simulated GPU: the simulated allocator's events, in the format of a real GPU's history."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COLUMNS = ("action", "address", "bytes", "stream", "time_ns", "tag_id", "operat
 
 
 class VirtualRecorder:
-    """Tells the session what the virtual GPU's allocator did.
+    """Provides the session with the events of the simulated allocator.
 
     Args:
         device: The GPU.
-        tags: Numbers of tags.
-        context: Is told each token as well, for errors that name the module at work.
+        tags: Assigns ids to tags.
+        context: Receives each token, too, so that errors can name the current module.
     """
 
     kind = "virtual"
@@ -41,7 +41,7 @@ class VirtualRecorder:
         self._context.set_token(token)
 
     def place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return ``(device_idx, address)`` of a tensor on the GPU; None for any other."""
+        """Return ``(device_idx, address)`` of a tensor on the GPU; None for any other tensor."""
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
 
@@ -57,7 +57,7 @@ class VirtualRecorder:
         self._note_snapshot(part, "open")
 
     def set_stacks(self, on: bool) -> None:
-        """Stacks are not kept."""
+        """Do nothing: stacks are not recorded."""
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees)`` since the process started."""
@@ -103,7 +103,7 @@ class VirtualRecorder:
         return True
 
     def _note_snapshot(self, part: Part, reason: str, event_count: int = 0) -> None:
-        """Write down what is live, so that the replay can be checked against it."""
+        """Write the live allocations, so that the replay can be checked against them."""
         part.add(
             "snapshots",
             snapshot_id=self._snapshots,

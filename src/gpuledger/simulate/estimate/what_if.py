@@ -1,4 +1,4 @@
-"""A recorded run's requests under other settings of the caching allocator, ranked by what would be reserved."""
+"""Replay a run's requests with other settings of the caching allocator, ranked by reserved bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CANDIDATES = (
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
 )
-"""Settings that are tried; the first is the default."""
+"""The settings to try. The first is the default."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one line of ``PYTORCH_CUDA_ALLOC_CONF`` leads to; the empty one is the default."""
+    """The result of one value of ``PYTORCH_CUDA_ALLOC_CONF``; the empty one is the default."""
 
     alloc_conf: str
     peak_reserved_bytes: int
@@ -32,9 +32,9 @@ class Outcome:
 
 
 def rank_settings(rank: Rank, device_idx: int, candidates: tuple[str, ...] = CANDIDATES) -> tuple[Outcome, ...]:
-    """Return what each setting would have reserved, the least first.
+    """Return the reserved bytes with each setting, in ascending order.
 
-    Blocks that were alive before the recording are asked for first, in one go.
+    Blocks that were alive before the recording are allocated first.
 
     Raises:
         EmptyRunError: nothing was recorded on the device.
@@ -57,7 +57,7 @@ def rank_settings(rank: Rank, device_idx: int, candidates: tuple[str, ...] = CAN
 
 
 def _requests(rank: Rank, device_idx: int) -> list[tuple[int, int, int, int, int]]:
-    """Return ``(index, is allocation, block, bytes, stream)`` in the order in which they were made."""
+    """Return ``(index, is allocation, block, bytes, stream)`` in the order of the requests."""
     names = ("device_idx", "alloc_index", "free_requested_index", "requested_bytes", "stream")
     table = rank.table("blocks", names)
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in names}
