@@ -95,13 +95,24 @@ def _dictionary(name: str, value: Any, place: str) -> Dictionary:
 
 def _group(name: Any, value: Any, place: str) -> KeywordGroup:
     keywords = [value] if isinstance(value, str) else value
-    if not isinstance(name, str) or name in RESERVED_GROUPS:
+    if not _is_text(name) or name in RESERVED_GROUPS:
         raise InputError(f"{place}: {name!r:.40} cannot be used as a group's name")
     if not isinstance(keywords, list | tuple | set | frozenset) or not keywords:
         raise InputError(f"{place}: {name}: expected a list of keywords", hint=f'For example "{name}": ["keyword"]')
-    if not all(isinstance(word, str) and word for word in keywords):
-        raise InputError(f"{place}: {name}: a keyword must be a string with at least one letter")
+    if not all(_is_text(word) and word for word in keywords):
+        raise InputError(f"{place}: {name}: a keyword must be a valid string with at least one letter")
     return KeywordGroup(name, tuple(Keyword(NAME, SUBSTRING, word) for word in keywords))
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a string that UTF-8 has; Python also writes halves of surrogate pairs, as "\\ud800"."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _expected_bytes(path: Path, line: int, value: Any) -> int | None:
