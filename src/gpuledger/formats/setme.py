@@ -105,7 +105,7 @@ def _group(name: Any, value: Any, place: str) -> KeywordGroup:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a string that UTF-8 has; Python also writes halves of surrogate pairs, as "\\ud800"."""
+    """Return whether a value is a string that UTF-8 can encode: a literal may also hold half a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:
