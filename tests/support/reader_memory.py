@@ -12,7 +12,8 @@ _CODE = """
 import sys
 from pathlib import Path
 import pyarrow.parquet
-import gpuledger.formats.memory_csv, gpuledger.formats.mxnet, gpuledger.formats.tbd, gpuledger.formats.torch_snapshot
+import gpuledger.formats.memory_csv, gpuledger.formats.mxnet.files
+import gpuledger.formats.tbd, gpuledger.formats.torch_snapshot
 from gpuledger.errors import GpuLedgerError
 from gpuledger.formats.readers import read_files
 

@@ -55,7 +55,7 @@ INTERVAL = Option("interval", "TIME", "time between samples, if the file has no 
 FORMATS: dict[str, Format] = {
     "torch-snapshot": Format("torch_snapshot", "snapshots of torch.cuda.memory._dump_snapshot()"),
     "memory-csv": Format("memory_csv", "CSV files of pytorch_mem_profiler and of gpuledger", one_run_each=True),
-    "mxnet": Format("mxnet", "CSV, JSON, .log files of MXNet's profiler, one per rank"),
+    "mxnet": Format("mxnet.files", "CSV, JSON, .log files of MXNet's profiler, one per rank"),
     "tbd-log": Format("tbd", "logs with [mem] lines of a patched MXNet, _ANALYSIS files", one_run_each=True),
     "nvidia-smi": Format(
         "nvidia_smi",

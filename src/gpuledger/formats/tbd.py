@@ -34,7 +34,7 @@ from gpuledger.formats.entries import (
     whole_lines,
 )
 from gpuledger.formats.json_pull import begins_with_object
-from gpuledger.formats.mxnet_tags import category_of
+from gpuledger.formats.mxnet.tags import category_of
 from gpuledger.formats.tbd_analysis import read_analysis
 from gpuledger.formats.text_lines import shown
 from gpuledger.model.imported import ImportedRank, ImportedRun

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import Entries, Entry, Unread
 from gpuledger.formats.json_pull import Token, tokens
-from gpuledger.formats.mxnet_tags import category_of
+from gpuledger.formats.mxnet.tags import category_of
 from gpuledger.formats.text_lines import shown
 
 CATEGORY_OF_KEY = {

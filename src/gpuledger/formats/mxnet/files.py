@@ -25,9 +25,9 @@ from gpuledger.analyze.posting.rows import stack_table
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import Entries, Entry, Unread, files_of, one_reading, reading_tables, whole_lines
 from gpuledger.formats.json_pull import begins_with_object
-from gpuledger.formats.mxnet_stacks import StackLog, is_stack_log, log_beside, read_stack_log
-from gpuledger.formats.mxnet_tags import CATEGORY_OF_STRUCT, category_of, module_of
-from gpuledger.formats.mxnet_tree import leaves
+from gpuledger.formats.mxnet.stacks import StackLog, is_stack_log, log_beside, read_stack_log
+from gpuledger.formats.mxnet.tags import CATEGORY_OF_STRUCT, category_of, module_of
+from gpuledger.formats.mxnet.tree import leaves
 from gpuledger.formats.text_lines import decoded, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun
 
