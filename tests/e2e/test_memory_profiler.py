@@ -347,3 +347,29 @@ def test_the_name_loads_torch_only_when_asked_for() -> None:
         "import sys, gpuledger; print('torch' in sys.modules); gpuledger.memory_profiler; print('torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True"]
+
+
+def test_the_csv_of_a_real_training_reads_back_to_the_report(tmp_path: Path) -> None:
+    model = two_layers()
+    step = make_step(model)
+    profiler = memory_profiler(model, csv=True)
+    for _ in range(3):
+        step()
+        profiler.record_stats()
+    (path,) = (tmp_path / "memory_csv_data").iterdir()
+    report = profiler.last
+    assert report is not None
+    run = gpuledger.diff(path, path, step=3).main.after
+    (device,) = report.devices
+    breakdown = run.breakdown
+    assert breakdown is not None
+    assert (breakdown.allocated_bytes, breakdown.instant.step) == (device.allocated_bytes, 3)
+    assert breakdown.instant.device_idx == device.device_idx == -1
+    found: dict[str, int] = {}
+    for account in breakdown.accounts:
+        found[account.category] = found.get(account.category, 0) + account.bytes
+    expected: dict[str, int] = {}
+    for name, size in device.at_peak:
+        category = name.removesuffix(" of other modules")
+        expected[category] = expected.get(category, 0) + size
+    assert found == expected

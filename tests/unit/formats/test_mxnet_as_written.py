@@ -18,7 +18,7 @@ from gpuledger.cli.main import main
 from gpuledger.formats.readers import find_format
 
 MIB = 1 << 20
-WRITTEN = DATA / "mxnet" / "as_written"
+WRITTEN = DATA / "mxnet_written"
 ONE_DEVICE = WRITTEN / "gpu_memory_profile.json"
 STACKED = WRITTEN / "mxnet_gpu_memory_profiler_output.csv"
 LOG = STACKED.with_suffix(".log")
