@@ -1,4 +1,4 @@
-"""The accounts at many instants at once, in one pass over the blocks: what a report lets its reader move between."""
+"""Memory by module and category at many instants, computed in one pass over the blocks, for the report's timeline."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True)
 class AccountSeries:
-    """Requested bytes of every (module, category) account at ``instants``, as runs of equal bytes.
+    """Requested bytes by (module, category) at ``instants``, as runs of equal bytes.
 
-    Account ``a`` has ``module_id[a]`` (:data:`OUTSIDE` outside modules), ``category[a]`` (a position in
-    ``categories``) and the next ``run_count[a]`` runs. Run ``r`` says that the account held ``bytes[r]`` from instant
-    ``first[r]`` to instant ``last[r]``, both included; where no run says otherwise it held nothing. Accounts are
-    sorted by module, then category. ``allocated_bytes``, ``active_bytes``, ``reserved_bytes`` and ``rounding_bytes``
-    are int64[len(instants)]; accounts and rounding sum to allocated.
+    Account ``a`` is one such pair: it has ``module_id[a]`` (:data:`OUTSIDE` outside modules), ``category[a]`` (a
+    position in ``categories``) and the next ``run_count[a]`` runs. Run ``r`` means that the account has ``bytes[r]``
+    from instant ``first[r]`` to ``last[r]``, both included. Without a run it has 0 bytes. Accounts are sorted by
+    module, then category. ``allocated_bytes``, ``active_bytes``, ``reserved_bytes`` and ``rounding_bytes`` are
+    int64[len(instants)]. Accounts and rounding sum to allocated bytes.
     """
 
     instants: tuple[Instant, ...]
@@ -55,10 +55,10 @@ class AccountSeries:
 
 
 def choose_instants(rank: Rank, timeline: Timeline, peak: Instant, limit: int) -> tuple[Instant, ...]:
-    """Return at most ``limit`` instants worth looking at, the most wanted first.
+    """Return at most ``limit`` instants of interest, the most important first.
 
-    ``peak`` and the end come first; then each step's peak, the highest ones before the others; then the ends of the
-    phases; what room is left goes to the highest instants of equal stretches of the timeline.
+    The order is: ``peak`` and the end; each step's peak, the highest first; the ends of the phases; and then the
+    highest instants of equal parts of the timeline.
     """
     device = timeline.device_idx
     end = resolve_instant(rank, "end", device)
@@ -75,7 +75,7 @@ def choose_instants(rank: Rank, timeline: Timeline, peak: Instant, limit: int) -
 
 
 def build_account_series(rank: Rank, device_idx: int, instants: tuple[Instant, ...]) -> AccountSeries:
-    """Return the accounts of one device at ``instants``, which it puts in order.
+    """Return the bytes by module and category of one device at ``instants``, which are sorted.
 
     Source: caching allocator's history, exact.
     """
@@ -107,7 +107,7 @@ def build_account_series(rank: Rank, device_idx: int, instants: tuple[Instant, .
 
 
 def keep_instants(series: AccountSeries, wanted: tuple[Instant, ...]) -> AccountSeries:
-    """Return ``series`` at those of its instants that have the index of one of ``wanted``."""
+    """Return ``series`` limited to the instants with an index in ``wanted``."""
     indices = {instant.index for instant in wanted}
     kept = np.array([k for k, instant in enumerate(series.instants) if instant.index in indices], dtype=np.int64)
     first = np.searchsorted(kept, series.first)
@@ -129,7 +129,7 @@ def keep_instants(series: AccountSeries, wanted: tuple[Instant, ...]) -> Account
 
 
 def _runs(place: I64, born: I64, died: I64, sizes: I64, count: int) -> tuple[I64, I64, I64, I64]:
-    """Return account, first instant, last instant and bytes of every run that is not empty."""
+    """Return account, first instant, last instant and bytes of every non-empty run."""
     width = count + 1
     marks, at = distinct(np.concatenate((place * width + born, place * width + died)))
     change = np.zeros(marks.size, dtype=np.int64)
@@ -184,13 +184,13 @@ def _phase_ends(rank: Rank, device_idx: int) -> list[tuple[int, str]]:
 
 
 def _highest_of_stretches(timeline: Timeline, count: int) -> list[int]:
-    """Return each stretch's highest event, in an order in which any beginning covers the whole timeline."""
+    """Return the highest event of each part, ordered so that any first few of them cover the whole timeline."""
     if count <= 0:
         return []
     allocated = timeline.bytes.sum(axis=0)
     edges = np.linspace(timeline.t_ns[0], timeline.t_ns[-1] + 1, count + 1)
     starts = np.unique(np.searchsorted(timeline.t_ns, edges[:-1]))
-    starts = starts[starts < allocated.size]  # a run without times is one stretch
+    starts = starts[starts < allocated.size]  # a run without times is one part
     pieces = np.split(np.arange(allocated.size), starts[1:])
     highest = [int(timeline.index[piece[np.argmax(allocated[piece])]]) for piece in pieces]
     spread = np.argsort(np.arange(len(highest)) * _GOLDEN % 1)
@@ -198,7 +198,7 @@ def _highest_of_stretches(timeline: Timeline, count: int) -> list[int]:
 
 
 def _describe_all(rank: Rank, device_idx: int, labels: dict[int, str]) -> dict[int, Instant]:
-    """Return ``index -> instant``: from the block allocated or given back at that event, else from the phases."""
+    """Return ``index -> instant``, from the block allocated or freed at that event, or else from the phases."""
     found = {index: Instant(device_idx, index, -1, 0, "", "", label) for index, label in labels.items()}
     wanted = np.array(sorted(labels), dtype=np.int64)
     for index, place in _phase_places(rank, device_idx, wanted).items():
@@ -223,7 +223,7 @@ def _blocks_at(rank: Rank, device_idx: int, column: str, wanted: I64) -> tuple[N
 
 
 def _place_allocations(rank: Rank, device_idx: int, wanted: I64, found: dict[int, Instant]) -> None:
-    """Put step, phase and module of the block allocated at an instant into it."""
+    """Set step, phase and module of an instant from the block allocated there."""
     blocks, indices = _blocks_at(rank, device_idx, "alloc_index", wanted)
     codes, words = read_labels(rank, "blocks", "phase", device_idx)
     steps, modules = (read_numbers(rank, "blocks", name, device_idx)[blocks] for name in ("step", "module_id"))
@@ -249,7 +249,7 @@ def _phase_places(rank: Rank, device_idx: int, wanted: I64) -> dict[int, tuple[i
 
 
 def _in_time_order(instants: list[Instant]) -> tuple[Instant, ...]:
-    """Return ``instants`` with times that never fall; one that no block dates has the time before it."""
+    """Return ``instants`` with times in ascending order. An instant without a time gets the time of the one before."""
     latest = min((instant.t_ns for instant in instants if instant.t_ns >= 0), default=0)
     ordered = []
     for instant in instants:

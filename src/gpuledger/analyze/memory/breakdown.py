@@ -1,4 +1,4 @@
-"""Where the bytes are at one instant: one account per category, module, phase or tensor."""
+"""Memory at one instant, broken down by category, module, phase, scope or tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Words = tuple[I64, list[str]]
 
 @dataclass(frozen=True)
 class Account:
-    """Bytes asked for by the live blocks that share these words; words not asked for are ""."""
+    """Requested bytes of the live blocks with one combination of category, module, ...; "" for those not in use."""
 
     category: str
     module: str
@@ -34,10 +34,10 @@ class Account:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The accounts at one instant, largest first; their bytes sum to ``allocated_bytes``.
+    """Memory at one instant by category, module, ..., largest first. The bytes sum to ``allocated_bytes``.
 
-    One account has the category ``rounding``: what the allocator gave beyond what was asked for. Its ``blocks`` are
-    those that got more than they asked for.
+    One account has the category ``rounding``: allocated minus requested bytes. Its ``blocks`` are those that got more
+    bytes than requested.
     """
 
     instant: Instant
@@ -51,16 +51,16 @@ class Breakdown:
 def break_down(
     rank: Rank, instant: Instant, by: tuple[str, ...] = ("category", "module"), depth: int | None = None
 ) -> Breakdown:
-    """Return the bytes at ``instant``, one account per distinct combination of ``by``.
+    """Return the bytes at ``instant``, with one account per distinct combination of ``by``.
 
     Args:
         rank: One process of a run.
         instant: From :mod:`gpuledger.analyze.memory.instant`.
-        by: Any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor`` (its name, "" where it has none).
-        depth: Fold module paths and scopes to their first ``depth`` components.
+        by: Any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor`` (its name, "" without one).
+        depth: Truncate module paths and scopes to their first ``depth`` components.
 
     Raises:
-        UsageError: ``by`` holds an unknown word, or ``depth`` is below 1.
+        UsageError: ``by`` has an unknown word, or ``depth`` is below 1.
 
     Source: caching allocator's history, exact.
     """
@@ -94,13 +94,16 @@ def fold_scope(path: str, depth: int | None) -> str:
 
 
 def module_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
-    """Return each block's module as a position in the paths that follow; position 0 is "", outside modules."""
+    """Return each block's module as a position in the list of paths, and that list.
+
+    Position 0 is "", outside modules.
+    """
     ids = read_numbers(rank, "blocks", "module_id", device_idx)
     return _coded(ids, {key: fold_path(path, depth) for key, path in module_paths(rank).items()}, "module")
 
 
 def category_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
-    """Return each block's category as a position in the words that follow."""
+    """Return each block's category as a position in the list of categories, and that list."""
     return _labelled(rank, "category", device_idx)
 
 
@@ -109,7 +112,7 @@ def _phase_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
 
 
 def text_words(rank: Rank, device_idx: int, column: str) -> Words:
-    """Return each block's text in a ``column`` that points into the names (``name_id``, ``scope_id``), as words."""
+    """Return each block's text in a ``column`` of name ids (``name_id``, ``scope_id``), as positions and texts."""
     table = rank.table("names", ("name_id", "name"))
     names = dict(zip(table["name_id"].to_pylist(), table["name"].to_pylist(), strict=True))
     return _coded(read_numbers(rank, "blocks", column, device_idx), names, column.removesuffix("_id"))
@@ -143,7 +146,10 @@ def _labelled(rank: Rank, column: str, device_idx: int) -> Words:
 
 
 def _coded(ids: I64, texts: dict[int, str], kind: str) -> Words:
-    """Return ``ids`` as positions in a list of distinct texts; an id without a text is named by its number."""
+    """Return ``ids`` as positions in a list of distinct texts, and that list.
+
+    An id without a text is shown as a number.
+    """
     points, place = distinct(ids)
     positions: dict[str, int] = {"": 0}
     found = [texts.get(key, f"({kind} {key})") if key >= 0 else "" for key in points.tolist()]
@@ -152,7 +158,7 @@ def _coded(ids: I64, texts: dict[int, str], kind: str) -> Words:
 
 
 def sum_by_words(words: Sequence[Words], sizes: I64) -> list[tuple[tuple[str, ...], int, int]]:
-    """Return (one text of each word, sum of ``sizes``, number of blocks) for every combination that occurs."""
+    """Return ``(one text of each list, sum of sizes, number of blocks)`` for every combination that occurs."""
     combined = np.zeros(sizes.size, dtype=np.int64)
     for codes, texts in words:
         _, combined = distinct(combined * len(texts) + codes)

@@ -1,4 +1,4 @@
-"""What happened when nothing, or not everything asked for, was recorded."""
+"""Explain why nothing was recorded, or less than requested."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 UNBOUNDED_STEP = 1 << 31
-"""A last step from here on means: record to the end."""
+"""A last step from here on means that the recording has no end."""
 
 
 def why_empty(ranks: Sequence[Rank]) -> str:
-    """Return what happened when nothing was recorded, and which steps were not reached."""
+    """Return why nothing was recorded, and which steps were not reached."""
     if not ranks:
         return "no process of the program used PyTorch"
     reasons = [reason for rank in ranks if (reason := steps_not_reached(rank))]
@@ -27,7 +27,7 @@ def why_empty(ranks: Sequence[Rank]) -> str:
 
 
 def steps_not_reached(rank: Rank) -> str | None:
-    """Return which of the steps asked for did not happen; None when all did."""
+    """Return which of the requested steps did not run; None if all did."""
     asked = (rank.manifest.window.asked if rank.manifest.window else None) or ()
     seen = rank.manifest.steps_seen or 0
     first, last = asked if len(asked) == 2 else (None, None)

@@ -1,4 +1,4 @@
-"""Entries: what is alive at one instant under full names, the form in which keywords are matched."""
+"""Entries: live memory at one instant under full names. Keywords are matched with these names."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.model.run import Rank
 
-"""Imported formats whose blocks have a tag that is the entry's whole name."""
+"""Imported formats in which a block's tag is the entry's whole name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Live blocks that share a name.
+    """Live blocks with the same name.
 
-    ``name`` is ``category:module.path:scope:tensor``, or the old tag where the run was imported from a tagging
-    profiler (``tag`` is "" in any other). ``bytes`` are those asked for; what the allocator gave beyond them is the
-    entry ``rounding:::``.
+    ``name`` is ``category:module.path:scope:tensor``, or the block's tag if the run was imported from a tagging
+    profiler (``tag`` is "" otherwise). ``bytes`` are requested bytes. Allocated minus requested bytes are the entry
+    ``rounding:::``.
     """
 
     name: str
@@ -54,7 +54,7 @@ def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
 
 
 def is_tagged(rank: Rank) -> bool:
-    """Return whether the blocks carry an older profiler's tags, each of which is an entry's whole name."""
+    """Return whether the blocks carry tags of an older profiler, each of which is an entry's whole name."""
     return rank.manifest.recorder.has_tags
 
 
@@ -65,9 +65,9 @@ def _entry(texts: tuple[str, ...], size: int, blocks: int, *, tagged: bool) -> E
 
 
 def classes_by_path(rank: Rank) -> dict[str, frozenset[str]]:
-    """Return, by module path, the class of the module and of those that hold it, the outermost one left out.
+    """Return module path -> classes of the module and of the modules around it, without the outermost one.
 
-    An outermost module has its own class alone: that of a whole network would put everything into one group.
+    An outermost module has only its own class: a whole network's class would put everything into one group.
     """
     table = rank.table("modules", ("module_id", "parent_id", "path", "class_name"))
     rows = {row["module_id"]: row for row in table.to_pylist()}

@@ -1,4 +1,4 @@
-"""Modules that repeat: the layers of a transformer, the blocks of a residual network."""
+"""Repeated modules: the layers of a transformer, the blocks of a residual network."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 FEWEST = 4
-"""Fewer of a kind are not a family."""
+"""Minimum number of repeated modules."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Siblings of one class. ``members`` are the module ids of them and of all below them.
+    """Sibling modules of one class. ``members`` are the ids of these modules and their descendants.
 
-    ``depth`` is how many components their paths have.
+    ``depth`` is the number of components of their paths.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Family:
 
 
 def find_families(rank: Rank) -> tuple[Family, ...]:
-    """Return the families of a rank's modules, an outer one before those inside it."""
+    """Return the families of a rank's modules, outer ones first."""
     columns = ("module_id", "parent_id", "path", "class_name")
     table = rank.table("modules", columns)
     rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
@@ -48,7 +48,7 @@ def find_families(rank: Rank) -> tuple[Family, ...]:
 
 
 def _is_below(number: int, siblings: set[int], parent: dict[int, int | None]) -> bool:
-    """Return whether a module is one of ``siblings`` or below one; a circle (a damaged table) is left."""
+    """Return whether a module is one of ``siblings`` or below one. Stops at a cycle (a damaged table)."""
     at: int | None = number
     seen: set[int] = set()
     while at is not None and at not in seen:
@@ -60,7 +60,7 @@ def _is_below(number: int, siblings: set[int], parent: dict[int, int | None]) ->
 
 
 def _name(paths: list[str]) -> str:
-    """Return what the siblings share: ``layers.* (32)`` of ``layers.0`` and so on, ``layer* (4)`` of ``layer1``."""
+    """Return the siblings' common name: ``layers.* (32)`` for ``layers.0`` and so on, ``layer* (4)`` for ``layer1``."""
     outer, dot, _ = paths[0].rpartition(".")
     names = {path.rpartition(".")[2].rstrip("0123456789") for path in paths}
     return f"{outer}{dot}{names.pop() if len(names) == 1 else ''}* ({len(paths)})"

@@ -1,4 +1,4 @@
-"""Accounts summed up under one word: what a table with one row per category, module or phase shows."""
+"""Memory summed by category, module, phase, scope or tensor, as in the rows of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_SCOPE = "(outside scopes)"
 
 @dataclass(frozen=True)
 class Group:
-    """One row: ``bytes`` under ``label``, and how they divide over categories, largest first."""
+    """One row: ``bytes`` of ``label``, and their split into categories, largest first."""
 
     label: str
     bytes: int
@@ -44,7 +44,7 @@ def group_accounts(accounts: Iterable[Account], word: str) -> tuple[Group, ...]:
 
 
 def label_of(account: Account, word: str) -> str:
-    """Return what an account is called in a table by ``word``."""
+    """Return the label of an account in a table by ``word``."""
     if word == "category":
         return account.category
     if account.category == ROUNDING:
@@ -57,11 +57,11 @@ def label_of(account: Account, word: str) -> str:
 
 
 def module_label(path: str, classes: Mapping[str, str]) -> str:
-    """Return what a module is called: its path, with its class if the path ends in a number, ``0 (Linear)``.
+    """Return a module's label: its path, followed by its class if the path ends in a number, ``0 (Linear)``.
 
     Args:
         path: The module's path; "" is outside modules.
-        classes: The class of every module, by its path.
+        classes: Module path -> class.
     """
     class_name = classes.get(path, "") if path.rpartition(".")[2].isdecimal() else ""
     return f"{path} ({class_name})" if class_name else path or OUTSIDE_PATH

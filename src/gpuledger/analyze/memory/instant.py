@@ -1,4 +1,4 @@
-"""Which instant a question is about: the peak, the end, or a time since the recording opened."""
+"""Select an instant of a recording: the peak, the end, or a time since its start."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ OUTSIDE_STEPS = 0
 class Instant:
     """The state of one device just after its event ``index``.
 
-    ``t_ns`` is that event's host time; ``step``, ``phase`` and ``module`` say where the program was, ``module`` being
-    "" unless a module allocated at this very event. ``label`` is ``peak``, ``end`` or the time asked for.
+    ``t_ns`` is that event's host time. ``step``, ``phase`` and ``module`` are those of the program at that time;
+    ``module`` is "" unless a module allocated at this event. ``label`` is ``peak``, ``end`` or the requested time.
     """
 
     device_idx: int
@@ -46,12 +46,12 @@ class Instant:
 
 
 def find_peak(rank: Rank, device_idx: int | None = None, step: int | None = None) -> Instant:
-    """Return the first instant at which most bytes were allocated.
+    """Return the first instant with the highest allocated bytes.
 
     Args:
         rank: One process of a run.
-        device_idx: None takes the device whose peak is highest.
-        step: Look inside this step only.
+        device_idx: None selects the device with the highest peak.
+        step: Search only this step.
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -72,17 +72,17 @@ def find_peak(rank: Rank, device_idx: int | None = None, step: int | None = None
 
 
 def resolve_instant(rank: Rank, at: str = "peak", device_idx: int | None = None, step: int | None = None) -> Instant:
-    """Return the instant ``at`` names.
+    """Return the instant named by ``at``.
 
     Args:
         rank: One process of a run.
-        at: ``peak``, ``end``, or a time such as ``1.5s`` or ``350ms`` since the recording opened.
-        device_idx: None takes the device whose peak is highest.
+        at: ``peak``, ``end``, or a time such as ``1.5s`` or ``350ms`` since the start of the recording.
+        device_idx: None selects the device with the highest peak.
         step: ``peak`` and ``end`` are those of this step; a time counts from its start.
 
     Raises:
         EmptyRunError: no block was recorded.
-        UsageError: ``at`` is none of these or past the end; no such device; the step was not recorded.
+        UsageError: ``at`` is none of these or after the end; no such device; the step was not recorded.
     """
     if at == "peak":
         return find_peak(rank, device_idx, step)
@@ -116,7 +116,7 @@ def step_range(rank: Rank, device_idx: int, step: int) -> tuple[int, int]:
 
 
 def opened_ns(rank: Rank, device_idx: int) -> int:
-    """Return the host time at which the recording opened; the first allocation's where no reading tells."""
+    """Return the host time of the start of the recording; of the first allocation if no counter reading has it."""
     reasons, words = read_labels(rank, "counters", "reason", device_idx)
     times = read_numbers(rank, "counters", "t_ns", device_idx)
     opening = times[reasons == words.index("open")] if "open" in words else times[:0]
@@ -127,7 +127,7 @@ def opened_ns(rank: Rank, device_idx: int) -> int:
 
 
 def time_of(rank: Rank, lives: Lives, index: int) -> int:
-    """Return the host time of event ``index``, or of the last event before it that a block knows of."""
+    """Return the host time of event ``index``, or of the last event before it with a known time."""
     best_index, best_ns = -1, None
     for marks, column in (
         (lives.alloc_index, "alloc_ns"),
@@ -193,7 +193,7 @@ def _describe(rank: Rank, lives: Lives, index: int, label: str) -> Instant:
 
 
 def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:
-    """Return step, phase and module at ``index``: from the block allocated there, else from the phases and steps."""
+    """Return step, phase and module at ``index``, from the block allocated there, or else from the phases and steps."""
     device = lives.device_idx
     born = np.flatnonzero(lives.alloc_index == index) if index >= 0 else np.zeros(0, dtype=np.int64)
     if born.size:

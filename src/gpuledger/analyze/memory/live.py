@@ -1,7 +1,7 @@
-"""What is alive when: the arrays of one device's blocks, and sums that run along its events.
+"""Lifetimes of one device's blocks, and running sums over its events.
 
 An *index* numbers a device's allocator events; "at index i" is the state just after event i. A block counts as
-allocated at i when ``alloc_index <= i < free_requested_index``. Everything else in the analysis builds on this file.
+allocated at i if ``alloc_index <= i < free_requested_index``. All other analysis of memory uses this module.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Lives:
-    """The blocks of one device; each array has one element per block.
+    """The blocks of one device. Each array has one element per block.
 
-    ``alloc_index`` is -1 for what was alive before the recording. ``free_requested_index`` and ``free_index`` hold
-    :data:`NEVER` where that did not happen.
+    ``alloc_index`` is -1 for blocks alive before the recording. ``free_requested_index`` and ``free_index`` are
+    :data:`NEVER` if that did not happen.
     """
 
     device_idx: int
@@ -48,7 +48,7 @@ class Lives:
 
     @property
     def last_index(self) -> int:
-        """Return the index of the last event any block knows of; -1 when there is none."""
+        """Return the index of the last event of any block; -1 if there is none."""
         return max(_last_known(marks) for marks in (self.alloc_index, self.free_requested_index, self.free_index))
 
 
@@ -82,13 +82,13 @@ def read_lives(rank: Rank, device_idx: int) -> Lives:
 
 
 def read_numbers(rank: Rank, table: str, column: str, device_idx: int, missing: int = -1) -> I64:
-    """Return a column's rows of one device as int64[n], ``missing`` where it is null."""
+    """Return a column's rows of one device as int64[n], with ``missing`` for null."""
     values = rank.table(table, (column,)).column(0)
     return of_device(rank, table, device_idx, to_numbers(values, missing))
 
 
 def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I64, tuple[str, ...]]:
-    """Return a label column's rows of one device as positions in the words that follow; -1 where it is null."""
+    """Return a label column's rows of one device as positions in a list of labels, and that list; -1 for null."""
     import pyarrow as pa
 
     values = rank.table(table, (column,)).column(0).combine_chunks()
@@ -99,7 +99,7 @@ def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I
 
 
 def to_numbers(values: pa.ChunkedArray | pa.Array, missing: int = -1) -> I64:
-    """Return Arrow integers as int64[n], ``missing`` where they are null."""
+    """Return Arrow integers as int64[n], with ``missing`` for null."""
     import pyarrow.compute as pc
 
     if values.null_count:
@@ -115,12 +115,12 @@ def of_device(rank: Rank, table: str, device_idx: int, values: NDArray[Any]) -> 
 
 
 def device_indices(rank: Rank) -> tuple[int, ...]:
-    """Return the devices that have blocks, ascending."""
+    """Return the devices that have blocks, in ascending order."""
     return tuple(np.unique(to_numbers(rank.table("blocks", ("device_idx",)).column(0))).tolist())
 
 
 def pick_device(rank: Rank, device_idx: int | None = None) -> int:
-    """Return ``device_idx``, or for None the device whose allocated bytes peak highest.
+    """Return ``device_idx``; for None, the device with the highest peak of allocated bytes.
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -142,7 +142,7 @@ def pick_device(rank: Rank, device_idx: int | None = None) -> int:
 
 
 def title(rank: Rank) -> str:
-    """Return how messages name a rank."""
+    """Return the name of a rank in messages."""
     return f"{rank.directory.parent.name}: rank {rank.number}"
 
 
@@ -155,7 +155,7 @@ def allocated_curve(lives: Lives) -> Curve:
 
 
 def reserved_curve(rank: Rank, device_idx: int) -> Curve:
-    """Return the bytes of all segments after every event that changes them; allocated bytes where there are none.
+    """Return the bytes of all segments after every event that changes them; allocated bytes if there are none.
 
     Source: caching allocator's history, exact. CPU tensors have no segments.
     """
@@ -167,7 +167,7 @@ def reserved_curve(rank: Rank, device_idx: int) -> Curve:
 
 
 def running_sum(sizes: I64, start: I64, end: I64) -> Curve:
-    """Return the sum of ``sizes`` over lives from ``start`` to before ``end`` (:data:`NEVER`: no end)."""
+    """Return the sum of ``sizes`` over intervals from ``start`` to before ``end`` (:data:`NEVER`: no end)."""
     ended = end != NEVER
     points, place = distinct(np.concatenate((start, end[ended])))
     change = np.zeros(points.size, dtype=np.int64)
@@ -176,10 +176,9 @@ def running_sum(sizes: I64, start: I64, end: I64) -> Curve:
 
 
 def distinct(marks: I64) -> tuple[I64, I64]:
-    """Return the distinct ``marks`` ascending, and each mark's position among them.
+    """Return the distinct ``marks`` in ascending order, and each mark's position among them.
 
-    Event indices are dense, so a table of the seen ones beats sorting; sparse ones (a damaged or foreign table) are
-    sorted.
+    Event indices are dense, so a lookup table is faster than sorting. Sparse ones (a damaged table) are sorted.
     """
     low = int(marks.min()) if marks.size else 0
     width = int(marks.max()) - low + 1 if marks.size else 0
@@ -194,7 +193,7 @@ def distinct(marks: I64) -> tuple[I64, I64]:
 def sums_at(points: I64, lives: Lives, groups: I64, count: int) -> tuple[I64, I64]:
     """Return requested bytes by group, int64[count, n], and rounding, int64[n], at each of ``points`` (ascending).
 
-    ``groups`` holds one number below ``count`` per block.
+    ``groups`` has one number below ``count`` per block.
     """
     width = points.size + 1
     born = np.searchsorted(points, lives.alloc_index)

@@ -1,4 +1,4 @@
-"""Why an allocation failed: what was asked for, what was free, and who held the bytes."""
+"""Explain a failed allocation: requested bytes, free bytes, and the memory in use at that time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """One failed allocation; None where the device did not tell.
+    """One failed allocation. Values are None if the device did not report them.
 
-    ``holders`` are the accounts when it failed (by category and module), or None where no block was recorded.
+    ``holders`` are the bytes in use when it failed, by category and module; None if no block was recorded.
     """
 
     device_idx: int
@@ -30,10 +30,10 @@ class OutOfMemory:
 
 
 def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
-    """Return every out-of-memory error the recording saw, in order.
+    """Return every out-of-memory error of the recording, in order.
 
-    Source: the allocator's out-of-memory observer; the holders from its history, at the reading taken then, or at
-    the peak where none was taken.
+    Source: the allocator's out-of-memory observer. The memory in use is from the allocator's history at that time, or
+    at the peak if the time is not known.
     """
     return tuple(_explain(rank, failure) for failure in rank.manifest.oom)
 

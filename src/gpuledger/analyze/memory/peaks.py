@@ -1,4 +1,4 @@
-"""The highest bytes of a device: of the recorded steps, and of the whole program."""
+"""Peak memory of a device: in the recorded steps, and in the whole program."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AllocatorPeaks:
-    """The highest allocated and reserved bytes of one device.
+    """Peaks of allocated and reserved bytes of one device.
 
-    ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are the whole program's, what ``torch.cuda`` calls
-    ``max_memory_allocated`` and ``max_memory_reserved``. ``recorded_peak_allocated_bytes`` and
-    ``recorded_peak_reserved_bytes`` are those of the recorded steps alone, which accounts can be told of.
+    ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are those of the whole program, as
+    ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``. ``recorded_peak_allocated_bytes`` and
+    ``recorded_peak_reserved_bytes`` are those of the recorded steps; only these can be broken down.
     """
 
     peak_allocated_bytes: int
@@ -27,10 +27,10 @@ class AllocatorPeaks:
 
 
 def allocator_peaks(rank: Rank, device_idx: int) -> AllocatorPeaks:
-    """Return the highest bytes of a device that has blocks.
+    """Return the peaks of a device that has blocks.
 
-    Source: caching allocator's history, exact; outside the recorded steps its peak counters, exact, where a program
-    that resets peak statistics hides what came before.
+    Source: caching allocator's history, exact. Outside the recorded steps its peak counters, exact; if the program
+    resets peak statistics, earlier peaks are missing.
     """
     allocated = int(allocated_curve(read_lives(rank, device_idx)).bytes.max())
     reserved = int(reserved_curve(rank, device_idx).bytes.max())

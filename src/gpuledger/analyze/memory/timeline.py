@@ -1,4 +1,4 @@
-"""Bytes over time, thinned to what a screen can show without losing a peak."""
+"""Memory over time, reduced to as many points as a screen can show, with all peaks kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEPT_PER_BUCKET = 4
 
 @dataclass(frozen=True)
 class Timeline:
-    """Bytes by category at chosen events.
+    """Bytes by category at selected events.
 
     ``index`` and ``t_ns`` int64[n]; ``bytes`` int64[len(categories), n]; ``reserved_bytes`` int64[n]. ``categories``
     end with ``rounding``, so that a column sums to the allocated bytes at its index. The highest column is the peak.
@@ -50,7 +50,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Band:
-    """A stretch of time: a ``step`` or a ``phase``, with its label."""
+    """An interval of time: a ``step`` or a ``phase``, with its label."""
 
     kind: str
     label: str
@@ -60,10 +60,10 @@ class Band:
 
 
 def build_timeline(rank: Rank, device_idx: int | None = None, points: int = 4000) -> Timeline:
-    """Return the bytes by category over the recording at no more than ``points`` events.
+    """Return the bytes by category over the recording, at no more than ``points`` events.
 
-    The events are cut into buckets, half of them of equal time and half of equal event count. Of each bucket the
-    first, highest, lowest and last event are kept, and every category is taken at those same events.
+    The events are divided into buckets, half of them of equal time and half of equal event count. Of each bucket, the
+    first, highest, lowest and last event are kept, with all categories at these events.
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -93,9 +93,9 @@ def build_timeline(rank: Rank, device_idx: int | None = None, points: int = 4000
 
 
 def bands(rank: Rank, device_idx: int) -> tuple[Band, ...]:
-    """Return the steps and then the phases in time order; neighbouring pieces of one phase are joined.
+    """Return the steps and then the phases in time order. Adjacent pieces of one phase are joined.
 
-    A phase ends with its step at the latest: what follows until the next event is the recorder's pause or idle time.
+    A phase ends with its step at the latest: the time until the next event is a pause of the recorder, or idle.
     """
     found = [
         Band("step", f"step {step}", step, start, end)
@@ -146,7 +146,7 @@ def _columns(rank: Rank, table: str, device_idx: int) -> list[list[int]]:
 def event_times_ns(rank: Rank, lives: Lives) -> I64:
     """Return the host time of every event of the allocated curve.
 
-    Never falling: the clock can step back, the order cannot. What no block dates has the time before it.
+    The times are in ascending order even if the clock was set back. Events without a time get the time before.
     """
     freed = lives.free_requested_index != NEVER
     _, place = distinct(np.concatenate((lives.alloc_index, lives.free_requested_index[freed])))
@@ -159,7 +159,7 @@ def event_times_ns(rank: Rank, lives: Lives) -> I64:
 
 
 def _by_category(rank: Rank, lives: Lives, index: I64) -> tuple[tuple[str, ...], I64]:
-    """Return the categories any block has, in display order, then rounding, and their bytes at ``index``."""
+    """Return the categories that occur, in display order, then rounding, and their bytes at ``index``."""
     codes, words = category_words(rank, lives.device_idx)
     present = {words[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(words)))}
     names = [name for name in CATEGORIES if name in present] + sorted(present - set(CATEGORIES))

@@ -1,4 +1,4 @@
-"""The tree of modules with the bytes each holds at one instant."""
+"""The tree of modules with the memory of each at one instant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUTSIDE, _ROOT = -1, -2
 
 @dataclass(frozen=True)
 class ModuleNode:
-    """One module: its own bytes by category, and the total with everything below it. Children are largest first."""
+    """One module: its own bytes by category, and the total including its descendants. Children are largest first."""
 
     path: str
     class_name: str
@@ -34,10 +34,10 @@ class ModuleNode:
 
 
 def module_tree(rank: Rank, instant: Instant) -> ModuleNode:
-    """Return the root of the modules that hold bytes at ``instant``; its total is the allocated bytes.
+    """Return the root of the modules with live memory at ``instant``. Its total is the allocated bytes.
 
     The root's path is "". Besides outermost modules it has the children ``(outside modules)`` and ``(rounding)``.
-    Modules that hold nothing, themselves and below, are left out.
+    Modules without bytes, including their descendants, are left out.
 
     Source: caching allocator's history, exact.
     """
@@ -80,7 +80,7 @@ def _ordered(nodes: list[ModuleNode]) -> tuple[ModuleNode, ...]:
 
 
 class _Nodes:
-    """Builds nodes from the leaves up, so that the depth of a model does not matter."""
+    """Builds nodes from the leaves up, so that deep models cause no recursion."""
 
     def __init__(self, rank: Rank) -> None:
         table = rank.table("modules", ("module_id", "parent_id", "path", "class_name"))
@@ -89,7 +89,7 @@ class _Nodes:
         self.steps_up: dict[int, int] = {}
 
     def build(self, own: dict[int, dict[str, int]]) -> list[ModuleNode]:
-        """Return the outermost modules that hold bytes."""
+        """Return the outermost modules with live memory."""
         waiting: dict[int, list[ModuleNode]] = {_ROOT: []}
         for number in reversed(self._parents_first(own)):
             parent, path, class_name = self._of(number)
@@ -101,19 +101,19 @@ class _Nodes:
         return waiting[_ROOT]
 
     def _of(self, number: int) -> tuple[int, str, str]:
-        """Return parent, path and class; a parent that the table does not lead from the root is the root."""
+        """Return parent, path and class. A parent that is not connected to the root is replaced by the root."""
         parent, path, class_name = self.facts.get(number, (None, f"(module {number})", ""))
         return parent if parent in self.facts and self.steps_up[number] else _ROOT, path, class_name
 
     def _parents_first(self, own: dict[int, dict[str, int]]) -> list[int]:
-        """Return the modules that hold bytes and all above them, each after its parent."""
+        """Return the modules with live memory and their ancestors, each after its parent."""
         for number in own:
             if number != _OUTSIDE:
                 self._measure(number)
         return sorted(self.steps_up, key=lambda number: (self.steps_up[number], number))
 
     def _measure(self, number: int) -> None:
-        """Note how far ``number`` and those above it are from the root; a cycle (a damaged table) is cut open."""
+        """Compute the distance of ``number`` and its ancestors from the root. A cycle (a damaged table) is cut."""
         chain: list[int] = []
         seen: set[int] = set()
         at: int | None = number

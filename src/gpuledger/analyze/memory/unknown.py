@@ -1,4 +1,4 @@
-"""What has no name yet: live bytes without a module, a tensor's name or a scope, and how each can get one."""
+"""Memory without a name: live blocks without module, tensor name and scope, and advice on how to name them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 NAMELESS_TAG = re.compile(r"unknown|<unk>|untagged|ctx_source_unclear", re.ASCII)
-"""What the older profilers wrote where they knew no name."""
+"""Texts that older profilers wrote for unknown names."""
 _LINE_NAME = re.compile(r"\.py:[0-9]+ \S+$")
-"""What an imported memory snapshot calls a block whose metadata says nothing: a line of its stack, which is no name."""
+"""Name of a block in an imported memory snapshot without metadata: a line of its stack, which is not a name."""
 _LOG_ADVICE = (
     "the log has no name for it; put it into a group with a keyword that matches its tag: gpuledger group --keywords"
 )
 _LINES_ADVICE = "a snapshot has source lines only; record the program with gpuledger run to see category and module"
 BEFORE = -1
-"""The step of a block that was alive before the recording opened."""
+"""Step of a block that was alive before the recording began."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", re.ASCII)
 
 
@@ -44,7 +44,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Live blocks without a name that share a category, a phase, a step, a tag and a stack (innermost frame first)."""
+    """Live blocks without a name that share category, phase, step, tag and stack (innermost frame first)."""
 
     category: str
     phase: str
@@ -58,7 +58,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Unknowns:
-    """Everything without a name at one instant, most bytes first."""
+    """All memory without a name at one instant, largest first."""
 
     instant: Instant
     allocated_bytes: int
@@ -68,7 +68,7 @@ class Unknowns:
 
 
 def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
-    """Return the live blocks that have neither module nor tensor name nor scope, or whose old tag says so.
+    """Return the live blocks without module, tensor name and scope, or with a tag that means "unknown".
 
     Source: caching allocator's history or the imported file; stacks are those of the last recorded step.
     """
@@ -102,7 +102,7 @@ def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
 
 
 def own_frame(stack: tuple[Frame, ...]) -> Frame | None:
-    """Return the innermost frame of the program itself; None where the stack has none."""
+    """Return the innermost frame of the program itself; None if the stack has none."""
     return next((frame for frame in stack if frame.own), None)
 
 
@@ -137,21 +137,21 @@ def _frame_idx(item: tuple[int, Frame]) -> int:
 
 
 def _stack_step(rank: Rank, device_idx: int) -> int | None:
-    """Return the step whose allocations have stacks; None where none has."""
+    """Return the step with recorded stacks; None if there is none."""
     has = read_numbers(rank, "blocks", "stack_id", device_idx) >= 0
     steps = read_numbers(rank, "blocks", "step", device_idx)[has]
     return int(steps.max()) if steps.size else None
 
 
 def _foreign_advice(rank: Rank) -> str:
-    """Return what to do about blocks of an imported file; "" where the run was recorded."""
+    """Return advice on blocks of an imported file; "" if the run was recorded."""
     if is_tagged(rank):
         return _LOG_ADVICE
     return _LINES_ADVICE if rank.manifest.recorder.has_lines_as_names else ""
 
 
 def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
-    """Return what the user can do so that this gets a name."""
+    """Return advice on how to get a name for such blocks."""
     frame = own_frame(stack)
     if frame is not None:
         name = frame.function if frame.function.isidentifier() else "NAME"

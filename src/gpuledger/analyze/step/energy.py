@@ -1,9 +1,9 @@
-"""Whose joules they are: a step's energy, apportioned to modules, phases, kernels and operators.
+"""Energy of a step, attributed to modules, phases, scopes, kernels and operators.
 
-The energy of the step is the GPU's counter's. A share of it is an apportionment: the base power runs all the time and
-goes by time, what is left goes in proportion to time and to how hard the work drives the GPU: by the watts measured of
-its type of operator where the run keeps some, else by its FLOPs and bytes where these are known, else by its kind. How
-what was measured compares with the others is fitted to the step's joules.
+The energy of the whole step is from the GPU's energy counter. The attribution is an estimate. Idle power is divided by
+time. The rest is divided in proportion to time and to the expected power of the work: measured power of its type of
+operator if the operator database has it, else from FLOPs and bytes if known, else by kind of kernel. Measured and
+expected powers are scaled so that they sum to the step's energy.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ METHOD_WITHOUT_TIMES = "not attributed to modules: the run has no timing measure
 _ASSUMED = np.array([(one.power, one.low, one.high) for one in CLASSES], dtype=np.float64)
 
 _ALL = 0.995
-"""From what share of the time on it goes without saying that it is not all."""
+"""From this share of the time on, the text does not mention that some is missing."""
 _MEASURED_OFF, _TOLD_OFF = 0.1, 0.2
-"""How far watts are off about, as a share: of measured types, and of what FLOPs and bytes or weights tell."""
+"""Typical relative error of power: measured types; and power expected from FLOPs and bytes, or from the kind."""
 _SCALES = (0.5, 1.5)
-"""Between what times what is expected watts lie. An H200's products of bfloat16 took 1.4 times those of float32
-(bench/lib/halves.py, bench/energy/results/h200)."""
+"""Range of the scale factors of expected power.
+
+bfloat16 products on an H200 took 1.4 times the power of float32 ones (bench/lib/halves.py, bench/energy/results/h200).
+"""
 
 
 @dataclass(frozen=True)
 class EnergyAccount:
-    """One module in one phase, per step; the phase ``idle`` is the GPU with nothing to do.
+    """Energy of one module in one phase, per step. The phase ``idle`` is the idle GPU.
 
-    ``uncertainty_j`` holds the counter's, the base power's, and what the bounds of each kind of work can make.
+    ``uncertainty_j`` includes the errors of the counter, of the idle power, and of the expected power of each kind of
+    work.
     """
 
     module: str
@@ -65,7 +68,7 @@ class EnergyAccount:
 
 @dataclass(frozen=True)
 class ScopeEnergy:
-    """One scope in one phase, per step, as an :class:`EnergyAccount` is for a module; "" outside every scope."""
+    """Energy of one scope in one phase, per step, like :class:`EnergyAccount`; "" outside all scopes."""
 
     scope: str
     phase: str
@@ -75,11 +78,9 @@ class ScopeEnergy:
 
 @dataclass(frozen=True)
 class EnergyBreakdown:
-    """The joules of one step of the energy pass, the mean of ``steps`` steps; the accounts sum to ``step_energy_j``.
+    """Energy of one step, the mean of ``steps`` steps. The accounts sum to ``step_energy_j``, and so do the scopes.
 
-    So do the scopes.
-
-    Source: NVML's energy counter for the sum; ``method`` for the shares.
+    Source: NVML's energy counter for the sum; ``method`` describes the attribution.
     """
 
     device_idx: int
@@ -95,7 +96,7 @@ class EnergyBreakdown:
 
 @dataclass(frozen=True)
 class StepEnergy:
-    """What is divided: one step's joules, its time, and the base power of the GPU; ``base_off_w`` is plus or minus."""
+    """The total to attribute: energy and time of one step, and the GPU's idle power with its error ``base_off_w``."""
 
     device_idx: int
     steps: int
@@ -109,7 +110,7 @@ class StepEnergy:
 
 @dataclass(frozen=True)
 class Shared:
-    """The joules of one key, plus or minus."""
+    """Energy of one key, with its uncertainty."""
 
     key: Key
     energy_j: float
@@ -118,10 +119,10 @@ class Shared:
 
 @dataclass(frozen=True)
 class Weights:
-    """What drives the GPU how hard: watts, and between what bounds, of each column of work.
+    """Expected power in W, with bounds, of each column of work.
 
-    Columns are those of :func:`power_columns.columns_of`. ``measured_frac`` and ``modelled_frac`` are
-    shares of the time.
+    Columns are those of :func:`power_columns.columns_of`. ``measured_frac`` and ``modelled_frac`` are fractions of the
+    time.
     """
 
     watts: F64
@@ -132,11 +133,11 @@ class Weights:
 
 
 def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
-    """Return the joules of one step; None where there was no energy pass, or its joules are not known.
+    """Return the energy of one step; None without an energy measurement, or if its energy is unknown.
 
     Args:
         rank: One process.
-        device_idx: torch's index; None takes the GPU that used most.
+        device_idx: torch's index; None selects the GPU that used the most energy.
     """
     passes = [(one.energy_j, one) for one in rank.manifest.energy or () if one.energy_j is not None]
     mine = [(energy_j, one) for energy_j, one in passes if device_idx is None or one.device_idx == device_idx]
@@ -158,7 +159,7 @@ def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
 
 
 def _base(found: PassEnergy) -> tuple[float | None, float]:
-    """Return the base power and how far it may be off: the GPU idle before and after, else before the program."""
+    """Return the idle power and its error: of the GPU idle before and after the measurement, or before the program."""
     seen = [base_w for base_w in (found.base_before_w, found.base_after_w) if base_w is not None]
     if seen:
         return sum(seen) / len(seen), (max(seen) - min(seen)) / 2
@@ -166,11 +167,11 @@ def _base(found: PassEnergy) -> tuple[float | None, float]:
 
 
 def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakdown | None:
-    """Return where one step's joules went, by module and phase; None where there was no energy pass.
+    """Return the energy of one step by module and phase; None without an energy measurement.
 
     Args:
         rank: One process.
-        device_idx: torch's index; None takes the GPU that used most.
+        device_idx: torch's index; None selects the GPU that used the most energy.
     """
     step = step_energy(rank, device_idx)
     if step is None:
@@ -195,9 +196,9 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
 
 
 def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | None = None) -> tuple[Shared, ...]:
-    """Return one step's joules by any of module, phase, scope, kernel, operator and kind, largest first.
+    """Return the energy of one step by any of module, phase, scope, kernel, operator and kind, largest first.
 
-    They sum to the step's. What is idle has the phase ``idle``, or that as its only word, and no other words.
+    The values sum to the step's energy. Idle energy has the phase ``idle`` and no other words.
     """
     work = read_work(rank, step.device_idx)
     idle_key = _idle_key(by)
@@ -219,7 +220,7 @@ def _idle_key(by: Sequence[str]) -> Key:
 
 
 def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
-    """Return keys of ``by``, and the seconds of one step that each column of :class:`Weights` took in each."""
+    """Return the keys of ``by``, and float64[keys, columns]: seconds of one step in each column of :class:`Weights`."""
     names, paths = names_of(rank), module_paths(rank)
     words: dict[str, tuple[NDArray[Any], Callable[[Any], str]]] = {
         "module": (work.module_id, lambda one: fold_path(paths.get(one, ""), depth)),
@@ -242,17 +243,17 @@ def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None =
 def weigh(
     durations_s: F64, busy_s: float, step: StepEnergy, table: WattTable | None, model: PowerModel | None = None
 ) -> Weights:
-    """Return what each column of ``durations_s`` counts.
+    """Return the expected power of each column of ``durations_s``.
 
-    What was measured counts its watts, all else those that FLOPs and bytes or its class tell; both are scaled to the
-    step's dynamic joules, within bounds.
+    Measured types have their measured power; the others the power expected from FLOPs and bytes or from their kind.
+    Both are scaled, within bounds, to sum to the step's dynamic energy.
 
     Args:
         durations_s: Seconds of one step by key, and by the columns of :func:`power_columns.columns_of`.
-        busy_s: Seconds of one step with something under way, overlaps once.
-        step: What is divided.
-        table: What was measured on this GPU.
-        model: What FLOPs and bytes tell of it.
+        busy_s: Seconds of one step in which anything ran, overlaps counted once.
+        step: The total to attribute.
+        table: Power measured on this GPU.
+        model: Power expected from FLOPs and bytes.
     """
     by_kind = durations_s.sum(axis=0)
     known_w, told_w = _known_watts(table, model)
@@ -267,10 +268,10 @@ def weigh(
 
 
 def _scales(measured_j: float, expected_j: float, dynamic_j: float) -> tuple[float, float]:
-    """Return by what measured joules, and by what those expected of all else, are scaled to come to the dynamic ones.
+    """Return the scale factors of measured and of expected energy that make their sum the dynamic energy.
 
-    Of all that do, the pair that is nearest to 1 and 1 by how far each may be off: what was measured gives way less.
-    Where there is but one of the two it cancels out.
+    Of all such pairs, the one closest to 1 and 1 relative to the errors: measured energy is changed less. If there is
+    only one of the two, the factor cancels out.
     """
     if not measured_j or not expected_j:
         return 1.0, 1.0
@@ -282,7 +283,7 @@ def _scales(measured_j: float, expected_j: float, dynamic_j: float) -> tuple[flo
 
 
 def _known_watts(table: WattTable | None, model: PowerModel | None) -> tuple[F64, F64]:
-    """Return watts and their bounds of the columns that were measured, and of those that the model tells alone."""
+    """Return power and bounds of the measured columns, and of those known from the model only."""
     types = () if table is None else table.types
     known_w = np.array([(one.watts, one.low_w, one.high_w) for one in types], dtype=np.float64).reshape(-1, 3)
     if model is None:
@@ -293,17 +294,17 @@ def _known_watts(table: WattTable | None, model: PowerModel | None) -> tuple[F64
 
 
 def apportion(durations_s: F64, busy_s: float, step: StepEnergy, weights: Weights) -> tuple[F64, F64, float, float]:
-    """Return joules and plus or minus of each key, and both of what is idle; the joules sum to the step's.
+    """Return energy and uncertainty of each key, and of idle time. The energies sum to the step's.
 
-    The base power goes to idle for what the step lasts longer than it is busy, and to the keys by their share of the
-    time they take. What is left goes by time and weight. Where the base power alone is more than the step used,
-    nothing is left, and it is taken as what was used.
+    Idle power is attributed to idle time and to the keys, by their share of the time. The rest is attributed by time
+    and expected power. If idle power alone exceeds the step's energy, there is no rest, and it is reduced to the
+    step's.
 
     Args:
-        durations_s: Seconds of one step by key, and by what ``weights`` tells apart.
-        busy_s: Seconds of one step with something under way, overlaps once.
-        step: What is divided.
-        weights: How hard each drives the GPU.
+        durations_s: Seconds of one step by key, and by the columns of ``weights``.
+        busy_s: Seconds of one step in which anything ran, overlaps counted once.
+        step: The total to attribute.
+        weights: Expected power of each column.
     """
     total_s = float(durations_s.sum()) or 1.0
     length_s = max(step.duration_s, busy_s)
@@ -323,7 +324,7 @@ def apportion(durations_s: F64, busy_s: float, step: StepEnergy, weights: Weight
 
 
 def _half_range(durations_s: F64, weights: Weights) -> F64:
-    """Return half of what each key's share can differ by when every kind of work is anywhere within its bounds."""
+    """Return half the range of each key's share if every kind of work can have any power within its bounds."""
     low, high = durations_s @ weights.low_w, durations_s @ weights.high_w
     most = high / np.maximum(high + (low.sum() - low), 1e-300)
     least = low / np.maximum(low + (high.sum() - high), 1e-300)
@@ -332,7 +333,7 @@ def _half_range(durations_s: F64, weights: Weights) -> F64:
 
 
 def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
-    """Return how the joules are shared: which share of the time was measured, and which modelled, and by whom."""
+    """Return a description of the attribution: which share of the time has measured power, and which modelled."""
     how, table, model = METHOD if step.base_w is not None else METHOD_WITHOUT_BASE, table_of(rank), model_of(rank)
     weights = weigh(work_by_class(rank, work, ("kind",))[1], work.busy_ns / 1e9, step, table, model)
     told = []

@@ -1,4 +1,4 @@
-"""What recording itself took: memory, time and energy."""
+"""Overhead of the recording: memory, time and energy."""
 
 from __future__ import annotations
 

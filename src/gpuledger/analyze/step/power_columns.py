@@ -1,4 +1,4 @@
-"""Which watts each span of the time pass counts: those measured of its operator, the model's, or its class's."""
+"""Select the power of each profiled span: measured for its operator, from the model, or typical for its kind."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ I64 = NDArray[np.int64]
 
 
 def column_count(table: WattTable | None, model: PowerModel | None) -> int:
-    """Return how many columns there are: CLASSES, then measured types, then the model's levels, twice.
+    """Return the number of columns: CLASSES, then measured types, then the model's levels, twice.
 
-    The first of these are for calls of measured types, whose watts are the model's by what was measured.
+    The first set of levels is for calls of measured types, scaled by the measurement.
     """
     return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else 2 * LEVELS)
 
 
 def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
-    """Return for each span the column of its watts.
+    """Return the power column of each span.
 
     Args:
-        work: What ran.
-        names: By their numbers.
-        table: What was measured on the GPU.
-        model: What FLOPs and bytes tell of it.
+        work: The profiled spans.
+        names: Id -> name.
+        table: Power measured on the GPU.
+        model: Power expected from FLOPs and bytes.
     """
     first, which = alike(work.name_id, work.operator_id, work.kind, work.numbers)
     operators = [names.get(number, "") for number in work.operator_id[first].tolist()]
@@ -57,7 +57,7 @@ def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model
 
 
 def _of_model(column: int, table: WattTable | None) -> float:
-    """Return how many times the model's the watts are of what has a column; NaN where they are not told by it."""
+    """Return the ratio of a column's power to the model's; NaN if the model does not apply."""
     if table is None or column < len(CLASSES):
         return 1.0
     measured = table.types[column - len(CLASSES)].of_model
@@ -65,7 +65,7 @@ def _of_model(column: int, table: WattTable | None) -> float:
 
 
 def alike(*columns: NDArray[Any]) -> tuple[I64, I64]:
-    """Return the first row of each distinct combination of values, and which of these each row is."""
+    """Return the first row of each distinct combination of values, and the combination of each row."""
     plain = [column.astype(str) if column.dtype == object else column for column in columns]
     codes = np.stack([np.unique(one, return_inverse=True)[1].reshape(-1) for one in plain], axis=1)
     _, first, which = np.unique(codes, axis=0, return_index=True, return_inverse=True)
@@ -73,7 +73,7 @@ def alike(*columns: NDArray[Any]) -> tuple[I64, I64]:
 
 
 def _column_of(name: str, operator: str, kind: str, numbers: str, table: WattTable | None) -> int:
-    """Return the column of what was measured of an operator, else of the class of its kernel."""
+    """Return the column of a measured operator, or else of its kernel's kind."""
     of_type = "float32" if numbers == TF32 else numbers or numbers_of(name)
     measured = None if table is None or kind != "kernel" else table.place_of(operator, of_type)
     return class_of(name, kind) if measured is None else len(CLASSES) + measured

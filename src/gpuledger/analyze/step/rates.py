@@ -1,4 +1,4 @@
-"""Samples and tokens: how many a step works through, a second and for a joule."""
+"""Samples and tokens per step, per second and per joule."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PREFILL, DECODE = "prefill", "decode"
 
 @dataclass(frozen=True)
 class CallKind:
-    """Calls of a generation loop: ``prefill`` is given several tokens a row, ``decode`` one.
+    """Calls of a generation loop: ``prefill`` has several tokens per row, ``decode`` has one.
 
-    ``token_energy_j`` shares the joules of the energy pass by time; None where it held none of these calls.
+    ``token_energy_j`` divides the measured energy by time; None if the energy measurement contains none of these calls.
     """
 
     name: str
@@ -37,9 +37,9 @@ class CallKind:
 
 @dataclass(frozen=True)
 class Rates:
-    """Samples of a step, in a second and per joule; None is what the run cannot know.
+    """Samples per step, per second and per joule; None if unknown.
 
-    ``source`` says where the batch size comes from. ``kinds`` is empty but for generation loops.
+    ``source`` says where the batch size comes from. ``kinds`` is empty except for generation loops.
     """
 
     batch: int
@@ -50,10 +50,10 @@ class Rates:
 
 
 def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
-    """Return samples and tokens of one process; None where no module was called with a tensor.
+    """Return samples and tokens of one process; None if no module was called with a tensor.
 
-    Source: the first dimension of the first tensor that the outermost module is given; the median unprofiled step;
-    the energy pass.
+    Source: the first dimension of the first tensor argument of the outermost module; the median unprofiled step; the
+    energy measurement.
     """
     inputs = rank.manifest.inputs
     if inputs is None:
@@ -73,7 +73,7 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
 
 
 def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
-    """Return the kinds of calls of a generation loop; none where steps are trainings or inputs no tokens."""
+    """Return the kinds of calls of a generation loop; empty if steps are training steps or inputs are not tokens."""
     own_ns = unprofiled_steps(rank, kind="call")
     shapes = _shapes_of(rank.manifest.calls, own_ns)
     if not own_ns or not shapes or rank.manifest.inputs is None or not rank.manifest.inputs.tokens:
@@ -88,7 +88,7 @@ def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
 
 
 def _shapes_of(calls: Sequence[Sequence[int]], steps: dict[int, int]) -> dict[int, tuple[int, int]]:
-    """Return rows and length of the steps that are known."""
+    """Return rows and length of the steps with known shapes."""
     ordered = sorted(steps)
     found = {}
     for first, last, rows, length in calls:
@@ -99,7 +99,7 @@ def _shapes_of(calls: Sequence[Sequence[int]], steps: dict[int, int]) -> dict[in
 
 
 def _joules_of(rank: Rank, device_idx: int | None, own_ns: dict[int, int]) -> dict[int, float]:
-    """Return the joules of each step of the energy pass, shared by time."""
+    """Return the energy of each step of the energy measurement, divided by time."""
     energy = step_energy(rank, device_idx)
     edges = rank.manifest.energy_pass
     if energy is None or edges is None or edges.first_step is None or edges.last_step is None:

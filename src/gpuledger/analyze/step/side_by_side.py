@@ -1,4 +1,4 @@
-"""Bytes, milliseconds and joules of the same modules, phases, scopes, operators or kernels, side by side."""
+"""Memory, time and energy of the same modules, phases, scopes, operators or kernels, side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WITH_BYTES = ("category", "module", "phase", "scope")
 WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
-"""What the quantities can be told apart by: the allocator knows no kernels, and a kernel no category."""
+"""Groupings that have time and energy. The allocator does not know kernels, and a kernel has no category."""
 
 FORWARD = ("forward", "evaluation")
 """Phases in which modules compute their outputs, with gradients or without."""
@@ -56,15 +56,17 @@ def lines_by(
     sort: str | None = None,
     fold: bool = False,
 ) -> tuple[GroupLine, ...]:
-    """Return one line per ``word``, largest first; bytes sum to allocated, times to the work, joules to the step's.
+    """Return one line per ``word``, largest first.
+
+    Bytes sum to allocated bytes, times to the work, energies to the step's.
 
     Args:
         rank: One process.
-        breakdown: The bytes at one instant, with the words of ``word``.
+        breakdown: The bytes at one instant, broken down by ``word``.
         word: category, module, phase, scope, operator, kernel or kind.
-        depth: Fold module paths and scopes to so many parts.
-        sort: One of SORTS; None takes the first that is there.
-        fold: Fold modules that differ in a number of their path alone.
+        depth: Truncate module paths and scopes to this number of components.
+        sort: One of SORTS; None selects the first one available.
+        fold: Merge modules with paths that differ only in a number.
     """
     device_idx = breakdown.instant.device_idx
     sizes = (
@@ -85,7 +87,7 @@ def lines_by(
 
 
 def sort_lines(lines: Sequence[GroupLine], sort: str | None) -> tuple[GroupLine, ...]:
-    """Return lines, the largest first: by ``sort``, else by the first of SORTS that any line has."""
+    """Return the lines, largest first: by ``sort``, or else by the first of SORTS that any line has."""
     there = [name for name in SORTS if any(_amount(line, name) is not None for line in lines)]
     chosen = sort if sort in there else next(iter(there), "bytes")
     return tuple(sorted(lines, key=lambda line: (-(_amount(line, chosen) or 0.0), line.label)))
@@ -97,11 +99,11 @@ def _amount(line: GroupLine, sort: str) -> float | None:
 
 
 def fold_numbers(lines: Sequence[GroupLine], classes: Mapping[str, str]) -> list[GroupLine]:
-    """Return lines with identical layers folded into one: those whose paths differ in a number alone, of one class.
+    """Return the lines with identical layers merged: those of one class with paths that differ only in a number.
 
     Args:
-        lines: One for each module.
-        classes: The class of every module, by its path.
+        lines: One per module.
+        classes: Module path -> class.
     """
     groups: dict[tuple[str, str], list[GroupLine]] = {}
     for line in lines:
@@ -141,7 +143,7 @@ def _label(text: str, word: str) -> str:
 
 
 def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float]]:
-    """Return nanoseconds of one step by label: all, in forward, in backward; empty without a time pass."""
+    """Return label -> ns of one step: in total, in forward, in backward; empty without a timing measurement."""
     work = read_work(rank, device_idx)
     if work is None:
         return {}
@@ -157,7 +159,7 @@ def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[st
 
 
 def _joules(rank: Rank, step: StepEnergy | None, word: str, depth: int | None) -> dict[str, tuple[float, float]]:
-    """Return joules of one step by label, plus or minus; empty without an energy pass."""
+    """Return label -> energy of one step in J, and its uncertainty; empty without an energy measurement."""
     if step is None:
         return {}
     shares = share_energy(rank, step, (word, "phase") if word != "phase" else ("phase",), depth)

@@ -1,4 +1,4 @@
-"""A step in five parts: forward, backward, optimizer, data, idle. They sum to the step."""
+"""Time of a step in five parts that sum to it: forward, backward, optimizer, data, idle."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 _ORDER = ("optimizer", "backward", "forward")
-"""Where two phases are at work at once on two streams, the first of these has the time."""
+"""If two phases run at once on two streams, the time counts for the first of these."""
 
 _PHASES = {"forward": FORWARD}
-"""The phases of a part that has more than one."""
+"""Part -> its phases, if it has more than one."""
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """Nanoseconds of one unprofiled step; the parts sum to ``step_ns``.
+    """Time of one unprofiled step in ns. The parts sum to ``step_ns``.
 
-    ``data_ns`` is work outside of forward, backward and optimizer: copies of input, metrics, what comes before a model.
-    ``idle_ns`` is what a step lasts without anything under way on the device; it is derived. ``scale`` is what the
-    parts were multiplied with where the profiled steps were busier than a step is long.
+    ``data_ns`` is work outside forward, backward and optimizer: input copies, metrics, code before the model.
+    ``idle_ns`` is the step's time without any work on the device; it is derived. ``scale`` is the factor applied to the
+    parts if the profiled steps were busy for longer than an unprofiled step takes.
     """
 
     device_idx: int
@@ -52,9 +52,9 @@ class StepParts:
 
 
 def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
-    """Return the parts of one step; None without a time pass, or without a step to compare it with.
+    """Return the parts of one step; None without a timing measurement, or without an unprofiled step.
 
-    Source: Kineto (CUPTI on a GPU) for the parts, the host clock's unprofiled steps for the whole.
+    Source: Kineto (CUPTI on a GPU) for the parts; the host clock's unprofiled steps for the whole.
     """
     work, steps = read_work(rank, device_idx), step_times(rank)
     if work is None or not steps.median_ns:
@@ -77,7 +77,7 @@ def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
 
 
 def _own_ns(work: Work) -> dict[str, float]:
-    """Return how long each phase was at work with none of those before it in the order, in one step."""
+    """Return the time of each phase in one step, without overlap with the phases before it in the order."""
     taken = np.zeros(work.start_ns.size, dtype=bool)
     found, covered = {}, 0
     for name in (*_ORDER, "data"):

@@ -1,4 +1,4 @@
-"""How long a step takes."""
+"""Step times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Median and 95th percentile of the steps' own time in nanoseconds; None where there is no step."""
+    """Median and 95th percentile of the steps' own time in ns; None without steps."""
 
     count: int
     median_ns: int | None
@@ -24,12 +24,12 @@ class StepTimes:
 
 
 def step_times(rank: Rank) -> StepTimes:
-    """Return the steps' end-to-end time in nanoseconds, the recorder's pauses taken off.
+    """Return the steps' end-to-end time in ns, without the recorder's pauses.
 
-    Unrecorded steps outside the time pass are preferred, since nothing is installed in them. The first step, which
-    warms up, is left out when there are others.
+    Unrecorded steps outside the timing measurement are preferred, because nothing is installed in them. The first step,
+    which warms up, is left out if there are others.
 
-    Source: host clock; a step ends when the host returns from it, not when the GPU has done its work.
+    Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work.
     """
     columns = ("step", "recorded", "start_ns", "end_ns", "paused_ns")
     table = rank.table("steps", columns)
@@ -53,7 +53,7 @@ def step_times(rank: Rank) -> StepTimes:
 
 
 def whole_steps(rank: Rank, device_idx: int) -> list[int]:
-    """Return the recorded steps of a device of which the beginning and the end were recorded."""
+    """Return the recorded steps of a device with recorded start and end."""
     rows = rank.table("steps", ("step", "device_idx", "recorded", "start_index", "end_index")).to_pylist()
     return [
         row["step"]
@@ -63,7 +63,7 @@ def whole_steps(rank: Rank, device_idx: int) -> list[int]:
 
 
 def unprofiled_steps(rank: Rank, kind: str) -> dict[int, int]:
-    """Return ``number -> own time in ns`` of the steps of a kind that nothing was recorded in."""
+    """Return ``number -> own time in ns`` of the unrecorded steps of a kind."""
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
     timed = rank.manifest.time_steps or (0, -1)
     return {

@@ -1,4 +1,4 @@
-"""The time pass as tracks: what ran on each stream, or on each thread, and the modules it belonged to."""
+"""Profiled work as tracks: the spans of each stream or thread, and their modules."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ HOST = "host"
 
 @dataclass(frozen=True)
 class StreamWork:
-    """Spans of one stream of a device, or of one thread of the host, by start; they nest or are apart.
+    """Spans of one stream of a device, or of one host thread, by start. They are nested or disjoint.
 
-    ``stream`` is the thread's number on the host, -1 where it is not known; ``lane`` is above 0 for spans that overlap
-    others of the stream. ``kind`` and ``phase`` hold words, the other arrays int64[n], -1 for none.
+    ``stream`` is the thread's number on the host, -1 if unknown. ``lane`` is above 0 for spans that overlap others of
+    the stream. ``kind`` and ``phase`` are texts, the other arrays int64[n], -1 for none.
     """
 
     device_idx: int
@@ -44,9 +44,9 @@ class StreamWork:
 
 @dataclass(frozen=True)
 class ModuleRange:
-    """A stretch in which a stream worked for one step, phase or module; ``depth`` counts from the step.
+    """An interval in which a stream worked for one step, phase or module. ``depth`` counts from the step.
 
-    ``module_id`` is -1 for a step and a phase, ``phase`` "" for a step.
+    ``module_id`` is -1 for a step and a phase, ``phase`` is "" for a step.
     """
 
     depth: int
@@ -58,9 +58,9 @@ class ModuleRange:
 
 
 def read_streams(rank: Rank) -> tuple[StreamWork, ...]:
-    """Return the work of the time pass by device, stream and lane; nothing where there was no time pass.
+    """Return the profiled work by device, stream and lane; empty without a timing measurement.
 
-    Source: Kineto (CUPTI on a card).
+    Source: Kineto (CUPTI on a GPU).
     """
     names = ("device_idx", "stream", "name_id", "operator_id", "module_id", "scope_id", "step", "start_ns", "end_ns")
     table = rank.table("spans", (*names, "kind", "phase"))
@@ -83,14 +83,14 @@ def read_streams(rank: Rank) -> tuple[StreamWork, ...]:
 
 
 def module_ranges(work: StreamWork, parents: dict[int, int]) -> list[ModuleRange]:
-    """Return the steps, phases and modules a stream worked for, nested, by start and depth.
+    """Return the steps, phases and modules that a stream worked for, nested, by start and depth.
 
-    A range lasts from the first to the last of neighbouring spans that belong to it, so it is what the stream did for a
-    module, not when the host was inside it. It ends at the latest when the next one begins.
+    A range lasts from the first to the last of adjacent spans of one module. It is the time of the stream's work for
+    the module, not the time that the host spent inside it. It ends at the latest when the next one begins.
 
     Args:
         work: One stream.
-        parents: ``module_id`` of every module -> that of its parent, -1 for an outermost one.
+        parents: ``module_id`` -> id of its parent, -1 for an outermost module.
     """
     ranges: list[ModuleRange] = []
     opened: list[tuple[tuple[int, str, int], int]] = []
@@ -110,7 +110,7 @@ def module_ranges(work: StreamWork, parents: dict[int, int]) -> list[ModuleRange
 
 
 def nested_lanes(start_ns: I64, end_ns: I64) -> I64:
-    """Return for each interval, sorted by start and then longest first, a lane in which intervals nest or are apart."""
+    """Return a lane for each interval (sorted by start, then longest first): in it, intervals nest or are disjoint."""
     lanes = np.zeros(start_ns.size, dtype=np.int64)
     if not start_ns.size or (start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]).all():
         return lanes
@@ -121,7 +121,7 @@ def nested_lanes(start_ns: I64, end_ns: I64) -> I64:
 
 
 def _chain(step: int, phase: str, module_id: int, parents: dict[int, int]) -> list[tuple[int, str, int]]:
-    """Return the keys from the step down to the module; a cycle of parents (a damaged table) is cut open."""
+    """Return the keys from the step down to the module. A cycle of parents (a damaged table) is cut."""
     modules: list[int] = []
     at = module_id
     while at >= 0 and at not in modules:
@@ -138,14 +138,14 @@ def _common(opened: list[tuple[tuple[int, str, int], int]], chain: list[tuple[in
 
 
 def _closed(opened: list[tuple[tuple[int, str, int], int]], keep: int, end_ns: int) -> Iterator[ModuleRange]:
-    """Yield the ranges beyond the first ``keep``, taken off ``opened``."""
+    """Yield the ranges beyond the first ``keep``, and remove them from ``opened``."""
     while len(opened) > keep:
         (step, phase, module_id), start_ns = opened.pop()
         yield ModuleRange(len(opened), step, phase, module_id, start_ns, max(start_ns, end_ns))
 
 
 def _lane_for(stacks: list[list[int]], start: int, end: int) -> int:
-    """Return the first lane whose open intervals are over or hold this one, and note it there."""
+    """Return the first lane with room for this interval, and add the interval to it."""
     for lane, ends in enumerate(stacks):
         while ends and ends[-1] <= start:
             ends.pop()

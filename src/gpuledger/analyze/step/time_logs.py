@@ -1,4 +1,4 @@
-"""Times per layer, algorithm, batch size and type, as a time log gives them, the mean of its repetitions."""
+"""Times by layer, algorithm, batch size and dtype from a time log, as means over its repetitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F64 = NDArray[np.float64]
 MAX_TIMES = 1 << 23
-"""Algorithms times batch sizes, types and layers: each takes eight bytes, several times."""
+"""Maximum number of values: algorithms times batch sizes, dtypes and layers. Each takes eight bytes, several times."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class TimeLog:
 
 
 def is_time_log(run: Run) -> bool:
-    """Return whether the run was made of a time log."""
+    """Return whether the run was imported from a time log."""
     return bool(run.ranks) and all(rank.manifest.recorder.has_layer_times for rank in run.ranks)
 
 
 def read_time_log(run: Run) -> TimeLog:
-    """Return the times of a run in seconds, the mean of its repetitions.
+    """Return the times of a run in seconds, as means over its repetitions.
 
     Raises:
-        EmptyRunError: it was not made of a time log, or holds no time.
-        InputError: it has too many batch sizes, types and layers to compare.
+        EmptyRunError: it was not imported from a time log, or has no times.
+        InputError: it has too many batch sizes, dtypes and layers to compare.
 
-    Source: the log, as it gives them (CUDA events around each layer, without a warm-up).
+    Source: the log's values (CUDA events around each layer, without a warm-up).
     """
     if not is_time_log(run):
         raise EmptyRunError(

@@ -1,4 +1,4 @@
-"""Where a step's time goes: by module and phase, and by scope, closed against the step's own time."""
+"""Time of a step by module and phase, and by scope, with the idle time that completes the step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TimeAccount:
-    """One module in one phase, per step: ``time_ns`` is the sum of its spans, ``module`` "" outside every module."""
+    """Time of one module in one phase, per step. ``time_ns`` is the sum of its spans, ``module`` "" outside modules."""
 
     module: str
     phase: str
@@ -31,7 +31,7 @@ class TimeAccount:
 
 @dataclass(frozen=True)
 class ScopeTime:
-    """One scope in one phase, per step: ``time_ns`` is the sum of its spans, ``scope`` "" outside every scope."""
+    """Time of one scope in one phase, per step. ``time_ns`` is the sum of its spans, ``scope`` "" outside scopes."""
 
     scope: str
     phase: str
@@ -41,17 +41,16 @@ class ScopeTime:
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """One step of the time pass on one device, the mean of ``steps`` steps; times in nanoseconds.
+    """One profiled step on one device, the mean of ``steps`` steps; times in ns.
 
-    ``busy_ns`` is the time in which at least one span was at work (the union), ``work_ns`` the sum of all spans, which
-    is more where streams overlap; the accounts sum to it, and the scopes do. ``idle_ns`` is derived: the unprofiled
-    step minus busy; None without unprofiled steps, or on the host, where operators leave no gaps that mean anything.
-    ``idle_waiting_for_cpu_ns`` is the part of it in which the host had launched no work for the device, by the share of
-    such gaps in the profiled steps; None where idle is, or where that share is not known.
-    ``between_ns`` is what the program itself launched between two steps, such as copies of its data; of ``unplaced_ns``
-    nothing is known: no module, no phase, no operator.
+    ``busy_ns`` is the time in which at least one span ran (the union). ``work_ns`` is the sum of all spans, which is
+    more if streams overlap; the accounts sum to it, and so do the scopes. ``idle_ns`` is derived: the unprofiled step
+    minus busy time; None without unprofiled steps, or on the host, where gaps between operators mean nothing.
+    ``idle_waiting_for_cpu_ns`` is the part of it in which the CPU had launched no work for the device, by the share of
+    such gaps in the profiled steps; None if unknown. ``between_ns`` is work that the program launched between two
+    steps, such as copies of its data. ``unplaced_ns`` is work without known module, phase and operator.
 
-    Source: Kineto (CUPTI on a card); the unprofiled step by the host clock.
+    Source: Kineto (CUPTI on a GPU); the unprofiled step by the host clock.
     """
 
     device_idx: int
@@ -70,11 +69,11 @@ class TimeBreakdown:
 
 
 def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown | None:
-    """Return where the time of the time pass's steps went on one device; None where there was no time pass.
+    """Return the time of the profiled steps on one device; None without a timing measurement.
 
     Args:
         rank: One process.
-        device_idx: torch's index; None takes the device that was busiest.
+        device_idx: torch's index; None selects the busiest device.
     """
     work = read_work(rank, device_idx)
     if work is None:
@@ -108,7 +107,7 @@ def _idle_waiting_for_cpu_ns(rank: Rank, device_idx: int, idle_ns: float | None)
 
 
 def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float]]:
-    """Return text, phase, nanoseconds and spans of one step for each that occurs, the longest first."""
+    """Return text, phase, ns and spans of one step for each text that occurs, the longest first."""
     found: dict[tuple[str, str], list[float]] = {}
     for number, phase, one_ns in zip(ids.tolist(), work.phase.tolist(), work.duration_ns.tolist(), strict=True):
         sums = found.setdefault((texts.get(number, ""), str(phase)), [0.0, 0])

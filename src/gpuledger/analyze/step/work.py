@@ -1,4 +1,4 @@
-"""What ran in the steps of the time pass on one device: the rows that times and joules are both made from."""
+"""The profiled work of one device: the rows from which times and energies are computed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Work:
-    """One entry per kernel, copy, collective or host operator; ``steps`` is how many steps they are from.
+    """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
-    ``name_id``, ``operator_id`` and ``scope_id`` are numbers of the table ``names``; -1 stands for none. ``flops`` and
-    ``moved_bytes`` are NaN where they are not known, and ``numbers`` None.
+    ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``; -1 for none. ``flops`` and
+    ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
     """
 
     device_idx: int
@@ -62,23 +62,23 @@ class Work:
 
     @property
     def duration_ns(self) -> I64:
-        """Return how long each took."""
+        """Return the duration of each, in ns."""
         return self.end_ns - self.start_ns
 
     @property
     def busy_ns(self) -> float:
-        """Return how long at least one was under way, in one step."""
+        """Return the time in which at least one ran, per step, in ns."""
         return union_ns(self.start_ns, self.end_ns) / self.steps
 
 
 def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
-    """Return what ran in the time pass on one device; None where there was no time pass.
+    """Return the profiled work on one device; None without a timing measurement.
 
     Args:
         rank: One process.
-        device_idx: torch's index; None takes the device that was busiest.
+        device_idx: torch's index; None selects the busiest device.
 
-    Source: Kineto (CUPTI on a card).
+    Source: Kineto (CUPTI on a GPU).
     """
     table = rank.table("spans", COLUMNS)
     kind, phase = (_words(table, name) for name in ("kind", "phase"))
@@ -129,7 +129,7 @@ def _busiest(device: I64, duration: I64) -> int:
 
 
 def union_ns(start: I64, end: I64) -> int:
-    """Return how long at least one of the intervals was under way."""
+    """Return the time in which at least one of the intervals ran, in ns."""
     order = np.argsort(start, kind="stable")
     start, latest = start[order], np.maximum.accumulate(end[order])
     before = np.concatenate(([start[0]], latest[:-1]))
@@ -137,6 +137,6 @@ def union_ns(start: I64, end: I64) -> int:
 
 
 def names_of(rank: Rank) -> dict[int, str]:
-    """Return every name of a rank by its number."""
+    """Return id -> name of a rank."""
     table = rank.table("names", ("name_id", "name"))
     return dict(zip(table["name_id"].to_pylist(), table["name"].to_pylist(), strict=True))
