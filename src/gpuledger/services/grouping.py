@@ -1,4 +1,4 @@
-"""A run's entries in groups of keywords: keyword files by name, and every rank and device grouped by one."""
+"""Group a run's entries by keywords, for every rank and device."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 DEFAULT = ("layer", "data_structure")
 SHIPPED = (*DEFAULT, "mxnet", "tbd")
-"""Names that --keywords takes for files of our own; without it the first two are used together."""
+"""Names of built-in keyword files for --keywords. By default, the first two are used together."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What to group by: ``keywords`` None is the default dictionaries, ``expected_bytes`` what the GPU is to hold."""
+    """How to group. ``keywords`` None means the default files; ``expected_bytes`` is the expected memory of the GPU."""
 
     keywords: KeywordFile | None = None
     expected_bytes: int | None = None
@@ -32,7 +32,7 @@ class Asked:
 def group_places(
     places: Iterable[tuple[Rank, int]], asked: Asked, *, at: str = "peak", step: int | None = None
 ) -> list[Grouping]:
-    """Return each of ``places`` (rank, device) in groups; ``asked.expected_bytes`` is held against each.
+    """Return the groups of each of ``places`` (rank, device). ``asked.expected_bytes`` is compared with each.
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -56,7 +56,7 @@ def read_keywords(*texts: str) -> KeywordFile:
     A file is one of our own, a SETME.py, or in TOML.
 
     Raises:
-        InputError: it cannot be read, or something in it is wrong; it says in which line.
+        InputError: it cannot be read or is invalid; the message names the line.
     """
     from gpuledger.formats.setme import read_setme
 
@@ -70,7 +70,7 @@ def read_keywords(*texts: str) -> KeywordFile:
 
 
 def propose_keywords_for(places: Iterable[tuple[Rank, int]], *, at: str = "peak", step: int | None = None) -> str:
-    """Return a keyword file, in TOML, that fits the entries of every one of ``places`` (rank, device).
+    """Return a keyword file, in TOML, that matches the entries of all ``places`` (rank, device).
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -85,7 +85,7 @@ def propose_keywords_for(places: Iterable[tuple[Rank, int]], *, at: str = "peak"
 
 
 def _default_keywords(rank: Rank) -> KeywordFile:
-    """Return the default dictionaries; tags of older profilers have their own."""
+    """Return the default keyword files. Tags of older profilers have their own."""
     from gpuledger.analyze.memory.entries import is_tagged
 
     return _shipped(("mxnet",) if is_tagged(rank) else DEFAULT)

@@ -1,4 +1,4 @@
-"""Files that others wrote, as runs: where each goes, and going on after one that cannot be read."""
+"""Import other tools' files as runs: select the output paths, and continue after a file that cannot be read."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def import_each(
     force: bool = False,
     not_read: list[str],
 ) -> Iterator[Run]:
-    """Yield the runs made of files in an older format, as each is written; one that cannot be read is left out.
+    """Yield the runs imported from files of another format, each once it is written. Skips files that cannot be read.
 
     Args:
         format_name: One of :data:`gpuledger.formats.readers.FORMATS`.
-        paths: The files, or folders of them.
-        options: What the format takes, by name.
-        out: The run, or the folder of several. Without it a free name after the file, here.
-        force: Whether a run that is there is replaced, once its file has been read.
-        not_read: Gets a sentence for each file, and each part of one, that could not be read.
+        paths: The files, or folders of files.
+        out: The run, or the folder of several runs. By default a free name after the file, in the current directory.
+        force: Whether an existing run is replaced, once its file was read.
+        not_read: Receives a sentence for each file, or part of a file, that could not be read.
+        options: Options of the format, by name.
 
     Raises:
-        UsageError: no such format or option, two runs would have one name, or a run exists and ``force`` is not given;
+        UsageError: no such format or option, two runs would have the same name, or a run exists and ``force`` is False;
             nothing is written then.
-        InputError: after the last, where none could be read.
+        InputError: after the last file, if none could be read.
     """
     from gpuledger.services.runs import import_files
 
@@ -62,16 +62,16 @@ def import_each(
 def choose_places(
     format_name: str, paths: Sequence[Path], out: str | None = None, *, force: bool = False
 ) -> list[tuple[tuple[Path, ...], Path]]:
-    """Return the files of each run with the directory it goes to; nothing is written or removed.
+    """Return the files of each run with its output directory. Writes and removes nothing.
 
     Args:
-        format_name: One of :data:`gpuledger.formats.readers.FORMATS`. Of some of them each file is a run.
-        paths: The files, or folders of them.
-        out: The run, or the folder of several. Without it a free name after the file, here.
-        force: Whether runs that are there will be replaced.
+        format_name: One of :data:`gpuledger.formats.readers.FORMATS`. For some, each file is a run.
+        paths: The files, or folders of files.
+        out: The run, or the folder of several runs. By default a free name after the file, in the current directory.
+        force: Whether existing runs will be replaced.
 
     Raises:
-        UsageError: no such format, two runs would have one name, or a run exists and ``force`` is not given.
+        UsageError: no such format, two runs would have the same name, or a run exists and ``force`` is False.
     """
     return _places_of(_groups(format_name, paths)[0], out, force=force)
 

@@ -1,4 +1,4 @@
-"""What a Python user asks a run: bytes by account, the balance of the GPU, step times, joules, limits."""
+"""Query a run from Python: memory breakdown, GPU memory balance, step times, energy, and limits."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def breakdown(
     rank: int = 0,
     device_idx: int | None = None,
 ) -> Breakdown:
-    """Return the allocated bytes at one instant, divided into accounts, the largest first.
+    """Return the allocated bytes at one instant by category, module, phase, scope or tensor, largest first.
 
     Args:
-        run: A run or its path, or a file of an older format.
-        by: What tells accounts apart: any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor``.
-        at: ``peak``, ``end``, or a time since the recording opened, such as ``1.5s`` or ``350ms``.
-        step: Take the peak or the end of this step; a time counts from its start.
-        depth: Fold module paths and scopes to their first ``depth`` components.
+        run: A run or its path, or a file of another format.
+        by: How to break down: any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor``.
+        at: ``peak``, ``end``, or a time since the start of the recording, such as ``1.5s`` or ``350ms``.
+        step: Use the peak or the end of this step; a time counts from its start.
+        depth: Truncate module paths and scopes to their first ``depth`` components.
         rank: One process of the run.
-        device_idx: torch's device index, -1 for CPU tensors; None takes the device whose peak is highest.
+        device_idx: torch's device index, -1 for CPU tensors; None selects the device with the highest peak.
 
     Raises:
         EmptyRunError: no block was recorded.
         InputError: ``run`` is not a run.
-        UsageError: the run has no such rank, device, instant or step, or ``by`` holds an unknown word.
+        UsageError: the run has no such rank, device, instant or step, or ``by`` has an unknown word.
 
     Source: caching allocator's history, exact; excludes context, libraries and other processes.
 
@@ -59,21 +59,21 @@ def breakdown(
 def balance(
     run: str | Path | Run, *, at: str = "peak", step: int | None = None, rank: int = 0, device_idx: int | None = None
 ) -> Balance:
-    """Return the GPU's used bytes at one instant, line by line: context, libraries, allocator, categories.
+    """Return the used bytes of the GPU at one instant, line by line: context, libraries, allocator, categories.
 
     Args:
-        run: A run or its path, or a file of an older format.
-        at: ``peak``, ``end``, or a time since the recording opened, such as ``1.5s`` or ``350ms``.
-        step: Take the peak or the end of this step; a time counts from its start.
+        run: A run or its path, or a file of another format.
+        at: ``peak``, ``end``, or a time since the start of the recording, such as ``1.5s`` or ``350ms``.
+        step: Use the peak or the end of this step; a time counts from its start.
         rank: One process of the run.
-        device_idx: torch's device index; None takes the device whose peak is highest.
+        device_idx: torch's device index; None selects the device with the highest peak.
 
     Raises:
         EmptyRunError: no block was recorded.
         InputError: ``run`` is not a run.
         UsageError: the run has no such rank, device, instant or step.
 
-    Source: each line names its own. The remainder is what the GPU reports beyond all other lines.
+    Source: each line has its own. Unaccounted memory is what the GPU reports beyond all other lines.
 
     Example:
         >>> import gpuledger
@@ -83,18 +83,17 @@ def balance(
 
 
 def step_times(run: str | Path | Run, *, rank: int = 0) -> StepTimes:
-    """Return the median and the 95th percentile of the steps' time in nanoseconds, unprofiled steps preferred.
+    """Return the median and the 95th percentile of the step time in ns, of unprofiled steps if there are any.
 
     Args:
-        run: A run or its path, or a file of an older format.
+        run: A run or its path, or a file of another format.
         rank: One process of the run.
 
     Raises:
         InputError: ``run`` is not a run.
         UsageError: the run has no such rank.
 
-    Source: host clock, the recorder's pauses taken off. The first step, which warms up, is left out where there are
-    others.
+    Source: host clock, without the recorder's pauses. The first step, which warms up, is left out if there are others.
 
     Example:
         >>> import gpuledger
@@ -104,18 +103,18 @@ def step_times(run: str | Path | Run, *, rank: int = 0) -> StepTimes:
 
 
 def step_energy(run: str | Path | Run, *, rank: int = 0, device_idx: int | None = None) -> EnergyBreakdown | None:
-    """Return the joules of one step by module and phase; None without an energy measurement.
+    """Return the energy of one step in J, by module and phase; None without an energy measurement.
 
     Args:
-        run: A run or its path, or a file of an older format.
+        run: A run or its path, or a file of another format.
         rank: One process of the run.
-        device_idx: torch's device index; None takes the GPU that used most.
+        device_idx: torch's device index; None selects the GPU that used the most energy.
 
     Raises:
         InputError: ``run`` is not a run.
         UsageError: the run has no such rank.
 
-    Source: NVML's energy counter for the sum, which has its uncertainty beside it; ``method`` says how it is divided.
+    Source: NVML's energy counter for the sum, with its uncertainty; ``method`` describes the attribution.
 
     Example:
         >>> import gpuledger
@@ -132,21 +131,21 @@ def check(
     against: str | Path | Run | None = None,
     allow: str | None = None,
 ) -> tuple[Gate, ...]:
-    """Return each limit with the run's worst figure of any rank and device; ``ok`` says whether it is kept.
+    """Return each limit with the run's worst value on any rank and device. ``ok`` is True if the limit is met.
 
     Args:
-        run: A run or its path, or a file of an older format.
-        budget: A TOML file of limits, as ``gpuledger budget`` writes it.
-        against: Another run; without ``allow`` no more allocated bytes than it.
-        allow: What may be more than in ``against``, such as ``peak_allocated_bytes=+2%,step_energy_j=+3%``.
+        run: A run or its path, or a file of another format.
+        budget: A TOML file of limits, as written by ``gpuledger budget``.
+        against: Another run. Without ``allow``, the run may not have more allocated bytes than this one.
+        allow: How much may exceed ``against``, such as ``peak_allocated_bytes=+2%,step_energy_j=+3%``.
 
     Raises:
         EmptyRunError: nothing was recorded.
         InputError: one is not a run, or ``budget`` cannot be read.
-        UsageError: there is nothing to check against, or ``allow`` cannot be read.
+        UsageError: there is nothing to check against, or ``allow`` cannot be parsed.
 
-    Source: the allocator's figures are exact; sampled figures need a tolerance in ``budget``. A figure that was not
-    measured does not meet its limit.
+    Source: allocator metrics are exact; sampled metrics need a tolerance in ``budget``. A metric that was not measured
+    does not meet its limit.
 
     Example:
         >>> import gpuledger
@@ -157,11 +156,11 @@ def check(
 
 
 def read_limits(budget: str | Path | None, base: Run | None, allow: str | None) -> tuple[Limit, ...]:
-    """Return the limits of a budget file, and those that another run sets.
+    """Return the limits from a budget file, and those relative to another run.
 
     Raises:
         InputError: ``budget`` cannot be read.
-        UsageError: there is neither, or ``allow`` cannot be read or has no ``base``.
+        UsageError: there is neither, or ``allow`` cannot be parsed or has no ``base``.
     """
     if budget is None and base is None:
         raise UsageError(

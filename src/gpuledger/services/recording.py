@@ -1,4 +1,4 @@
-"""Recording from Python: ``gpuledger.record`` as a block, a decorator, or in a notebook."""
+"""Record from Python: ``gpuledger.record`` as a context manager, a decorator, or in a notebook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class Recording:
-    """One recording made from Python; see :func:`record`."""
+    """One recording started from Python; see :func:`record`."""
 
     def __init__(
         self,
@@ -49,15 +49,18 @@ class Recording:
         self._session: Session | None = None
         self._writer: RunWriter | None = None
         self.recorded_by: Path | None = None
-        """The run that ``gpuledger run`` records the process into: this recording stands for it and holds nothing."""
+        """The run of ``gpuledger run`` if it records this process.
+
+        This recording then refers to that run and has no data.
+        """
         self.path: Path | None = None
-        """Directory of the run, once it has begun; below ``gpuledger run``, of that run."""
+        """Directory of the run, once it has begun. Under ``gpuledger run``, the directory of that run."""
 
     def __enter__(self) -> Recording:
-        """Begin recording; nothing begins below ``gpuledger run``, which records the whole process.
+        """Start recording. Does nothing under ``gpuledger run``, which records the whole process.
 
         Raises:
-            UsageError: the output exists, or another recording of the program's is under way in this process.
+            UsageError: the output exists, or the program has another recording in progress in this process.
         """
         from gpuledger.collect.launch.settings import (
             DEFAULT_FIRST_STEP,
@@ -89,7 +92,7 @@ class Recording:
         return f"<Recording {self.name!r}: {self._state()}>"
 
     def _state(self) -> str:
-        """Return how far it is, in words; nothing is raised where its run is damaged or gone."""
+        """Return the state as text. Raises nothing if the run is damaged or gone."""
         if self.path is None:
             return "not begun"
         if self.recorded_by is not None:
@@ -104,9 +107,9 @@ class Recording:
         return ", ".join(["ended", self.path.name, *words])
 
     def step(self) -> None:
-        """Mark the end of a step. Without it steps are told by the optimizer, or by calls of the outermost module."""
+        """Mark the end of a step. Without marks, steps are those of the optimizer, or calls of the outermost module."""
         if self.recorded_by is not None:
-            return  # its steps are told as without this recording, which may begin late and end early
+            return  # the outer recording counts its own steps: this one can begin late and end early
         if self._session is None:
             raise UsageError("recording.step(): the recording is not active", hint="Call step() inside the with block")
         self._session.mark_step()
@@ -114,7 +117,7 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End recording and post it; an exception of the block goes on as it is."""
+        """Stop recording and build the run's tables. An exception of the block propagates unchanged."""
         from gpuledger.collect.session import session as sessions
 
         if self.recorded_by is not None:
@@ -123,7 +126,7 @@ class Recording:
         assert self._writer is not None
         session, self._session = self._session, None
         if not self._writer.is_of_this_process:
-            return  # a forked child leaves the block as well; the recording is its parent's
+            return  # a forked child leaves the block, too, but the recording belongs to its parent
         sessions.stop_recording(session, "exception" if error else "end of record")
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
@@ -131,7 +134,7 @@ class Recording:
             self._writer.close(post=post_missing)
 
     def run(self) -> Run:
-        """Return the finished run; where ``gpuledger run`` records the process, that run as far as it is written.
+        """Return the finished run. Under ``gpuledger run``, that run as far as it is written.
 
         Raises:
             UsageError: it is not finished.
@@ -143,15 +146,15 @@ class Recording:
         return load(self.path)
 
     def _repr_html_(self) -> str | None:
-        """Return the finished run as a notebook shows it; None until then."""
+        """Return the finished run as HTML for notebooks; None until it is finished."""
         pending = self.path is None or self._session is not None or self.recorded_by is not None
         return None if pending else self.run()._repr_html_()
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the figures of the finished recording by name, such as ``step_energy_j``.
+        """Return name -> value of the finished recording's metrics, such as ``step_energy_j``.
 
-        Those it does not have are left out. Where ``gpuledger run`` records the process, they are that run's so far.
+        Metrics that were not measured are left out. Under ``gpuledger run``, they are that run's so far.
 
         Raises:
             UsageError: it is not finished.
@@ -165,32 +168,32 @@ class Recording:
 
     @property
     def peak_allocated_bytes(self) -> int | None:
-        """Return the most bytes that the whole program had allocated; None where nothing was recorded."""
+        """Return the peak of allocated bytes of the whole program; None if nothing was recorded."""
         found = self.metrics.get("peak_allocated_bytes")
         return None if found is None else round(found)
 
     @property
     def step_time_ns(self) -> float | None:
-        """Return the median step in nanoseconds, unprofiled where there were such steps; None without a step."""
+        """Return the median step time in ns, of unprofiled steps if there are any; None without steps."""
         return self.metrics.get("step_time_ns")
 
     @property
     def step_energy_j(self) -> float | None:
-        """Return the joules of one step; None without an energy pass on a GPU whose energy can be read."""
+        """Return the energy of one step in J; None without an energy measurement."""
         return self.metrics.get("step_energy_j")
 
     @property
     def sample_energy_j(self) -> float | None:
-        """Return the joules of one sample; None where those of a step, or the batch size, are not known."""
+        """Return the energy of one sample in J; None if the energy of a step or the batch size is unknown."""
         return self.metrics.get("sample_energy_j")
 
     @property
     def gpu_busy_frac(self) -> float | None:
-        """Return the share of a step in which the GPU has work; None without a time pass on a GPU."""
+        """Return the fraction of a step in which the GPU is busy; None without a timing measurement on a GPU."""
         return self.metrics.get("gpu_busy_frac")
 
     def __call__(self, function: Function) -> Function:
-        """Return ``function`` wrapped so that each call is recorded, into a numbered run each."""
+        """Return ``function`` wrapped so that each call is recorded into a numbered run of its own."""
 
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -218,23 +221,24 @@ def record(
     devices: str = "auto",
     passes: str = MEMORY_ALONE,
 ) -> Recording:
-    """Return a recording of what happens inside a ``with`` block, or of a decorated function.
+    """Return a recording of a ``with`` block, or of a decorated function.
 
     Args:
-        name: Name of the run; without ``out`` it goes to the first free ``NAME.ledger``, ``NAME-2.ledger``, …
+        name: Name of the run. Without ``out``, its directory is the first free one of ``NAME.ledger``,
+            ``NAME-2.ledger``, …
         out: Directory of the run.
         steps: First and last step to record, from 1 and both included; None records the whole block.
-        stacks: Keep Python stacks in the last recorded step (only where ``steps`` says which that is).
+        stacks: Record Python stacks in the last recorded step (only if ``steps`` is given).
         force: Overwrite ``out``.
         devices: ``auto``, ``cuda`` or ``cpu``.
-        passes: What to record, one after the other, such as ``memory,energy,time`` or ``memory,time:4`` with steps of
-            its own; with more than memory ``steps`` is (1, 3) where it is not given.
+        passes: What to measure, in this order, such as ``memory,energy,time``; with a number of steps:
+            ``memory,time:4``. With more than memory, ``steps`` is (1, 3) by default.
 
     Raises:
-        UsageError: when recording begins: ``out`` exists, ``passes`` is not such a list, or another recording is under
-            way in this process.
+        UsageError: when recording begins: ``out`` exists, ``passes`` is not such a list, or another recording is in
+            progress in this process.
 
-    Source: CUDA tensors by the caching allocator's history, exact; CPU tensors at PyTorch's dispatcher.
+    Source: CUDA tensors by the caching allocator's history, exact; CPU tensors by a dispatch mode.
 
     Example:
         >>> import gpuledger

@@ -1,6 +1,6 @@
-"""Recording a program that does not know of it: what ``gpuledger run`` does.
+"""Record an unmodified program: the implementation of ``gpuledger run``.
 
-Nothing that the program does not need is imported before it has begun.
+Imports only what the program needs until the program has begun.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who is told what: ``say`` takes errors, ``note`` what else happens, ``show`` the run when it is finished."""
+    """Callbacks: ``say`` for errors, ``note`` for other messages, ``show`` for the finished run."""
 
     say: Callable[[str], None]
     note: Callable[[str], None] | None = None
@@ -39,10 +39,10 @@ class Listeners:
 
 
 def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
-    """Return the command to start, and what the run is called when nobody names it.
+    """Return the command to start, and the default name of its run.
 
     Raises:
-        UsageError: nothing to run.
+        UsageError: there is no command.
     """
     if program[:1] == ["--"] and len(program) > 1:
         return tuple(program[1:]), _stem(program[1])
@@ -54,7 +54,7 @@ def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _stem(program: str) -> str:
-    """Return a name for a run of ``program``: a script, a directory, a command, or ``-`` for standard input."""
+    """Return the run's name for ``program``: a script, a directory, a command, or ``-`` for standard input."""
     return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
 
 
@@ -70,16 +70,16 @@ def record_program(
 ) -> int:
     """Return a program's exit status, negative for the signal that ended it, after recording it into a run.
 
-    Once the program has begun nothing of ours is raised: what could not be recorded is told and noted in the run.
+    Once the program has begun, no error of gpuledger is raised. It is reported, and stored as a note in the run.
 
     Args:
         command: The program and its arguments.
         settings: What to record, from :func:`gpuledger.config.resolve`.
-        listeners: Who is told what.
-        out: Name of the run; without it ``stem.ledger``, numbered.
-        stem: What the run is called where nobody names it.
+        listeners: Callbacks for messages.
+        out: Name of the run; by default ``stem.ledger``, numbered.
+        stem: Default name of the run.
         force: Replace a run of that name, once the program has begun.
-        live: Say on stderr every ten seconds how it goes, and let the program be asked for a memory pass.
+        live: Print the progress to stderr every ten seconds, and accept requests for a memory recording.
 
     Raises:
         UsageError: ``out`` exists; the program was not started.
@@ -99,7 +99,7 @@ def _begin(
     force: bool,
     stem: str,
 ) -> tuple[Order, RunWriter] | None:
-    """Return the order and the run that was made for it; None where it cannot be written, which is said.
+    """Return the settings and the new run; None if the run cannot be written, which is reported.
 
     Raises:
         UsageError: ``out`` exists.
@@ -124,7 +124,7 @@ def _begin(
 
 
 def _run_unrecorded(command: tuple[str, ...], say: Callable[[str], None]) -> int:
-    """Return the program's status after running it with nothing of ours."""
+    """Return the program's exit status after running it without recording."""
     from gpuledger.collect.launch.launch import run_child
 
     try:
@@ -134,7 +134,7 @@ def _run_unrecorded(command: tuple[str, ...], say: Callable[[str], None]) -> int
 
 
 def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listeners: Listeners, *, live: bool) -> int:
-    """Return the program's status after it has ended and its run is closed."""
+    """Return the program's exit status after it has ended and its run is closed."""
     from gpuledger.cards.opening import find_cards
     from gpuledger.collect.launch.launch import child_environment, run_child
 
@@ -177,9 +177,9 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
 
 
 def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> list[str]:
-    """The program runs: let its run take its place and begin what reads beside it; return what could not begin.
+    """Move the run to its final path, and start what reads beside the program. Return what could not start.
 
-    Nothing is raised: the program would end with this process.
+    Raises nothing, because an exception would end the program with this process.
     """
     notes = []
     for begin in (run.take_place, *starts):
@@ -191,7 +191,7 @@ def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> lis
 
 
 def _view_lines(run_directory: Path) -> Callable[[], None]:
-    """Have a process of its own say on stderr how the run goes; return what ends it."""
+    """Start a process that prints the run's progress to stderr. Return the function that stops it."""
     import subprocess
 
     from gpuledger.collect.launch.launch import PASSED_ON
@@ -201,7 +201,7 @@ def _view_lines(run_directory: Path) -> Callable[[], None]:
 
     def begin() -> None:
         die_with_parent()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # which the launcher holds back while it waits
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # the launcher blocks these signals while it waits
 
     command = [sys.executable, "-m", "gpuledger", "live", str(run_directory)]
     view = subprocess.Popen(
@@ -216,7 +216,7 @@ def _view_lines(run_directory: Path) -> Callable[[], None]:
 
 
 def _meter(run: RunWriter, settings: Mapping[str, Setting], pids: list[int]) -> EnergyMeter | None:
-    """Return what reads the energy counters; None where no energy pass is wanted, or no GPU can be read."""
+    """Return the reader of the energy counters; None if energy is not measured, or no GPU can be read."""
     from gpuledger.collect.launch.settings import parse_passes
     from gpuledger.collect.sampling.energy_meter import open_meter
 
@@ -239,13 +239,13 @@ def _sampler(cards: list[Card], run: RunWriter) -> CardSampler:
 
 
 def _refuse(command: tuple[str, ...], error: OSError, say: Callable[[str], None]) -> int:
-    """Return a shell's status for a command that does not start."""
+    """Return a shell's exit status for a command that cannot be started."""
     say(f"gpuledger: error: {command[0]}: {error.strerror or error}")
     return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 
 def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners) -> None:
-    """Close and post the run and show it; the program has ended, so nothing may fail any more."""
+    """Close the run, build its tables and show it. The program has ended, so errors must not propagate."""
     try:
         run.close(notes, status=status, post=partial(_settle, listeners=listeners))
     except KeyboardInterrupt:
@@ -255,7 +255,7 @@ def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners) 
 
 
 def _what(devices: str, count: int) -> str:
-    """Return in words what will be recorded on this machine."""
+    """Return a description of what will be recorded on this machine."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         count = min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
@@ -267,7 +267,7 @@ def _what(devices: str, count: int) -> str:
 
 
 def _settle(run_directory: Path, *, listeners: Listeners) -> None:
-    """Post what was recorded, and show it."""
+    """Build the tables of a recording, and show it."""
     from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_manifest import read_run_manifest
 

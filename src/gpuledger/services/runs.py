@@ -1,4 +1,4 @@
-"""Opening, posting, importing and comparing runs: the place that joins collecting, posting and reading."""
+"""Open, import and compare runs, after building missing tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def load(path: str | Path) -> Run:
-    """Return the run in ``path``; a rank whose journal is not posted (its process was killed, or runs) is posted first.
+    """Return the run in ``path``. First builds the tables of ranks without them (killed or still running processes).
 
     Raises:
         InputError: not a run, damaged, of a newer schema, or with a link, a pipe or a device in it.
@@ -53,10 +53,10 @@ def load(path: str | Path) -> Run:
 
 
 def load_foreign(path: Path) -> Run:
-    """Return the run that a file or folder of an older format holds, imported into a directory of this process.
+    """Return the run from a file or folder of another format, imported into a temporary directory of this process.
 
     Raises:
-        InputError: it is of no format that is read, or nothing in it could be read.
+        InputError: the format is unknown, or nothing in it could be read.
     """
     format_name = find_format(path)
     if format_name is None:
@@ -85,25 +85,25 @@ def diff(
     rank: int | None = None,
     device_idx: int | None = None,
 ) -> Diff:
-    """Return how ``after`` differs from ``before``: figures, and the accounts' bytes, time and joules.
+    """Return how ``after`` differs from ``before``: metrics, and memory, time and energy by module.
 
     Args:
-        before: A run or its path, or a file of an older format.
+        before: A run or its path, or a file of another format.
         after: The same, compared with ``before``.
-        by: What tells accounts apart beside category and module: ``category`` and ``module`` add nothing, ``phase``,
-            ``tensor`` and ``scope`` do.
-        depth: Fold module paths to their first ``depth`` components.
-        at: ``peak``, ``end``, or a time such as ``1.5s``, looked up in each run for itself.
-        step: Take the peak or the end of this step.
-        rank: Compare this rank only; None compares those that both have.
-        device_idx: Compare this device only, by torch's index; None compares those that both have.
+        by: What to break down by in addition to category and module: ``category`` and ``module`` add nothing,
+            ``phase``, ``tensor`` and ``scope`` do.
+        depth: Truncate module paths to their first ``depth`` components.
+        at: ``peak``, ``end``, or a time such as ``1.5s``, in each run.
+        step: Use the peak or the end of this step.
+        rank: Compare only this rank; None compares those that both runs have.
+        device_idx: Compare only this device, by torch's index; None compares those that both runs have.
 
     Raises:
-        EmptyRunError: a run holds nothing to compare.
+        EmptyRunError: a run has nothing to compare.
         InputError: one is not a run.
         UsageError: a run has no such rank, device, instant or step.
 
-    Source: caching allocator's history, exact; times and joules as :class:`Run` holds them.
+    Source: caching allocator's history, exact; time and energy as measured in each :class:`Run`.
 
     Example:
         >>> import gpuledger
@@ -117,10 +117,10 @@ def diff(
 
 
 def open_run(run: str | Path | Run) -> Run:
-    """Return the run that ``run`` names: a directory, its suffix may be left out, or files of an older format.
+    """Return the run: from a directory (the suffix can be omitted), or from files of another format.
 
     Raises:
-        InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
+        InputError: it is not a run, damaged, of a newer schema, or of an unknown format.
     """
     if isinstance(run, Run):
         return run
