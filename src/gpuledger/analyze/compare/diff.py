@@ -1,4 +1,4 @@
-"""What grew and what shrank from one run to another: figures, and accounts at an instant of each."""
+"""Differences between two runs: metrics, and memory, time and energy by category and module."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """One figure or account that differs.
+    """One metric, or one sum by category, module, ..., that differs.
 
-    ``key`` is the metric's name, the label of a sum, or an account's category, module, phase, name and scope.
-    ``category`` is the one that changed most, of a time the phase, of a figure "". ``before`` or ``after`` is None
-    where that run does not have the figure; an account that a run lacks is 0. ``noise`` is the runs' own spread; None
-    where it is not known.
+    ``key`` is the metric's name, the label of a sum, or a combination of category, module, phase, name and scope.
+    ``category`` is the one that changed most; for a time it is the phase, for a metric "". ``before`` or ``after`` is
+    None if that run does not have the metric; a missing sum is 0. ``noise`` is the variation within the runs; None if
+    unknown.
     """
 
     key: tuple[str, ...]
@@ -75,34 +75,34 @@ class Change:
 
     @property
     def delta(self) -> float | None:
-        """Return after less before, in the figure's unit; None where either is missing."""
+        """``after`` minus ``before``, in the metric's unit; None if either is missing."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
     def within_noise(self) -> bool:
-        """Return whether the change is no larger than what the runs vary by themselves."""
+        """Return whether the change is not larger than the variation within the runs."""
         return self.delta is not None and self.noise is not None and abs(self.delta) <= self.noise
 
 
 @dataclass(frozen=True)
 class PlaceDiff:
-    """Two devices beside each other."""
+    """Two devices, compared."""
 
     before: Side
     after: Side
 
     @property
     def figures(self) -> tuple[Change, ...]:
-        """Return the figures that differ, in the order of the metrics."""
+        """Return the metrics that differ, in the order of the metrics."""
         pairs = ((name, self.before.metrics.get(name), self.after.metrics.get(name)) for name in KINDS)
         return tuple(_figure(name, old, new) for name, old, new in pairs if _value(old) != _value(new))
 
     def changes(self, word: str | None = None) -> tuple[Change, ...]:
-        """Return the accounts that differ, the largest change first; their deltas sum to that of allocated bytes.
+        """Return the sums that differ, the largest change first. Their deltas add up to that of allocated bytes.
 
         Args:
-            word: ``category``, ``module``, ``phase``, ``tensor`` or ``scope`` sums the accounts under that word; None
-                keeps each.
+            word: ``category``, ``module``, ``phase``, ``tensor`` or ``scope`` sums by that word; None keeps every
+                combination.
         """
         if self.before.breakdown is None or self.after.breakdown is None:
             return ()
@@ -112,10 +112,10 @@ class PlaceDiff:
         return _sorted_changes(before, after, lambda key, _: None if noise is None else noise(key))
 
     def time_changes(self) -> tuple[Change, ...]:
-        """Return the modules whose time in a step differs, the largest change first, in nanoseconds.
+        """Return the modules with a different time per step, in ns, the largest change first.
 
-        A module's time is taken to move within a run as the step's does, in proportion. Nothing where a run has no
-        time pass.
+        A module's time is assumed to vary within a run in proportion to the step's. Empty if a run has no timing
+        measurement.
         """
         if not (self.before.times and self.after.times):
             return ()
@@ -124,10 +124,10 @@ class PlaceDiff:
         return _sorted_changes(before, after, lambda _, sums: None if share is None else share * max(sums))
 
     def energy_changes(self) -> tuple[Change, ...]:
-        """Return the modules whose energy in a step differs, the largest change first, in joules.
+        """Return the modules with a different energy per step, in J, the largest change first.
 
-        What a module's joules may be off by is noise: the larger of both runs. Nothing where a run has no energy pass,
-        or its joules were given to no module.
+        The noise is the uncertainty of a module's energy, the larger one of both runs. Empty if a run has no energy
+        measurement, or no energy by module.
         """
         if not all(any(one.module for one in side.energies) for side in self._sides):
             return ()
@@ -153,7 +153,7 @@ class PlaceDiff:
 
 @dataclass(frozen=True)
 class Diff(Shown):
-    """Two runs beside each other, device by device; ``notes`` say what makes them hard to compare."""
+    """Two runs, compared device by device. ``notes`` say why they are hard to compare."""
 
     before: str
     after: str
@@ -172,7 +172,7 @@ class Diff(Shown):
 
     @property
     def main(self) -> PlaceDiff:
-        """Return the place whose allocated peak is highest in either run."""
+        """Return the device with the highest allocated peak in either run."""
         return max(self.places, key=lambda place: max(_peak(place.before), _peak(place.after)))
 
 
@@ -189,17 +189,17 @@ def diff_runs(
     """Return how ``after`` differs from ``before``.
 
     Args:
-        before: The run that is the measure.
+        before: The reference run.
         after: The run that is compared with it.
-        by: What tells accounts apart, as in :func:`~gpuledger.analyze.memory.breakdown.break_down`.
-        depth: Fold module paths to their first ``depth`` components.
-        at: ``peak``, ``end`` or a time, looked up in each run for itself.
-        step: The instant is that of this step.
-        rank: Compare this rank only; None compares those both have.
-        device_idx: Compare this device only; None compares those both have.
+        by: What to break down by, as in :func:`~gpuledger.analyze.memory.breakdown.break_down`.
+        depth: Truncate module paths to their first ``depth`` components.
+        at: ``peak``, ``end`` or a time, in each run.
+        step: Use the instant of this step.
+        rank: Compare only this rank; None compares those that both runs have.
+        device_idx: Compare only this device; None compares those that both runs have.
 
     Raises:
-        EmptyRunError: a run holds nothing to compare.
+        EmptyRunError: a run has nothing to compare.
         UsageError: a run has no such rank or device, or ``at`` is not in it.
     """
     pairs = _pair_ranks(before, after, rank)
@@ -229,7 +229,7 @@ def _pair_ranks(before: Run, after: Run, wanted: int | None) -> list[tuple[Rank,
 
 
 def _pair_devices(before: Rank, after: Rank, wanted: int | None) -> list[tuple[int, int]]:
-    """Return the devices to compare: those both have, else the one with the highest peak of each."""
+    """Return the devices to compare: those that both have, or else the one with the highest peak of each."""
     have, other = metric_devices(before), metric_devices(after)
     for rank, devices in ((before, have), (after, other)):
         if not devices:
@@ -275,7 +275,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
 
 
 def _with_spread(metrics: dict[str, Metric], step_breakdowns: list[Breakdown]) -> dict[str, Metric]:
-    """Return ``metrics`` with what the allocated peak moves by from step to step."""
+    """Return ``metrics`` with the variation of the allocated peak from step to step."""
     sizes = [breakdown.allocated_bytes for breakdown in step_breakdowns]
     if len(sizes) < 2 or "peak_allocated_bytes" not in metrics:
         return metrics
@@ -284,7 +284,7 @@ def _with_spread(metrics: dict[str, Metric], step_breakdowns: list[Breakdown]) -
 
 
 def _lone_passes(before: Side, after: Side) -> list[str]:
-    """Return which passes one run alone has, so that nothing can be compared by module."""
+    """Return which measurements only one run has, so that they cannot be compared by module."""
     passes = (
         ("a timing measurement", "times", before.times, after.times),
         ("an energy measurement", "energy", before.energies, after.energies),
@@ -319,7 +319,7 @@ def _key_of(word: str | None) -> KeyOf:
 def _sorted_changes(
     before: Parts, after: Parts, noise_of: Callable[[Key, tuple[float, float]], float | None]
 ) -> tuple[Change, ...]:
-    """Return the keys whose sums differ, the largest change first; ``noise_of`` takes a key and both its sums."""
+    """Return the keys with different sums, the largest change first. ``noise_of`` takes a key and both its sums."""
     found = []
     for key in before.keys() | after.keys():
         old, new = before.get(key, {}), after.get(key, {})
@@ -349,12 +349,12 @@ def _by_phase(amounts: Iterable[tuple[str, str, float]]) -> Parts:
 
 
 def _energy_module(account: EnergyAccount) -> str:
-    """Return whose joules these are; a GPU that has nothing to do is an account beside the modules."""
+    """Return the module of an energy; idle energy has its own key."""
     return IDLE_MODULE if account.phase == IDLE else account.module or OUTSIDE_PATH
 
 
 def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], float] | None:
-    """Return by how much a sum moves between the steps of a run, the larger of both; None where no run tells."""
+    """Return the variation of a sum between the steps of a run, the larger of both; None if unknown."""
     known = [
         [_parts(breakdown, key_of) for breakdown in side.step_breakdowns]
         for side in sides
@@ -371,7 +371,7 @@ def _noise(sides: tuple[Side, Side], key_of: KeyOf) -> Callable[[Key], float] | 
 
 
 def _step_spread(*sides: Side) -> float | None:
-    """Return how far the step time moves within a run as a share of it, the larger of both; None where none tells."""
+    """Return the relative variation of the step time within a run, the larger of both; None if unknown."""
     times = [side.metrics.get("step_time_ns") for side in sides]
     shares = [one.spread / one.value for one in times if one is not None and one.spread is not None and one.value]
     return max(shares, default=None)

@@ -56,7 +56,7 @@ class CachingAllocator:
         self._awaiting: list[Block] = []
         self._expandable = ExpandableSegments(self.memory)
 
-    # -- what a program asks for --------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def malloc(self, requested_bytes: int, stream: int = 0) -> int:
         """Return the address of a new block.
@@ -115,7 +115,7 @@ class CachingAllocator:
                 elif block.is_whole:
                     self._release(block)
 
-    # -- finding ------------------------------------------------------------------------------------------------
+    # -- search -------------------------------------------------------------------------------------------------
 
     def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Return the best free block, removed from its pool; None if none fits."""
@@ -197,7 +197,7 @@ class CachingAllocator:
         self.memory.take(Action.SEGMENT_ALLOC, address, bytes_taken, stream)
         return Block(address, bytes_taken, stream, pool)
 
-    # -- giving back --------------------------------------------------------------------------------------------
+    # -- release ------------------------------------------------------------------------------------------------
 
     def _complete(self, block: Block) -> None:
         self.counters.active_bytes -= block.size
@@ -251,7 +251,7 @@ class CachingAllocator:
                     freed = True
                     self._release(block)
 
-    # -- counting -----------------------------------------------------------------------------------------------
+    # -- counters -----------------------------------------------------------------------------------------------
 
     def _count_alloc(self, block: Block) -> None:
         counters = self.counters
