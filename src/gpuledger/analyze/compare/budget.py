@@ -1,4 +1,4 @@
-"""Budgets: what a run may take, and which of its figures take more."""
+"""Budgets: limits for a run's metrics, and the check of a run against them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CATEGORY, MODULE = "category:", "module:"
 DEFAULT_ALLOWED = {"peak_allocated_bytes": "+0%"}
-"""What ``--against`` allows by itself: the allocator counts, so the same program gives the same bytes."""
+"""Default of ``--against``. No tolerance is needed, because the same program allocates the same bytes."""
 _TABLES = ("limits", "tolerances")
 _PARSERS: dict[str, Callable[[str], float]] = {
     "B": parse_bytes,
@@ -35,10 +35,10 @@ _PARSERS: dict[str, Callable[[str], float]] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """One line of a budget: ``key`` is a metric, ``category:NAME`` or ``module:PATH`` (all below it included).
+    """One limit of a budget. ``key`` is a metric, ``category:NAME`` or ``module:PATH`` (including its descendants).
 
-    ``value`` is in the key's unit and holds the tolerance already; ``written`` is how the user put it. ``base`` is what
-    the run that is the measure has, where there is one.
+    ``value`` is in the key's unit and includes the tolerance. ``written`` is the user's text. ``base`` is the value of
+    the reference run, if there is one.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Found:
-    """The worst figure of a run under one key: where, from what source, and how far it moves by itself."""
+    """The worst value of a run for one key: its place, its source, and its variation within the run."""
 
     value: float
     rank: int
@@ -60,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit and what the run has. Where ``found`` is None, ``note`` says why, and the gate is not met."""
+    """One limit and the run's value. If ``found`` is None, ``note`` says why, and the limit is not met."""
 
     limit: Limit
     found: Found | None
@@ -68,7 +68,7 @@ class Gate:
 
     @property
     def over(self) -> float | None:
-        """Return by how much the limit is passed, in the unit; 0 where it is kept, None where nothing was measured."""
+        """Return by how much the limit is exceeded, in the unit; 0 if it is met, None if nothing was measured."""
         if self.found is None:
             return None
         beyond = self.found.value - self.limit.value
@@ -76,7 +76,7 @@ class Gate:
 
     @property
     def ok(self) -> bool:
-        """Return whether the run keeps within the limit."""
+        """Return whether the run meets the limit."""
         return self.over == 0
 
 
@@ -86,7 +86,7 @@ def unit_of(key: str) -> str:
 
 
 def higher_is_worse(key: str) -> bool:
-    """Return whether a limit is the most that may be; else it is the least."""
+    """Return True if the limit is a maximum, False if it is a minimum."""
     return key not in KINDS or KINDS[key].higher_is_worse
 
 
@@ -94,11 +94,11 @@ def parse_budget(text: str, name: str) -> tuple[Limit, ...]:
     """Return the limits of a budget, in its order.
 
     Args:
-        text: TOML with a table ``limits`` and, for figures that are sampled, ``tolerances``.
-        name: What the budget is called in errors.
+        text: TOML with a table ``limits``, and ``tolerances`` for sampled metrics.
+        name: Name of the budget in errors.
 
     Raises:
-        InputError: not TOML, an unknown key or unit, or a sampled figure without a tolerance.
+        InputError: not TOML, an unknown key or unit, or a sampled metric without a tolerance.
     """
     document = parse_toml(text, name)
     for key in document:
@@ -119,7 +119,7 @@ def parse_budget(text: str, name: str) -> tuple[Limit, ...]:
 
 
 def parse_allowed(text: str) -> dict[str, str]:
-    """Return what ``peak_allocated_bytes=+2%,step_energy_j=+3%`` allows, by key.
+    """Return key -> allowed increase from a text such as ``peak_allocated_bytes=+2%,step_energy_j=+3%``.
 
     Raises:
         UsageError: not of this form, or an unknown key.
@@ -140,14 +140,14 @@ def parse_allowed(text: str) -> dict[str, str]:
 
 
 def limits_against(base: Run, allowed: Mapping[str, str]) -> tuple[Limit, ...]:
-    """Return the limits that ``base`` and what is ``allowed`` beyond it set.
+    """Return the limits given by the values of ``base`` and the ``allowed`` increases.
 
     Args:
-        base: The run that is the measure.
-        allowed: Key -> ``+2%`` of the base's figure, or an amount such as ``+200MiB``.
+        base: The reference run.
+        allowed: Key -> ``+2%`` of the reference value, or an amount such as ``+200MiB``.
 
     Raises:
-        UsageError: an amount cannot be read, or ``base`` does not have the figure.
+        UsageError: an amount cannot be parsed, or ``base`` does not have the metric.
     """
     figures, limits = _Figures(base), []
     for key, amount in allowed.items():
@@ -161,7 +161,7 @@ def limits_against(base: Run, allowed: Mapping[str, str]) -> tuple[Limit, ...]:
 
 
 def check(run: Run, limits: tuple[Limit, ...]) -> tuple[Gate, ...]:
-    """Return each limit with the worst figure of any rank and device; GPUs alone where there is one.
+    """Return each limit with the worst value of any rank and device; only GPUs if there are any.
 
     Raises:
         EmptyRunError: nothing was recorded.
@@ -171,7 +171,7 @@ def check(run: Run, limits: tuple[Limit, ...]) -> tuple[Gate, ...]:
 
 
 def check_notes(run: Run, base: Run | None) -> tuple[str, ...]:
-    """Return what a reader of a check should know: what the run notes of itself, and how it is unlike its base."""
+    """Return notes for the reader of a check: the run's own notes, and its differences from the reference run."""
     if base is None:
         notes = [*unfinished(run), *(note for rank in run.ranks for note in rank_notes(rank))]
     else:
@@ -190,7 +190,7 @@ def _gate(limit: Limit, found: Found | None) -> Gate:
 
 
 class _Figures:
-    """Looks figures up in every rank and device of a run, and keeps what was read."""
+    """Looks up values in every rank and device of a run. Caches what was read."""
 
     def __init__(self, run: Run) -> None:
         self.places = [(rank, device) for rank in run.ranks for device in metric_devices(rank)]
@@ -201,7 +201,7 @@ class _Figures:
         self._metrics: dict[tuple[int, int], dict[str, Metric]] = {}
 
     def find(self, key: str) -> Found | None:
-        """Return the worst figure under ``key``; None where no rank has it."""
+        """Return the worst value of ``key``; None if no rank has it."""
         found = [one for rank, device in self.places if (one := self._find(rank, device, key)) is not None]
         worst = max if higher_is_worse(key) else min
         return worst(found, key=lambda one: one.value, default=None)
@@ -218,7 +218,7 @@ class _Figures:
 
 
 def _bytes_at_peak(rank: Rank, device_idx: int, key: str) -> int | None:
-    """Return what a category or a module holds at the peak; None where there are no blocks or no such module."""
+    """Return the bytes of a category or a module at the peak; None without blocks or without such a module."""
     if device_idx not in device_indices(rank):
         return None
     peak = find_peak(rank, device_idx)

@@ -1,4 +1,4 @@
-"""What makes two runs hard to compare, in whole sentences."""
+"""Reasons why two runs are hard to compare, as sentences."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SAME_FACTS = {
     "cuda_version": "CUDA",
     "allocator_settings": "allocator settings",
 }
-"""Attribute of a rank's manifest -> what a reader calls it; a difference can be the reason for one in the figures."""
+"""Attribute of a rank's manifest -> its name in a note. A difference can explain differences in metrics."""
 
 
 def unfinished(run: Run) -> list[str]:
-    """Return that a run is still being written, or was cut off."""
+    """Return a note if a run is still being written or was interrupted."""
     said = {
         "running": "is still being written. Its values are those so far.",
         "cut off": "is incomplete: its recording was cut off.",
@@ -27,7 +27,7 @@ def unfinished(run: Run) -> list[str]:
 
 
 def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
-    """Return what the runs as a whole do not share."""
+    """Return notes on differences between the runs as a whole."""
     notes = [*unfinished(before), *unfinished(after)]
     versions = [run.manifest.schema_version for run in (before, after)]
     if versions[0] != versions[1]:
@@ -42,7 +42,7 @@ def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
 
 
 def own_notes(before: Run, after: Run) -> list[str]:
-    """Return what the runs note of themselves, each note with its run's name, or with both."""
+    """Return the runs' own notes, each with the name of its run, or with both names."""
     notes = [dict.fromkeys(note for rank in run.ranks for note in rank_notes(rank)) for run in (before, after)]
     both = before.name if before.name == after.name else f"{before.name} and {after.name}"
     shared = [f"{both}: {note}" for note in notes[0] if note in notes[1]]
@@ -56,13 +56,13 @@ def own_notes(before: Run, after: Run) -> list[str]:
 
 
 def rank_notes(rank: Rank) -> list[str]:
-    """Return what a rank notes of itself, damaged parts included."""
+    """Return a rank's own notes, including those on damaged parts."""
     damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
     return [*rank.manifest.notes, *damaged]
 
 
 def compare_ranks(before: Rank, after: Rank) -> list[str]:
-    """Return what two ranks do not share: the GPU, the recorder, versions, and how many steps were recorded."""
+    """Return notes on differences between two ranks: GPU, recorder, versions, number of recorded steps."""
     notes = []
     old, new = (_cards(rank) for rank in (before, after))
     if old and new and old != new:
@@ -76,7 +76,7 @@ def compare_ranks(before: Rank, after: Rank) -> list[str]:
 
 
 def _cards(rank: Rank) -> str:
-    """Return the names of a rank's devices; "" where none is known."""
+    """Return the names of a rank's devices; "" if unknown."""
     return ", ".join(device.name for device in rank.manifest.devices if device.name)
 
 
@@ -85,7 +85,7 @@ def _ranks(count: int) -> str:
 
 
 def _differing(before: Any, after: Any) -> tuple[Any, Any]:
-    """Return both without the entries they share."""
+    """Return both without their common entries."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return before, after
     keys = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]

@@ -1,4 +1,4 @@
-"""Several runs beside each other, each figure against the first run's."""
+"""Compare several runs: each metric relative to the first run's."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FIGURES = {
     "peak_power_w": "W",
     "throttled_s": "s",
 }
-"""What is compared, in the order in which it is shown, and its unit."""
+"""Compared metrics in display order, with their units."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One GPU of one run: its figures, and each as a multiple of the first one's; None where one is missing.
+    """One GPU of one run: its metrics, and each as a multiple of the first run's; None if one is missing.
 
-    Of a command that was repeated the figures are the means of ``repeats`` runs, and ``spread`` holds the lowest and
-    the highest of each.
+    If a command was repeated, the metrics are means of ``repeats`` runs, and ``spread`` has the lowest and the highest
+    value of each.
     """
 
     figures: Watched
@@ -43,24 +43,24 @@ class Compared:
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
-        """Return a figure of :data:`FIGURES`."""
+        """Return the value of one of :data:`FIGURES`."""
         value: float | None = getattr(self.figures, name)
         return value
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """GPUs of runs in the order they were given; the first is what the others are held against."""
+    """GPUs of runs in the given order. The first is the reference."""
 
     rows: tuple[Compared, ...]
     notes: tuple[str, ...]
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Return the figures of every GPU of every run, each against the first.
+    """Return the metrics of every GPU of every run, each relative to the first.
 
     Raises:
-        EmptyRunError: no run holds bytes over time.
+        EmptyRunError: no run has memory over time.
     """
     found: list[tuple[tuple[object, ...], tuple[Run, Watched]]] = []
     notes: list[str] = []
@@ -94,7 +94,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def _mean_of(group: Sequence[tuple[Run, Watched]]) -> tuple[Compared, str]:
-    """Return the mean of a command's runs, and a note where some that failed are not in it."""
+    """Return the mean of a command's runs, and a note if failed runs are left out."""
     run, first = group[0]
     shared = repeat_of(run)
     if len(group) == 1 or shared is None:
@@ -128,7 +128,7 @@ def _ratio_to_first(one: Watched, first: Watched) -> dict[str, float | None]:
 
 
 def _merged(notes: list[str], runs: int) -> list[str]:
-    """Return the notes, one that every run has once and without a name."""
+    """Return the notes; one that all runs have is listed once, without a name."""
     texts = [note.partition(": ")[2] for note in notes]
     shared = [text for text in dict.fromkeys(texts) if runs > 1 and texts.count(text) == runs]
     return [*shared, *(note for note, text in zip(notes, texts, strict=True) if text not in shared)]

@@ -1,4 +1,4 @@
-"""A first budget for a run: what it took, with a little room, as a file for its owner to edit."""
+"""Write a first budget for a run: its values plus some headroom, as a file for the user to edit."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _LEAST_TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Measured:
-    """One figure in every repeat."""
+    """One metric in every repetition."""
 
     key: str
     values: tuple[float, ...]
 
 
 def write_budget(runs: Sequence[Run], headroom_frac: float) -> str:
-    """Return a budget as TOML: exact figures with ``headroom_frac`` more, sampled ones with tolerances.
+    """Return a budget as TOML: exact metrics plus ``headroom_frac``, sampled ones with tolerances.
 
-    Sampled figures are left out unless there are :data:`FEWEST_REPEATS` runs of the same program: one run does not tell
-    how far they move. Categories and modules are proposed as comments.
+    Sampled metrics are left out with fewer than :data:`FEWEST_REPEATS` runs of the same program, because their
+    variation is unknown. Categories and modules are proposed as comments.
 
     Raises:
-        EmptyRunError: a run holds nothing.
-        UsageError: there are only sampled figures, and too few runs.
+        EmptyRunError: a run has no data.
+        UsageError: there are only sampled metrics, and too few runs.
     """
     figures = [figure for key in KINDS if (figure := _measure(runs, key)) is not None]
     names = ", ".join(run.path.name for run in runs)
@@ -75,7 +75,7 @@ def write_budget(runs: Sequence[Run], headroom_frac: float) -> str:
 
 
 def _measure(runs: Sequence[Run], key: str) -> Measured | None:
-    """Return one figure of every run; None where a run lacks it."""
+    """Return one metric of every run; None if a run lacks it."""
     found = [check(run, (Limit(key, 0, ""),))[0].found for run in runs]
     values = tuple(one.value for one in found if one is not None)
     return Measured(key, values) if len(values) == len(runs) else None
@@ -88,7 +88,7 @@ def _exact_line(figure: Measured, headroom_frac: float) -> str:
 
 
 def _tolerance_line(figure: Measured) -> str:
-    """Return a tolerance of twice what the repeats lie apart, at least 1 %."""
+    """Return a tolerance of twice the range of the repetitions, at least 1 %."""
     apart = (max(figure.values) - min(figure.values)) / _middle(figure) if _middle(figure) else 0.0
     share = math.ceil(max(2 * apart, _LEAST_TOLERANCE) * 1000) / 10
     return f"{figure.key} = {toml_text(f'{share:g} %')}  # {len(figure.values)} runs within {apart:.1%}"
@@ -124,7 +124,7 @@ def _outer_modules(root: ModuleNode) -> list[ModuleNode]:
 
 
 def _rounded_up(value_bytes: float) -> str:
-    """Return bytes as text, rounded up to a whole unit of which there are many."""
+    """Return bytes as text, rounded up to a whole number of a unit small enough for several digits."""
     for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value_bytes >= 100 * size:
             return f"{math.ceil(value_bytes / size)} {unit}"

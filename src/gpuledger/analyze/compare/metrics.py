@@ -1,4 +1,4 @@
-"""The figures that two runs, or a run and its budget, are compared by: one number per name, unit and device."""
+"""The metrics by which runs are compared and checked: one value per name, unit and device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 _FEWEST_STEPS = 5
-"""Fewer steps say nothing about how much a step time varies."""
+"""With fewer steps, the variation of the step time is unknown."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a figure is: its title, its unit (B, ns, J or 1), and whether it repeats to the last digit.
+    """A metric: its title, its unit (B, ns, J or 1), and whether it is exactly repeatable.
 
-    ``exact`` figures are counted, not sampled: the same program gives the same number, so a gate needs no tolerance.
+    ``exact`` metrics are counted, not sampled: the same program gives the same value, so a limit needs no tolerance.
     """
 
     title: str
@@ -43,12 +43,12 @@ KINDS: dict[str, Kind] = {
     "sample_energy_j": Kind("energy per sample", "J", exact=False),
     "energy_j": Kind("energy", "J", exact=False),
 }
-"""Every metric by its name, in the order in which they are shown. Peaks are those of the whole program."""
+"""Every metric by its name, in display order. Peaks are those of the whole program."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of one device. ``spread`` is how far it moves within its own run; None where that is not known."""
+    """One metric of one device. ``spread`` is its variation within the run; None if unknown."""
 
     name: str
     value: float
@@ -57,13 +57,13 @@ class Metric:
 
 
 def metric_devices(rank: Rank) -> tuple[int, ...]:
-    """Return the devices a rank has figures of: those with blocks, else those that were read."""
+    """Return the devices of a rank that have metrics: those with blocks, or else those that were sampled."""
     read = rank.table("samples", ("device_idx",)).column(0).to_pylist()
     return device_indices(rank) or tuple(sorted(set(read)))
 
 
 def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
-    """Return the figures of one device by name; a figure that the run does not have is left out.
+    """Return name -> metric of one device. Metrics that the run does not have are left out.
 
     Raises:
         InputError: a part of the run is damaged.
@@ -80,9 +80,9 @@ def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
 
 
 def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the highest allocated and reserved bytes of the whole program, inside the recorded steps or outside them.
+    """Return the peaks of allocated and reserved bytes of the whole program, inside and outside the recorded steps.
 
-    Source: caching allocator's history, exact, and its peak counters outside the window, which a program can reset.
+    Source: caching allocator's history, exact; outside the recorded steps its peak counters, which a program can reset.
     """
     if device_idx not in device_indices(rank):
         return []
@@ -96,9 +96,9 @@ def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def _watched(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return what a GPU that was only watched took: bytes above its first reading, and the joules of its window.
+    """Return memory above the first sample, and energy, of a GPU that was only monitored.
 
-    Source: NVML, sampled; energy counter from tick to tick.
+    Source: NVML, sampled; energy counter.
     """
     if device_indices(rank):
         return []
@@ -113,9 +113,9 @@ def _watched(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the most bytes this process held on the GPU at a reading.
+    """Return the largest sampled memory of this process on the GPU.
 
-    Source: NVML process list, at the moments at which it was read.
+    Source: NVML process list, at the times of the samples.
     """
     pids, sizes = (read_numbers(rank, "process_samples", name, device_idx) for name in ("pid", "bytes"))
     mine = sizes[(pids == rank.manifest.pid) & (sizes >= 0)]
@@ -131,9 +131,9 @@ def _step_time(rank: Rank) -> list[Metric]:
 
 
 def _busy(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the share of a step in which the GPU has something under way.
+    """Return the fraction of a step in which the GPU is busy.
 
-    Source: Kineto in the steps of the time pass, over the unprofiled step.
+    Source: Kineto in the profiled steps, divided by the unprofiled step.
     """
     times = break_down_time(rank, device_idx)
     if times is None or times.on_host or not times.unprofiled.median_ns:
@@ -142,9 +142,9 @@ def _busy(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def _energy(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the energy of a step of the energy pass, and of a sample where the batch is known.
+    """Return the energy of a step of the energy measurement, and of a sample if the batch size is known.
 
-    Source: NVML energy counter from tick to tick.
+    Source: NVML energy counter.
     """
     step, rates = step_energy(rank, device_idx), find_rates(rank, device_idx)
     if step is None:
@@ -157,7 +157,7 @@ def _energy(rank: Rank, device_idx: int) -> list[Metric]:
 
 
 def headline(rank: Rank) -> dict[str, float]:
-    """Return the figures of the device whose peak is highest, by name; none where nothing was recorded."""
+    """Return name -> value for the device with the highest peak; empty if nothing was recorded."""
     found = [measure(rank, device_idx) for device_idx in metric_devices(rank)]
     peaks = [one["peak_allocated_bytes"].value if "peak_allocated_bytes" in one else -1.0 for one in found]
     most = found[peaks.index(max(peaks))] if found else {}
@@ -165,9 +165,9 @@ def headline(rank: Rank) -> dict[str, float]:
 
 
 def _energy_of_windows(rank: Rank, device_idx: int) -> list[Metric]:
-    """Return the energy of a step: that of all windows over the steps that lie in them.
+    """Return the energy of a step: of all energy windows, divided by the number of steps inside them.
 
-    Source: NVML energy counter from tick to tick.
+    Source: NVML energy counter.
     """
     windows, steps = rank.table("windows").to_pylist(), rank.table("steps").to_pylist()
     mine = [row for row in windows if row["device_idx"] == device_idx and row["energy_j"] is not None]

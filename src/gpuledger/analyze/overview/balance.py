@@ -32,7 +32,7 @@ NVML_PROCESSES = "NVML process list"
 
 @dataclass(frozen=True)
 class BalanceLine:
-    """One line. ``bytes`` is None where it could not be measured; ``note`` then says why.
+    """One line. ``bytes`` is None if it could not be measured; ``note`` then says why.
 
     Level 0 divides the GPU's capacity, level 1 the line ``used``, level 2 the line ``allocated``.
     """
@@ -46,9 +46,9 @@ class BalanceLine:
 
 @dataclass(frozen=True)
 class Balance(Shown):
-    """The lines at one instant; those of level 1 sum to ``used_bytes``, those of level 2 to the line ``allocated``.
+    """The lines at one instant. Level 1 sums to ``used_bytes``, level 2 to the line ``allocated``.
 
-    Without a reading of the GPU ``used_bytes`` and ``unaccounted_bytes`` are None.
+    Without a sample of the GPU, ``used_bytes`` and ``unaccounted_bytes`` are None.
     """
 
     instant: Instant
@@ -63,7 +63,7 @@ class Balance(Shown):
 
 @dataclass(frozen=True)
 class Reading:
-    """The GPU as NVML saw it, carried to an instant of the allocator's history; None is unknown."""
+    """A sample of the GPU from NVML, adjusted to an instant of the allocator's history; None if unknown."""
 
     used_bytes: int | None = None
     driver_bytes: int | None = None
@@ -73,13 +73,13 @@ class Reading:
 
 
 def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", step: int | None = None) -> Balance:
-    """Return the balance of one device at ``at``, of ``step`` where one is given.
+    """Return the memory balance of one device at ``at``, within ``step`` if it is given.
 
     Raises:
         EmptyRunError: no block was recorded.
         UsageError: there is no such device, ``at`` names no instant, or the step was not recorded.
 
-    Source: each line names its own. Unaccounted memory is what the GPU reports beyond all other lines.
+    Source: each line has its own. Unaccounted memory is what the GPU reports beyond all other lines.
     """
     instant = resolve_instant(rank, at, device_idx, step)
     breakdown = break_down(rank, instant, by=("category",))
@@ -106,10 +106,10 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
 
 
 def read_card(rank: Rank, instant: Instant) -> Reading:
-    """Return the GPU's reading nearest after the instant, else nearest before, carried to the instant.
+    """Return the first GPU sample after the instant, or else the last before it, adjusted to the instant.
 
-    Between reading and instant the allocator may have taken or given back segments; their bytes are known exactly
-    and are taken off, with a note. Everything else is taken as unchanged.
+    Segments reserved or released between sample and instant are known exactly and are corrected for, with a note.
+    Everything else is assumed to be unchanged.
 
     Source: NVML memory info v2 and process list.
     """
@@ -143,7 +143,7 @@ def read_card(rank: Rank, instant: Instant) -> Reading:
 
 
 def _placed_readings(rank: Rank, device_idx: int) -> tuple[I64, I64, I64]:
-    """Return time, event index and used bytes of the readings whose place among the events is known."""
+    """Return time, event index and used bytes of the samples with a known position among the events."""
     times, used = (read_numbers(rank, "samples", name, device_idx) for name in ("t_ns", "used_bytes"))
     index = read_numbers(rank, "counters", "event_index", device_idx, NEVER)
     index_at = dict(zip(read_numbers(rank, "counters", "t_ns", device_idx).tolist(), index.tolist(), strict=True))
@@ -153,7 +153,7 @@ def _placed_readings(rank: Rank, device_idx: int) -> tuple[I64, I64, I64]:
 
 
 def _nearest(rank: Rank, device_idx: int, index: I64, wanted: int) -> int:
-    """Return the position of the reading to use: unchanged segments first, then after before before, then nearness."""
+    """Return the position of the best sample: first unchanged segments, then after before before, then the nearest."""
     taken = read_numbers(rank, "segments", "alloc_index", device_idx)
     freed = read_numbers(rank, "segments", "free_index", device_idx, NEVER)
     changes = np.sort(np.concatenate((taken, freed[freed != NEVER])))

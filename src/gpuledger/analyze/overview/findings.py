@@ -1,7 +1,7 @@
-"""What would lower the peak: up to five findings, each with its evidence, its saving and a command that shows it.
+"""Suggestions that would lower the peak: up to five findings, each with evidence, saving and a command to show it.
 
-A saving is the difference between the peak of the recording and the peak of a replay without the bytes in question.
-If another instant is nearly as high as the peak, the saving is small.
+A saving is the difference between the peak of the recording and the peak of a replay without the bytes in question. If
+another instant is nearly as high as the peak, the saving is small.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ Mask = NDArray[np.bool_]
 _SMALL_STATE_FRAC = 0.75
 """8-bit optimizer states keep a quarter of 32-bit ones (Dettmers et al., 2022, 8-bit Optimizers)."""
 _LEAST_SHARE = 0.03
-"""A saving below this share of the peak is not worth a reader's time."""
+"""Savings below this fraction of the peak are not shown."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding. ``command`` are the words after ``gpuledger`` that show it, ``RUN`` standing for the run.
+    """One finding. ``command`` are the arguments of ``gpuledger`` that show it, with ``RUN`` for the run.
 
-    ``action`` is the advice in a few words. ``saving_bytes`` is an estimate, taken off ``saved_from``; it is an upper
-    bound if ``is_upper_bound``. ``is_replayed`` is False if the saving is not one of the peak, replayed from this run.
-    ``search`` is what a report searches for.
+    ``action`` is the advice in a few words. ``saving_bytes`` is an estimate relative to ``saved_from``, and an upper
+    bound if ``is_upper_bound``. ``is_replayed`` is False if the saving is not from a replay of this run's peak.
+    ``search`` is the search text for the report.
     """
 
     title: str
@@ -80,7 +80,7 @@ def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, .
 
 
 class _PeakFacts:
-    """One device's blocks, as the rules look at them."""
+    """One device's blocks, with the properties that the rules use."""
 
     def __init__(self, rank: Rank, device_idx: int) -> None:
         self.rank, self.device_idx = rank, device_idx
@@ -112,16 +112,16 @@ class _PeakFacts:
 
     @cached_property
     def is_trained(self) -> bool:
-        """Return whether a backward was recorded: what a forward leaves is kept for one only then."""
+        """Return whether a backward pass was recorded. Only then are a forward's activations kept for one."""
         codes, words = read_labels(self.rank, "spans", "phase", self.device_idx)
         return bool("backward" in words and (codes == words.index("backward")).any())
 
     def held(self, blocks: Mask) -> int:
-        """Return what these blocks hold at the peak."""
+        """Return the bytes of these blocks at the peak."""
         return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
 
     def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
-        """Return by how much the peak falls without ``fraction`` of these blocks' bytes (``during`` these events)."""
+        """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""
         lives = self.lives
         part = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
         if not part.index.size:
@@ -132,17 +132,17 @@ class _PeakFacts:
         return max(0, self.peak_bytes - int(left.max()))
 
     def share(self, size: float) -> str:
-        """Return a size as a share of the peak."""
+        """Return a size as a fraction of the peak, as text."""
         return format_frac(size / self.peak_bytes if self.peak_bytes else 0.0, 0)
 
     def show(self, *words: str) -> tuple[str, ...]:
-        """Return the words of the ``show`` command for this rank and device."""
+        """Return the arguments of the ``show`` command for this rank and device."""
         place = () if self.rank.number == 0 else ("--rank", str(self.rank.number))
         return ("show", "RUN", *words, *place)
 
 
 def _optimizer_state(facts: _PeakFacts) -> Finding | None:
-    """Return that the optimizer's state is a large part, and could be smaller."""
+    """Suggest a smaller optimizer state, if it is a large part of the peak."""
     state = facts.of("optimizer_state")
     size, weights = facts.held(state), facts.held(facts.of("weight"))
     if size < 0.1 * facts.peak_bytes:
@@ -174,7 +174,7 @@ _KEPT_IN_INFERENCE = (
 
 
 def _repeated_activations(facts: _PeakFacts) -> Finding | None:
-    """Return that activations of repeated modules are a large part, and could be computed again."""
+    """Suggest activation checkpointing, if activations of repeated modules are a large part of the peak."""
     activations = facts.of("activation")
     families = find_families(facts.rank)
     sizes = [(facts.held(activations & np.isin(facts.module_id, family.members)), family) for family in families]
@@ -196,7 +196,7 @@ def _repeated_activations(facts: _PeakFacts) -> Finding | None:
 
 
 def _batch(facts: _PeakFacts) -> Finding | None:
-    """Return what half the batch would save, where activations are most of the peak."""
+    """Suggest half the batch size, if activations are most of the peak."""
     blocks = facts.of("activation", "activation_gradient", "temporary", "input")
     size = facts.held(blocks)
     if size < 0.5 * facts.peak_bytes:
@@ -216,7 +216,7 @@ def _batch(facts: _PeakFacts) -> Finding | None:
 
 
 def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
-    """Return that the gradients of the step before are still held while the next forward fills up."""
+    """Suggest an earlier ``zero_grad``, if the previous step's gradients are alive during the next forward."""
     forward = _first_forwards(facts)
     gradients = facts.of("gradient")
     saving = facts.saving(gradients, during=forward) if forward.any() else 0
@@ -236,7 +236,7 @@ def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
 
 
 def _one_module(facts: _PeakFacts) -> Finding | None:
-    """Return the module that holds much by itself without being one of many: often the head's logits and the loss."""
+    """Suggest a change to one module with much memory that is not repeated: often the head's logits and the loss."""
     blocks = facts.of("activation", "activation_gradient", "temporary", "workspace") & facts.at_peak
     for family in find_families(facts.rank):
         blocks &= ~np.isin(facts.module_id, family.members)
@@ -264,7 +264,7 @@ def _one_module(facts: _PeakFacts) -> Finding | None:
 
 
 def _kept_activations(facts: _PeakFacts) -> Finding | None:
-    """Return that activations of earlier steps are never given back."""
+    """Report activations of earlier steps that are never freed."""
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     kept = facts.of("activation", "temporary") & (facts.lives.free_requested_index == NEVER) & (steps >= 1)
     last = int(steps.max(initial=0))
@@ -287,7 +287,7 @@ def _kept_activations(facts: _PeakFacts) -> Finding | None:
 
 
 def _fragmentation(facts: _PeakFacts) -> Finding | None:
-    """Return that torch reserves much more than it has allocated at the most."""
+    """Report fragmentation: reserved bytes are far above the peak of allocated bytes."""
     reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
     active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
     gap = reserved - int(active.bytes.max())
@@ -322,7 +322,7 @@ def _fragmentation(facts: _PeakFacts) -> Finding | None:
 
 
 def _other_processes(facts: _PeakFacts) -> Finding | None:
-    """Return that other processes hold a part of the GPU."""
+    """Report memory of other processes on the GPU."""
     capacity, reading = capacity_bytes(facts.rank, facts.device_idx), read_card(facts.rank, facts.peak)
     if not capacity or not reading.other_bytes or reading.other_bytes < 0.03 * capacity:
         return None
@@ -349,13 +349,13 @@ RULES: tuple[Callable[[_PeakFacts], Finding | None], ...] = (
     _fragmentation,
     _other_processes,
 )
-"""A finding is a function here."""
+"""The rules. Each function returns one finding or None."""
 
 
 def _first_forwards(facts: _PeakFacts) -> Mask:
-    """Return which events of the curve lie in a step's first forward, from the second step on.
+    """Return which events of the curve are in a step's first forward, from the second step on.
 
-    Later forwards of a step are those of gradient accumulation, whose gradients are wanted.
+    Later forwards of a step belong to gradient accumulation, which needs the gradients.
     """
     rank, device = facts.rank, facts.device_idx
     codes, words = read_labels(rank, "spans", "phase", device)

@@ -1,4 +1,4 @@
-"""One iteration in the lines of the older PyTorch memory profiler, and its peak in lines that sum."""
+"""One iteration in the form of the older PyTorch memory profiler, and its peak as lines that sum to it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 FEATURE_MAPS = ("activation", "input")
 BEYOND = ("fragmented", "free_segments", "awaiting_free")
-"""What is cached beside allocated bytes."""
+"""Cached memory beyond allocated bytes."""
 CARD_LINES = ("context", "library", "driver", "other_processes", "unaccounted")
-"""Lines of the GPU; None where they are not known."""
+"""Lines of the GPU; None if unknown."""
 OWNED = ("weight", "gradient")
-"""Categories of which the model's own are told apart from other modules'."""
+"""Categories that are split into the model's own and those of other modules."""
 OTHERS = "of other modules"
 NOT_CACHED_YET = "not_cached_yet"
 PEAK_WORDS = (
@@ -46,9 +46,9 @@ PEAK_WORDS = (
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration on one device. Each quantity is its highest at any instant of the iteration.
+    """One iteration on one device. Each quantity is its maximum over the iteration.
 
-    ``at_peak`` lists the instant at which most was allocated: it sums to ``allocated_bytes``, and together with
+    ``at_peak`` lists the memory at the peak of allocated bytes. It sums to ``allocated_bytes``, and together with
     ``beyond`` to ``peak_cached_bytes``. Its names are categories, ``rounding``, and ``weight of other modules``.
     """
 
@@ -68,11 +68,11 @@ class Iteration:
 
 
 def summarize_iteration(rank: Rank, own_modules: Collection[int]) -> tuple[Iteration, ...]:
-    """Return what one recorded iteration held, by device.
+    """Return the memory of one recorded iteration, by device.
 
     Args:
         rank: A recording of one iteration.
-        own_modules: Numbers of the modules whose weights and gradients are told apart from others'.
+        own_modules: Ids of the model's modules, to separate their weights and gradients from those of others.
 
     Source: caching allocator's history, exact; the GPU's lines as in :func:`build_balance`.
     """
@@ -105,7 +105,7 @@ def _on_device(rank: Rank, device: int, own_modules: Collection[int]) -> Iterati
 
 
 def _own_words(rank: Rank, device: int, own_modules: Collection[int]) -> NDArray[np.str_]:
-    """Return each block's category, weights and gradients of other modules by a word of their own."""
+    """Return each block's category, with a separate one for weights and gradients of other modules."""
     codes, texts = category_words(rank, device)
     words = np.array(texts, dtype=np.str_)[codes].astype("U40")
     other = ~np.isin(read_numbers(rank, "blocks", "module_id", device), list(own_modules))
@@ -119,7 +119,7 @@ def _masks(words: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
 
 
 def _highest(lives: Lives, some: NDArray[np.bool_]) -> int:
-    """Return the most bytes that some blocks held together."""
+    """Return the peak of the bytes of some blocks."""
     if not some.any():
         return 0
     curve = running_sum(lives.requested_bytes[some], lives.alloc_index[some], lives.free_requested_index[some])
@@ -127,7 +127,7 @@ def _highest(lives: Lives, some: NDArray[np.bool_]) -> int:
 
 
 def _at(lives: Lives, words: NDArray[np.str_], index: int) -> tuple[tuple[str, int], ...]:
-    """Return the bytes by word at ``index`` in the order of the categories, and the rounding."""
+    """Return the bytes by category at ``index``, in the order of the categories, and the rounding."""
     live = lives.allocated_at(index)
     sizes: I64 = lives.requested_bytes[live]
     found = {word: int(sizes[mask].sum()) for word, mask in _masks(words[live]).items()}
@@ -137,5 +137,5 @@ def _at(lives: Lives, words: NDArray[np.str_], index: int) -> tuple[tuple[str, i
 
 
 def _at_or_first(curve: Curve, index: int) -> int:
-    """Return a curve's bytes at ``index``; nothing was recorded before the opening, whose index is -1."""
+    """Return a curve's bytes at ``index``; the first value for index -1, the start of the recording."""
     return curve.at(max(index, int(curve.index[0])))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Imbalance:
-    """How far the highest allocated peak of several devices stands above their mean; ``ratio`` 1.0 is balanced."""
+    """The highest allocated peak of several devices relative to their mean; ``ratio`` 1.0 means balanced."""
 
     rank: int
     device_idx: int
@@ -22,9 +22,9 @@ class Imbalance:
 
 
 def find_imbalance(summaries: Sequence[Summary]) -> Imbalance | None:
-    """Return which allocated peak is highest, and how far it is above the mean; None when there is nothing to compare.
+    """Return the highest allocated peak and its ratio to the mean; None if there is nothing to compare.
 
-    GPUs are compared with GPUs; CPU tensors only where there is no GPU.
+    GPUs are compared with GPUs; CPU tensors only if there is no GPU.
     """
     cards = [summary for summary in summaries if summary.device_idx >= 0]
     compared = cards or summaries

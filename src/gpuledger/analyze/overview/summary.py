@@ -1,4 +1,4 @@
-"""The figures at the head of every view of a rank."""
+"""The headline metrics of every view of a rank."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summary:
-    """One device of one rank in a few figures.
+    """The headline metrics of one device of one rank.
 
-    ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are the whole program's, ``recorded_peak_allocated_bytes`` and
-    ``recorded_peak_reserved_bytes`` those of the recorded steps, in which ``instant`` lies. ``capacity_bytes`` is None
-    where the device does not tell.
+    ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are those of the whole program,
+    ``recorded_peak_allocated_bytes`` and ``recorded_peak_reserved_bytes`` those of the recorded steps, which contain
+    ``instant``. ``capacity_bytes`` is None if unknown.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class Summary:
 
 
 def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
-    """Return the summary of one device; None takes the one whose peak is highest.
+    """Return the summary of one device; None selects the one with the highest peak.
 
     Raises:
         EmptyRunError: no block was recorded.
@@ -63,14 +63,14 @@ def summarize(rank: Rank, device_idx: int | None = None) -> Summary:
 
 
 def device_name(rank: Rank, device_idx: int) -> str:
-    """Return what a device is called; torch's word for it where the manifest does not know it."""
+    """Return a device's name; torch's name for it if the manifest has none."""
     return rank.manifest.device(device_idx).name or ("CPU" if device_idx < 0 else f"cuda:{device_idx}")
 
 
 def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
-    """Return the bytes the device has in all; None where neither manifest nor readings tell.
+    """Return the total bytes of the device; None if neither manifest nor samples have them.
 
-    Source: NVML memory info where the GPU was read, else what torch or the system reports.
+    Source: NVML memory info if the GPU was sampled, or else torch or the system.
     """
     readings = read_numbers(rank, "samples", "total_bytes", device_idx)
     if readings.size and readings.max() > 0:
@@ -79,7 +79,7 @@ def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
 
 
 def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...]:
-    """Return the notes on a device; that energy was not measured goes without saying of CPU tensors."""
+    """Return the notes on a device, without the note on missing energy for CPU tensors."""
     damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
     notes = [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
     if peaks.peak_allocated_bytes > peaks.recorded_peak_allocated_bytes:

@@ -1,4 +1,4 @@
-"""What a view of a run is asked for. Imports nothing, so that a command line can list the choices."""
+"""Options of a view of a run. Imports nothing, so that the command line can list the choices quickly."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ GROUPINGS = {
     "operator": ("category", "module"),
     "kernel": ("category", "module"),
 }
-"""What the rows of a table may stand for -> what the accounts of its bytes are told apart by."""
+"""Rows of a table -> how its bytes are broken down."""
 
 TIMELINE_POINTS = 4_000
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Which instant is looked at, and what the rows of a table are.
+    """The instant to show, and the rows of a table.
 
     ``at`` and ``step`` are those of :func:`~gpuledger.analyze.memory.instant.resolve_instant`. ``group_by`` is one of
-    :data:`GROUPINGS`, None where no single table was asked for; ``depth``, ``sort`` and ``fold`` are those of
+    :data:`GROUPINGS`, None if no single table was requested; ``depth``, ``sort`` and ``fold`` are those of
     :func:`~gpuledger.analyze.step.side_by_side.lines_by`. A timeline has at most ``timeline_points``.
     """
 
@@ -37,5 +37,5 @@ class ViewOptions:
 
     @property
     def account_words(self) -> tuple[str, ...]:
-        """Return what the accounts of bytes are told apart by."""
+        """Return how the bytes are broken down."""
         return GROUPINGS[self.group_by or "category"]

@@ -1,4 +1,4 @@
-"""The modules that a report shows: one list, parents before their children."""
+"""The modules in a report: one list, parents before their children."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Module:
 
 @dataclass(frozen=True)
 class ReportTree:
-    """Nodes in an order in which parents come first. Node 0 is the device; the last three stand for no module.
+    """Nodes, parents first. Node 0 is the device; the last three are not modules (outside, idle, rounding).
 
     ``node_of`` is ``module_id -> node``; :data:`~gpuledger.analyze.memory.account_series.OUTSIDE` is in it.
     """
@@ -39,12 +39,12 @@ class ReportTree:
 
     @property
     def outside(self) -> int:
-        """Return the node of what is outside modules."""
+        """Return the node of memory and work outside modules."""
         return len(self.path) - 3
 
     @property
     def idle(self) -> int:
-        """Return the node of what a step spends idle."""
+        """Return the node of a step's idle time."""
         return len(self.path) - 2
 
     @property
@@ -54,10 +54,9 @@ class ReportTree:
 
 
 def build_tree(modules: tuple[Module, ...], owners: Iterable[int]) -> ReportTree:
-    """Return the tree of ``modules`` that are in ``owners`` (module ids) or above one of them.
+    """Return the tree of those ``modules`` that are in ``owners`` (module ids), and of their ancestors.
 
-    An owner that no row describes goes by its number; a row whose parents lead nowhere, or in a circle, stands below
-    the device itself.
+    An owner without a row is named by its id. A row with missing or cyclic parents is placed below the device.
     """
     known = {module.module_id: module for module in modules}
     path, class_name, parent = [""], [""], [-1]
@@ -82,7 +81,7 @@ def build_tree(modules: tuple[Module, ...], owners: Iterable[int]) -> ReportTree
 
 
 def _way_down(known: dict[int, Module], module_id: int) -> list[int]:
-    """Return the modules from an outermost one down to ``module_id``; a circle is cut open."""
+    """Return the modules from an outermost one down to ``module_id``. A cycle is cut."""
     way = [module_id]
     while (described := known.get(way[-1])) is not None:
         above = described.parent_id

@@ -21,9 +21,9 @@ NO_PHASE = "between"
 
 @dataclass(frozen=True)
 class Amount:
-    """What one module spends in one phase of a step, in ns or J; ``uncertainty`` is plus or minus, None where unknown.
+    """Time or energy of one module in one phase of a step, in ns or J; ``uncertainty`` is None if unknown.
 
-    ``module`` is "" outside every module and while idle.
+    ``module`` is "" outside modules and while idle.
     """
 
     module: str
@@ -34,7 +34,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class StepBar:
-    """A step cut into parts: (phase or kind, amount). ``whole`` is their sum, or the step that they are parts of.
+    """A step split into parts: (phase or kind, amount). ``whole`` is their sum, or the step that contains them.
 
     ``currency`` is ``time`` or ``energy``.
     """
@@ -48,16 +48,16 @@ class StepBar:
 
 
 def time_amounts(times: TimeBreakdown) -> tuple[Amount, ...]:
-    """Return a step's nanoseconds by module and phase, and what is idle."""
+    """Return a step's time in ns by module and phase, including idle time."""
     spent = tuple(Amount(one.module, one.phase, one.time_ns) for one in times.accounts)
     idle = (Amount("", IDLE, times.idle_ns),) if times.idle_ns is not None and times.idle_ns > 0 else ()
     return spent + idle
 
 
 def time_bars(times: TimeBreakdown, parts: StepParts | None) -> tuple[StepBar, ...]:
-    """Return an unprofiled step cut into its parts and, on a GPU, its work by kind.
+    """Return an unprofiled step split into its parts and, on a GPU, its work split by kind.
 
-    Without an unprofiled step to cut, the work of a profiled step is cut by phase.
+    Without an unprofiled step, the work of a profiled step is split by phase.
     """
     where = "operators, host time" if times.on_host else "GPU work"
     if parts is None:
@@ -73,19 +73,19 @@ def time_bars(times: TimeBreakdown, parts: StepParts | None) -> tuple[StepBar, .
 
 
 def energy_amounts(energy: EnergyBreakdown) -> tuple[Amount, ...]:
-    """Return a step's joules by module and phase, idle ones included, each plus or minus."""
+    """Return a step's energy in J by module and phase, including idle energy, with uncertainties."""
     return tuple(Amount(one.module, one.phase, one.energy_j, one.uncertainty_j) for one in energy.accounts)
 
 
 def energy_bars(energy: EnergyBreakdown) -> tuple[StepBar, ...]:
-    """Return a step's joules cut by phase; none where they are of the whole step only."""
+    """Return a step's energy split by phase; empty if it is known for the whole step only."""
     amounts = energy_amounts(energy)
     bar = _bar("energy", "By phase", "J", amounts, f"± {format_joules(energy.step_uncertainty_j)}, {energy.method}")
     return (bar,) if len(bar.parts) > 1 else ()
 
 
 def owners_of(amounts: Iterable[Amount], modules: tuple[Module, ...]) -> set[int]:
-    """Return the ids of the modules that spend something."""
+    """Return the ids of the modules with any time or energy."""
     ids = ids_by_path(modules)
     return {ids.get(one.module, OUTSIDE) for one in amounts}
 

@@ -1,4 +1,4 @@
-"""Everything that is said of a run and of each of its devices. Renderers take it from here and compute nothing."""
+"""All results of a run and of each of its devices. Renderers use these and compute nothing."""
 
 from __future__ import annotations
 
@@ -49,14 +49,17 @@ if TYPE_CHECKING:
 POINTS_OF_FILE, FEWEST_POINTS = 24_000, 400
 INSTANTS, INSTANTS_OF_FILE, FEWEST_INSTANTS = 96, 384, 12
 RUNS_OF_FILE = 180_000
-"""Runs of equal account bytes in one file; a wide model gets fewer instants, so that the file stays small."""
+"""Maximum number of runs of equal bytes in one file.
+
+A model with many modules gets fewer instants, so that the file stays small.
+"""
 MAX_TENSORS = 200
 MAX_BANDS = 4_000
 
 
 @dataclass(frozen=True)
 class LargestTensors:
-    """At most :data:`MAX_TENSORS` accounts, largest first, without rounding, and how many are below them."""
+    """The largest tensors, at most :data:`MAX_TENSORS`, without rounding, and the number of smaller ones."""
 
     accounts: tuple[Account, ...]
     left_out: int
@@ -64,10 +67,10 @@ class LargestTensors:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """What is said of one device of one rank. Each part is computed when it is first asked for, and kept.
+    """The results of one device of one rank. Each part is computed on first use and cached.
 
-    ``devices_in_run`` is how many devices share one file: the more, the coarser each one's timeline. Any part raises
-    EmptyRunError where the rank has no block, and UsageError where the device, the instant or the step is not there.
+    ``devices_in_run`` is the number of devices in one file: the more, the coarser the timeline of each. Any part raises
+    EmptyRunError if the rank has no block, and UsageError if the device, the instant or the step does not exist.
     """
 
     rank: Rank
@@ -82,14 +85,14 @@ class DeviceView:
 
     @cached_property
     def instant(self) -> Instant:
-        """Return the instant that was asked for."""
+        """Return the requested instant."""
         if self.options.at == "peak" and self.options.step is None:
             return self.summary.instant
         return resolve_instant(self.rank, self.options.at, self.device_idx, self.options.step)
 
     @cached_property
     def breakdown(self) -> Breakdown:
-        """Return the bytes at the instant by the words that were asked for."""
+        """Return the bytes at the instant, broken down as requested."""
         return break_down(self.rank, self.instant, self.options.account_words, self.options.depth)
 
     @cached_property
@@ -101,22 +104,22 @@ class DeviceView:
 
     @cached_property
     def unknowns(self) -> Unknowns:
-        """Return what has no name at the instant."""
+        """Return the memory without a name at the instant."""
         return list_unknown(self.rank, self.instant)
 
     @cached_property
     def balance(self) -> Balance:
-        """Return the balance of the GPU at the instant."""
+        """Return the GPU memory balance at the instant."""
         return build_balance(self.rank, self.device_idx, self.options.at, self.options.step)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """Return what would lower the peak."""
+        """Return suggestions that would lower the peak."""
         return find_findings(self.rank, self.device_idx)
 
     @cached_property
     def times(self) -> TimeBreakdown | None:
-        """Return where the time of a step goes; None without a timing measurement."""
+        """Return the time of a step by module and phase; None without a timing measurement."""
         return break_down_time(self.rank, self.device_idx)
 
     @cached_property
@@ -126,12 +129,12 @@ class DeviceView:
 
     @cached_property
     def energy(self) -> EnergyBreakdown | None:
-        """Return where the energy of a step goes; None without an energy measurement."""
+        """Return the energy of a step by module and phase; None without an energy measurement."""
         return break_down_energy(self.rank, self.device_idx)
 
     @cached_property
     def rates(self) -> Rates | None:
-        """Return samples and tokens a second and per joule; None where no module was called with a tensor."""
+        """Return samples and tokens per second and per joule; None if no module was called with a tensor."""
         return find_rates(self.rank, self.device_idx)
 
     @cached_property
@@ -141,14 +144,14 @@ class DeviceView:
 
     @cached_property
     def lines(self) -> tuple[GroupLine, ...]:
-        """Return bytes, times and energy by what was asked for; none where nothing was."""
+        """Return memory, time and energy as requested; empty if no table was requested."""
         return self.lines_by(self.options.group_by) if self.options.group_by else ()
 
     def lines_by(self, group_by: str) -> tuple[GroupLine, ...]:
-        """Return bytes, times and energy side by side; none for tensors.
+        """Return memory, time and energy side by side; empty for tensors.
 
         Raises:
-            UsageError: ``group_by`` tells nothing apart in a run without a timing measurement.
+            UsageError: ``group_by`` needs a timing measurement, and the run has none.
         """
         asked = self.options
         lines = lines_by(self.rank, self.breakdown, group_by, depth=asked.depth, sort=asked.sort, fold=asked.fold)
