@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 50_000
 
+UNTOLD = {
+    "blocks": ("stream", "address", "step"),
+    "segments": ("stream", "address"),
+    "counters": ("t_ns", "step"),
+    "samples": ("t_ns",),
+    "process_samples": ("t_ns",),
+    "steps": ("start_ns", "end_ns", "paused_ns"),
+}
+"""Columns that always have a value in a run, and that logs of older tools can lack: zeros, or numbers for times."""
+
 
 def manifests(run: Run) -> dict[str, Any]:
     """Return the manifests of the run and of its ranks as one object."""
@@ -65,7 +75,7 @@ def write_json_tables(run: Run, names: tuple[str, ...], stream: IO[bytes]) -> in
         stream.write(f'{"," if position else ""}\n"{name}": ['.encode("ascii"))
         separator = "\n"
         for rank in run.ranks:
-            for row in _objects(exported_table(rank, name)):
+            for row in _objects(written_table(rank, name)):
                 stream.write(f"{separator}{json.dumps(row, allow_nan=False)}".encode("ascii"))
                 separator = ",\n"
                 count += 1
@@ -97,8 +107,11 @@ def exported_schema(name: str) -> pa.Schema:
     """Return a table's schema with the rank first, and labels as strings."""
     import pyarrow as pa
 
+    untold = UNTOLD.get(name, ())
     fields = (
-        field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field
+        (field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field).with_nullable(
+            field.nullable or field.name in untold
+        )
         for field in TABLES[name].arrow_schema()
     )
     return pa.schema([pa.field("rank", pa.int32(), nullable=False), *fields])
@@ -113,10 +126,27 @@ def exported_table(rank: Rank, name: str) -> pa.Table:
     return table.add_column(0, pa.field("rank", pa.int32()), numbers).cast(exported_schema(name))
 
 
+def written_table(rank: Rank, name: str) -> pa.Table:
+    """Return one rank's table as it is written to a file: what an older log does not tell is null, not 0."""
+    import pyarrow as pa
+
+    table = exported_table(rank, name)
+    recorder = rank.manifest.recorder
+    if not recorder.is_imported or recorder.has_segments:
+        return table
+    for column in UNTOLD.get(name, ()):
+        place = table.column_names.index(column)
+        numbers = column == "t_ns" and not recorder.has_only_card_readings
+        if numbers or not any(table.column(place).to_pylist()):
+            nothing = pa.nulls(table.num_rows, table.column(place).type)
+            table = table.set_column(place, table.schema.field(place), nothing)
+    return table
+
+
 def _write_ranks(run: Run, name: str, write_table: Callable[[pa.Table], None]) -> int:
     count = 0
     for rank in run.ranks:
-        table = exported_table(rank, name)
+        table = written_table(rank, name)
         write_table(table)
         count += table.num_rows
     return count

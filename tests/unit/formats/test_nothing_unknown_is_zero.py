@@ -79,6 +79,16 @@ def test_no_cell_of_a_comparison_is_a_zero_that_was_not_measured(path: Path) -> 
         assert [name for name in untold if row[name] and float(row[name]) == 0] == []
 
 
+@pytest.mark.parametrize("path", UNTIMED.values(), ids=UNTIMED)
+def test_no_exported_cell_is_a_zero_for_what_the_file_does_not_tell(path: Path) -> None:
+    for table in ("blocks", "segments", "counters", "samples", "steps"):
+        result = ask(["export"], path, "--to", "csv", "--table", table, "-o", "-")
+        assert result.exit_code == 0, result.output
+        for row in csv.DictReader(io.StringIO(result.stdout)):
+            untold = [name for name in row if name in ("stream", "paused_ns") or name.endswith("_ns")]
+            assert [(name, row[name]) for name in untold if row[name] != ""] == []
+
+
 @pytest.mark.parametrize("path", TIMED.values(), ids=TIMED)
 def test_no_view_of_a_timed_file_shows_a_time_of_nothing(path: Path) -> None:
     for command in (["show"], ["compare"]):
