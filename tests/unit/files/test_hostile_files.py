@@ -23,6 +23,7 @@ from gpuledger.ops.database.operator_database import open_database, parse_url
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.exchange.import_lists import read_list
 from gpuledger.ops.measure.campaign_file import read_campaign
+from gpuledger.ops.predict.choose import open_environment_records, records_of_environment
 from gpuledger.ops.predict.predict import load_model
 from gpuledger.ops.workloads.workload import Use, Workload, read_workload
 
@@ -190,6 +191,28 @@ def test_a_damaged_database_is_bad_input(name: str, database: Path) -> None:
     connection.close()
     with pytest.raises(InputError, match=r"x\.db: damaged database: "):
         contents_of(str(database))
+
+
+@pytest.mark.parametrize("value", ["x", "[]", 1e400, -1, b"\xff", 1.5])
+def test_a_database_whose_version_is_no_number_is_bad_input(value: object, database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE gpuledger_book SET schema_version = ?", (value,))
+    connection.close()
+    with pytest.raises(InputError, match=r"x\.db: damaged database: schema version"):
+        open_database(database)
+
+
+@pytest.mark.parametrize("card", [None, "a card"])
+def test_a_record_without_its_environment_is_bad_input(card: str | None, database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA foreign_keys=OFF")
+        connection.execute("UPDATE records SET environment_digest = 'null'")
+    connection.close()
+    with open_database(database) as found:
+        with pytest.raises(InputError, match=r"x\.db: damaged database: the environment of a record is missing"):
+            open_environment_records(found, card)
+        with pytest.raises(InputError, match=r"x\.db: damaged database: the environment of a record is missing"):
+            records_of_environment(found, ENVIRONMENT)
 
 
 def test_a_database_with_a_text_that_is_not_utf8_is_refused_and_not_tried_again(

@@ -170,7 +170,10 @@ class OperatorDatabase:
 
     def _version(self) -> int:
         with self.engine.connect() as connection:
-            version = schema.version_of(connection)
+            try:
+                version = schema.version_of(connection)
+            except ValueError as error:
+                raise InputError(f"{self.url}: damaged database: {error}") from error
         if version > schema.VERSION:
             raise InputError(
                 f"{self.url}: schema version {version}, but this gpuledger reads up to version {schema.VERSION}",

@@ -69,10 +69,17 @@ VERSION = len(STEPS)
 
 
 def version_of(connection: sa.Connection) -> int:
-    """Return the version of a database, 0 where it has no tables yet."""
+    """Return the version of a database, 0 where it has no tables yet.
+
+    Raises:
+        ValueError: the version is not a whole number. SQLite keeps whatever was written, whatever the column's type.
+    """
     if not sa.inspect(connection).has_table(VERSIONS.name):
         return 0
-    return int(connection.execute(sa.select(VERSIONS.c.schema_version)).scalar() or 0)
+    version = connection.execute(sa.select(VERSIONS.c.schema_version)).scalar()
+    if version is not None and (type(version) is not int or version < 0):
+        raise ValueError(f"schema version {version!r:.40} is not a whole number")
+    return version or 0
 
 
 def migrate(connection: sa.Connection) -> None:

@@ -58,8 +58,7 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
         EmptyRunError: the database holds nothing.
         UsageError: it holds nothing of that GPU.
     """
-    environments = database.environments()
-    records = database.records()
+    environments, records = _environments_and_records(database)
     if not records:
         raise EmptyRunError(
             f"{database.url}: the database is empty", hint="Measure operators with: gpuledger ops measure WORKLOAD"
@@ -73,18 +72,34 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
             f"--gpu {card}: {database.url} has no measurements of this GPU",
             hint=f"Choose one of its GPUs: {cards_text(environments.values())}",
         )
-    return _environment_records(database, records, environments[max(wanted, key=lambda digest: measured[digest])])
+    chosen = environments[max(wanted, key=lambda digest: measured[digest])]
+    return _environment_records(database, environments, records, chosen)
 
 
 def records_of_environment(database: OperatorDatabase, environment: Environment) -> EnvironmentRecords:
     """Return what a database holds of exactly this device and software, also where that is nothing."""
-    return _environment_records(database, database.records(), environment)
+    return _environment_records(database, *_environments_and_records(database), environment)
+
+
+def _environments_and_records(database: OperatorDatabase) -> tuple[dict[str, Environment], list[Record]]:
+    """Return all environments by digest, and all records.
+
+    Raises:
+        InputError: the environment of a record is not there.
+    """
+    environments, records = database.environments(), database.records()
+    if any(record.environment_digest not in environments for record in records):
+        raise InputError(f"{database.url}: damaged database: the environment of a record is missing")
+    return environments, records
 
 
 def _environment_records(
-    database: OperatorDatabase, records: Sequence[Record], environment: Environment
+    database: OperatorDatabase,
+    environments: Mapping[str, Environment],
+    records: Sequence[Record],
+    environment: Environment,
 ) -> EnvironmentRecords:
-    environments, digest = database.environments(), environment.digest
+    digest = environment.digest
     others = dict.fromkeys(record.environment_digest for record in records if record.environment_digest != digest)
     own = tuple(record for record in records if record.environment_digest == digest)
     return EnvironmentRecords(environment, own, database.keys(), tuple(environments[other] for other in others))
