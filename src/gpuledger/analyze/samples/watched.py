@@ -103,10 +103,10 @@ def _duration(run: Run, active_s: float | None, span_s: float | None) -> tuple[f
     if command_s is not None:
         return command_s, ""
     if span_s is None:
-        return None, "The run has no times: no duration, and no mean over time."
+        return None, "The run has no times, so it has no duration and no mean over time."
     if active_s:
-        return active_s, "The duration is the time above the first reading: the run knows of no command."
-    return span_s, "The memory never rose above its first reading: the duration is that of the whole log."
+        return active_s, "The run has no command, so its duration is the time with memory above the first sample."
+    return span_s, "The memory never rose above the first sample, so the duration is that of the whole log."
 
 
 def _command_s(run: Run) -> float | None:

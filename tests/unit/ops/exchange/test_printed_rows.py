@@ -303,7 +303,7 @@ def test_sums_stand_beside_recorded_whole_models(tmp_path: Path, resnets: dict[s
     assert (small["throttled_blocks"], small["graph_ns"]) == (None, None)
     text = ops("compare", *paths, "--recorded", "--database", database).stdout
     assert text.startswith("NVIDIA A30, whole models as recorded\n")
-    assert "energy: 3.8 % off on average" in text
+    assert "energy: mean error 3.8 %" in text
 
 
 def test_a_comparison_with_nothing_recorded_is_refused(tmp_path: Path, resnets: dict[str, Workload]) -> None:
@@ -326,7 +326,7 @@ def test_what_is_not_read_is_counted_by_reason_and_listed(tmp_path: Path) -> Non
     assert f"not read: 4 lines: {WARNING}: {TABLE}:1 and others" in result.stderr
     assert "not read: 1 line: StochasticDepth: not a layer of torch.nn" in result.stderr
     listed = tmp_path / "unread-lines.csv"
-    assert f"each line, and why: {listed}" in result.stderr
+    assert f"list of unread lines: {listed}" in result.stderr
     with listed.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 5

@@ -149,7 +149,7 @@ def test_an_older_campaign_names_models_of_torchvision_alone(libraries: Path, na
     for more in ((), ("--trust-files",)):
         done = CliRunner().invoke(main, ["ops", "capture", "--config", str(libraries / "summary.yml"), *more])
         assert done.exit_code == 3
-        assert f"model_name: '{name}' is no model of torchvision" in done.stderr
+        assert f"model_name: '{name}': not a model of torchvision" in done.stderr
 
 
 @pytest.mark.parametrize("weights", ["IMAGENET1K_V1", "DEFAULT", "Tiny_Weights.IMAGENET1K_V1"])
