@@ -1,8 +1,9 @@
 """Runs the CUDA programs of the corpus bare and recorded, and writes what is equal and what differs.
 
-Each program of tests/corpus/cuda_programs runs twice bare and then recorded, once with default options and once with
-each set that its header names, by the runner of the corpus (tests/corpus/run.py). Several programs run at a time: what
-is compared, the peaks of the caching allocator included, is of one process and does not depend on how long things take.
+Each program of tests/corpus/cuda_programs runs bare and recorded, once with default options and once with each set that
+its header names, and bare again where that differs. The runner is the corpus's own (tests/corpus/run.py). Several
+programs run at a time: what is compared, the peaks of the caching allocator included, is of one process and does not
+depend on how long things take.
 Exits with 1 where anything differs.
 
 Usage: python bench/harm/corpus_cuda.py --out bench/harm/results/h200/corpus_cuda.json [--jobs 10] [PATTERN ...]
@@ -44,28 +45,32 @@ PEAKS = {"peak_allocated_bytes": "allocated_bytes.all.peak", "peak_reserved_byte
 
 
 class Keeper:
-    """Runs programs as the runner does, and keeps how each execution ended."""
+    """Runs programs as the runner does, and keeps how each execution ended.
+
+    The runner executes a program bare for the second time only where it differs recorded.
+    """
 
     def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
+        self.bare: list[Outcome] = []
+        self.recorded: list[Outcome] = []
 
     def run(self, program: Program, place: Place, options: tuple[str, ...] | None) -> Outcome:
         """Return the outcome in a process of its own."""
-        self.outcomes.append(run_fresh(program, place, options))
-        return self.outcomes[-1]
+        outcome = run_fresh(program, place, options)
+        (self.bare if options is None else self.recorded).append(outcome)
+        return outcome
 
 
 def run_one(program: Program) -> list[dict[str, Any]]:
     """Return a row of the table for each set of options that a program is recorded with."""
     keeper = Keeper()
     records = run_program(program, keeper.run, way="fresh")
-    if not keeper.outcomes:
+    if not keeper.bare:
         return [{"program": record.program, "skipped": record.skipped} for record in records]
-    first, second, *recorded = keeper.outcomes
-    return [describe(*pair, first, second) for pair in zip(records, recorded, strict=True)]
+    return [describe(*pair, keeper.bare) for pair in zip(records, keeper.recorded, strict=True)]
 
 
-def describe(record: Record, recorded: Outcome, first: Outcome, second: Outcome) -> dict[str, Any]:
+def describe(record: Record, recorded: Outcome, bare: list[Outcome]) -> dict[str, Any]:
     """Return one row: what is equal bare and recorded, the peaks of every execution, and all that differs.
 
     Source: peaks are the caching allocator's own counters, read by the program at its end; None where the program ends
@@ -75,13 +80,13 @@ def describe(record: Record, recorded: Outcome, first: Outcome, second: Outcome)
         "program": record.program,
         "options": record.options,
         "equal": record.is_equal,
-        "status": {"bare": first.status, "recorded": recorded.status},
+        "status": {"bare": bare[0].status, "recorded": recorded.status},
         "stdout_equal": not _any_begins(record.differences, "stdout"),
         "stderr_equal": not _any_begins(record.differences, "stderr"),
-        "results_equal": not any(map(_is_of_results, record.differences)) if first.reports else None,
+        "results_equal": not any(map(_is_of_results, record.differences)) if bare[0].reports else None,
     }
     for name, counter in PEAKS.items():
-        row[name] = {"bare": [_peak(first, counter), _peak(second, counter)], "recorded": _peak(recorded, counter)}
+        row[name] = {"bare": [_peak(one, counter) for one in bare], "recorded": _peak(recorded, counter)}
         row[f"{name}_equal"] = None if row[name]["recorded"] is None else row[name]["recorded"] in row[name]["bare"]
     return {
         **row,
@@ -179,7 +184,7 @@ def main() -> int:
     programs = {one.name: one for pattern in given.pattern for one in find_programs("cuda", pattern)}
     began_s = time.monotonic()
     rows: list[dict[str, Any]] = []
-    about = {"environment": describe_environment("cuda"), "jobs": given.jobs, "executions_bare": 2}
+    about = {"environment": describe_environment("cuda"), "jobs": given.jobs}
     for row in run_all(programs.values(), given.jobs):
         tell(row)
         rows.append(row)

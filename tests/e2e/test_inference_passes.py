@@ -48,7 +48,6 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     times = break_down_time(rank)
     assert times is not None
     assert times.steps == 2
-    assert {("embedding", "evaluation"), ("head", "evaluation")} <= {(a.module, a.phase) for a in times.accounts}
     by_phase = {line.label: line for line in lines_by(rank, break_down(rank, find_peak(rank), ("phase",)), "phase")}
     evaluated = by_phase["evaluation"]
     assert "forward" not in by_phase
@@ -56,9 +55,18 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     assert evaluated.forward_ns == present(evaluated.time_ns) > 0
     parts = step_parts(rank)
     assert parts is not None
-    assert parts.forward_ns > 0
-    assert parts.data_ns < parts.forward_ns
-    assert times.between_ns < 0.5 * times.work_ns
+    by_account = {(account.module, account.phase): account for account in times.accounts}
+    assert set(by_account) == {("embedding", "evaluation"), ("head", "evaluation"), ("", "between")}
+    assert all(account.spans == 1 for account in by_account.values())
+    assert parts.forward_ns == by_account["embedding", "evaluation"].time_ns + by_account["head", "evaluation"].time_ns
+    assert parts.data_ns == by_account["", "between"].time_ns > 0
+    spans = [row for row in rank.table("spans").to_pylist() if row["kind"] == "host"]
+    names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
+    assert {names[row["operator_id"]]: row["phase"] for row in spans} == {
+        "aten::ones": "between",
+        "aten::embedding": "evaluation",
+        "aten::linear": "evaluation",
+    }
     assert times.unplaced_ns == 0
     rates = find_rates(rank)
     assert rates is not None

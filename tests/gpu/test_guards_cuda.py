@@ -113,7 +113,7 @@ def test_graphs_leave_the_time_pass_out(tmp_path: Path) -> None:
     assert both.bare == both.recorded
     assert [line for line in both.recorded if line.startswith("graph ")]
     assert break_down_time(both.rank) is None
-    assert [one for one in said_of(both.rank) if "holds CUDA graphs" in one]
+    assert [one for one in said_of(both.rank) if "uses CUDA graphs" in one]
 
 
 def test_a_time_pass_that_is_asked_for_beside_graphs_ends_well(tmp_path: Path) -> None:

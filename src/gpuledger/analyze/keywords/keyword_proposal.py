@@ -119,7 +119,7 @@ def _module_groups(entries: Iterable[Entry]) -> Groups:
         apart.add(prefix)
         whole |= {path[: len(prefix) + 1] for path in sizes if path[: len(prefix)] == prefix and path != prefix}
     return {
-        **{".".join(path): (_path_keyword(path, ":"), sizes[path]) for path in apart if sizes.get(path)},
+        **{".".join(path): (_path_keyword(path, ":"), sizes[path]) for path in apart if path in sizes},
         **{".".join(path): (_path_keyword(path, "[.:]"), _below(path, sizes)) for path in whole},
     }
 

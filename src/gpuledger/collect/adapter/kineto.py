@@ -21,6 +21,8 @@ from gpuledger.collect.adapter import torch_private
 TEARDOWN, LOG_LEVEL = "TEARDOWN_CUPTI", "KINETO_LOG_LEVEL"
 """Environment variables of Kineto: whether to detach CUPTI after a profile, and the minimum level of stderr output."""
 
+KEEP_ATTACHED = (TEARDOWN, "0")
+
 SILENT = 99
 """A log level above all of Kineto's messages."""
 
@@ -37,15 +39,21 @@ GOING_CALLS, GOING_S = 20, 0.1
 
 @contextmanager
 def _variables(**values: str) -> Iterator[None]:
-    """Set environment variables for C libraries unless the program has set them. ``os.environ`` does not show them."""
-    ours = {name: value for name, value in values.items() if name not in os.environ}
+    """Set environment variables for C libraries unless the program has set them. ``os.environ`` does not show them.
+
+    ``TEARDOWN_CUPTI=0`` replaces the program's own value: what it prevents would hang or crash the program.
+    """
+    ours = {name: value for name, value in values.items() if name not in os.environ or (name, value) == KEEP_ATTACHED}
     for name, value in ours.items():
         os.putenv(name, value)
     try:
         yield
     finally:
         for name in ours:
-            os.unsetenv(name)
+            if name in os.environ:
+                os.putenv(name, os.environ[name])
+            else:
+                os.unsetenv(name)
 
 
 def _library() -> ctypes.CDLL:
@@ -112,18 +120,20 @@ class Profiler:
     """A Kineto profile from construction to :meth:`stop`: host operators, and kernels if there is a GPU.
 
     With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no tensor. CUPTI is
-    detached at the end, because it would slow every later launch. Exception: with CUDA graphs, detaching can crash, so
-    it stays attached (as in torch.profiler). Kineto's messages are silenced by its log level and not by the environment
-    variable: Kineto reads the variable only once, which would also silence the program's own profiler.
+    detached at the end, because it would slow every later launch. It stays attached (as in torch.profiler) if the
+    program has CUDA graphs, because detaching can then crash, and if the program has not used the GPU: Kineto detaches
+    CUPTI inside the next CUDA call, and without one the process hangs at exit. Kineto's messages are silenced by its
+    log level and not by the environment variable: Kineto reads the variable only once, which would also silence the
+    program's own profiler.
     """
 
     def __init__(self) -> None:
-        self._teardown = "0" if torch_private.holds_graphs() else "1"
         self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
         before = self._level.value
         self._is_first = before == NOT_BEGUN
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+        self._teardown = "1" if device is not None and not torch_private.holds_graphs() else "0"
         self._profile = torch.autograd.profiler.profile(
             use_kineto=True, use_device=device, record_shapes=device is not None
         )

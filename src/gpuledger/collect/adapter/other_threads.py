@@ -37,10 +37,15 @@ def undisturbed() -> Iterator[bool]:
 
 
 def frames_of_others() -> Iterator[FrameType]:
-    """Yield all frames of all other threads."""
-    here = threading.get_ident()
-    for thread, innermost in sys._current_frames().items():
-        frame: FrameType | None = innermost if thread != here else None
+    """Yield all frames of all other threads.
+
+    Removes this thread's frame first. That frame is this generator's own: a variable that refers to it is a reference
+    cycle, which from Python 3.12 on keeps all callers and their tensors alive until the next garbage collection.
+    """
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    for innermost in frames.values():
+        frame: FrameType | None = innermost
         while frame is not None:
             yield frame
             frame = frame.f_back

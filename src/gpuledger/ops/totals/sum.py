@@ -22,10 +22,9 @@ NOT_ASKED = "not asked for"
 
 @dataclass(frozen=True)
 class Cost:
-    """One call: nanoseconds and joules with the ends of their intervals. ``base_w`` is the waiting GPU's power.
+    """One call: nanoseconds and joules with the ends of their intervals, None where the measurement has none.
 
-    The ends are None where the measurement does not tell them.
-    ``host_ns`` is what launching it takes the host; ``queued_ns`` what it takes the GPU when launched by itself.
+    ``base_w`` is the idle GPU's power, ``host_ns`` the launch on the host, ``queued_ns`` the time when launched alone.
     """
 
     time_ns: float

@@ -303,6 +303,16 @@ def test_a_proposed_file_takes_every_module_once(drawn: list[Life]) -> None:
         assert all(one.dictionary == "layer" and not entry.module and entry.bytes >= 0 for entry in left)
 
 
+def test_a_module_without_bytes_of_its_own_has_its_group() -> None:
+    """It holds modules, and one is large enough to be taken apart."""
+    sizes = {"net": 0, "net.body": 0, "net.body.first": 900, "net.body.second": 50, "net.head": 50}
+    entries = tuple(Entry(f"weight:{path}::", "weight", path, "", "", size, 1) for path, size in sizes.items())
+    file = parse_keyword_file(propose_keywords(entries), "proposed")
+    (layer,) = [one for one in group_entries(entries, file.dictionaries, {}) if one.dictionary == "layer"]
+    held = {entry.module: group.name for group in layer.groups for entry in group.entries}
+    assert held == {path: path for path in sizes}
+
+
 @given(tags=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=20, unique=True))
 def test_a_file_proposed_for_any_tags_is_read_back(tags: list[str]) -> None:
     entries = [Entry(tag, "other", "", "", tag, 10, 1) for tag in tags]
