@@ -39,8 +39,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Rank:
 def test_the_passes_follow_each_other_and_none_is_in_another(whole: Rank) -> None:
     (energy,) = present(whole.manifest.energy)
     assert present(whole.manifest.window).last_step == 3
-    assert 3 < energy.first_step <= energy.last_step - 9
-    assert energy.last_step < present(whole.manifest.time_steps)[0]
+    assert whole.manifest.time_steps == (4, 5)
+    assert 5 < energy.first_step <= energy.last_step - 9
     inside = [p for p in whole.manifest.pauses if energy.start_ns <= p.start_ns < energy.end_ns - 10**6]
     assert inside == []
     assert whole.manifest.notes == ()
@@ -79,10 +79,10 @@ def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) 
     notes = " ".join(rank.manifest.notes)
     for words in (
         "The energy measurement was cut short",
-        "No timing measurement",
         "integrated over the samples",
     ):
         assert words in notes
+    assert break_down_time(rank) is not None
     assert not (rank.directory / ENERGY_MARKER).exists()
 
 

@@ -10,6 +10,7 @@ from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, environment, manifest, w
 from quick import bare
 from quick import recorded as recorded_with
 
+from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import Rank
 from gpuledger.services.runs import load
@@ -45,7 +46,7 @@ def child():
     print(sorted(event.key for event in theirs.key_averages()), flush=True)
     os._exit(3)
 for number in range(18):
-    if number == 13:
+    if number == 3:
         pid = os.fork()
         if not pid: child()
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -96,7 +97,7 @@ def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> Non
     rank = rank_of(tmp_path)
     assert (rank.manifest.notes, rank.manifest.left_out) == ((), (WITHOUT_ENERGY,))
     assert rank.manifest.passes == ("energy", "memory", "time")
-    assert rank.manifest.time_steps == (14, 15)
+    assert rank.manifest.time_steps == (4, 5)
     assert not rank.manifest.energy_pass
     assert manifest(tmp_path / "train.ledger")["settings"]["passes"]["origin"] == "default"
     found = break_down_time(rank)
@@ -117,20 +118,38 @@ def test_errors_look_as_they_do_bare_in_every_pass_and_then_nothing_is_left(tmp_
     assert break_down_time(rank_of(tmp_path)) is not None
 
 
-@pytest.mark.parametrize("count", [2, 14])
-def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(count: int, tmp_path: Path) -> None:
+TOO_SHORT = (
+    "No timing measurement: the program ended after step 2, before it could start. Use --steps 1:1 to record fewer "
+    "steps before it."
+)
+CUT_SHORT = "The timing measurement was cut short: the program ended during it."
+
+
+@pytest.mark.parametrize(
+    ("count", "profiled", "unprofiled", "said"),
+    [
+        (2, 0, 0, (WITHOUT_ENERGY, TOO_SHORT)),
+        (4, 1, 0, (CUT_SHORT, WITHOUT_ENERGY)),
+        (5, 2, 0, (WITHOUT_ENERGY,)),
+        (8, 2, 3, (WITHOUT_ENERGY,)),
+        (30, 2, 10, (WITHOUT_ENERGY,)),
+    ],
+)
+def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
+    count: int, profiled: int, unprofiled: int, said: tuple[str, ...], tmp_path: Path
+) -> None:
     write_script(tmp_path, STEPS.format(count=count))
     ended = recorded(tmp_path, options=())
     assert b"pass" not in ended.stderr
     assert b"joules" not in ended.stderr
     rank = rank_of(tmp_path)
     assert rank.manifest.notes == ()
-    said = {
-        2: ("No energy measurement and no timing measurement: the program ended after step 2, before it could start.",),
-        14: (WITHOUT_ENERGY, "The timing measurement was cut short: the program ended during it."),
-    }
-    assert rank.manifest.left_out == said[count]
-    assert (break_down_time(rank) is not None) == (count == 14)
+    assert rank.manifest.left_out == said
+    found = break_down_time(rank)
+    assert (0 if found is None else found.steps) == profiled
+    times = step_times(rank)
+    assert times.median_ns
+    assert times.source.endswith(f"{unprofiled} unprofiled steps") == bool(unprofiled)
 
 
 def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_path: Path) -> None:
@@ -142,7 +161,7 @@ def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_pat
     assert break_down_time(rank) is None
 
 
-@pytest.mark.parametrize(("before", "times"), [(14, False), (16, True)])
+@pytest.mark.parametrize(("before", "times"), [(4, False), (6, True)])
 def test_a_profiler_made_inside_ours_or_after_it_sees_what_it_sees_bare(
     before: int, times: bool, tmp_path: Path
 ) -> None:
@@ -158,7 +177,7 @@ def test_a_child_forked_inside_the_time_pass_inherits_no_profiler(tmp_path: Path
     write_script(tmp_path, TRAIN + FORKED)
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert rank.manifest.time_steps == (15, 16)
+    assert rank.manifest.time_steps == (5, 6)
     found = break_down_time(rank)
     assert found is not None
     assert found.steps == 2

@@ -98,7 +98,7 @@ def test_products_have_the_flops_of_their_shapes(tmp_path: Path) -> None:
     assert "FLOPs and bytes" in found.method
 
 
-@pytest.mark.parametrize("at", [2, 13, 14])
+@pytest.mark.parametrize("at", [2, 3, 4])
 def test_a_graph_captured_in_any_pass_is_the_programs(at: int, tmp_path: Path) -> None:
     bare, recorded = run(tmp_path, 30, GRAPH.replace("GRAPH_AT", str(at)), "--passes", "memory,time")
     assert bare == recorded

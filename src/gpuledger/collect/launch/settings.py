@@ -36,7 +36,7 @@ MEASUREMENT = {"memory": "memory recording", "energy": "energy measurement", "ti
 """Name of each measurement in messages."""
 
 PASSES = tuple(MEASUREMENT)
-"""The measurements in their order."""
+"""Names of the measurements."""
 
 
 def parse_passes(text: str) -> dict[str, int]:

@@ -1,4 +1,7 @@
-"""Measurements after the memory recording: unprofiled steps for energy and step time, then the timing measurement.
+"""Measurements after the memory recording: first the timing measurement, then unprofiled steps for energy and step time.
+
+The timing measurement comes first because it takes two steps. The energy measurement takes seconds, which a short
+program does not have.
 
 A measurement that the user has requested always begins, and a note reports its outcome. A default measurement begins
 only if nothing prevents it. If something does, the reason is stored apart from the notes, because it is not a fault.
@@ -34,6 +37,11 @@ A fork ends an attempt, and so does a step of very many calls.
 """
 
 
+OWN_PROFILER = "the program uses its own profiler, and only one can run at a time"
+
+PROFILED_ENERGY = "The program's own profiler ran during the energy measurement, so the energy includes its overhead."
+
+
 class LaterPasses:
     """Runs the measurements after the memory recording, and reports when the last one has ended.
 
@@ -43,7 +51,6 @@ class LaterPasses:
         steps: The step counter.
         registry: Ids of modules.
         guard: Wraps callbacks from the program.
-        give_up: Ends the recording.
         see_calls: Installs the observer of outermost calls outside all others (True), or removes it (False). Without
             it, steps that are module calls are not counted.
     """
@@ -56,13 +63,11 @@ class LaterPasses:
         registry: ModuleRegistry,
         *,
         guard: Guard,
-        give_up: Callable[[], None],
         see_calls: Callable[[bool], None],
     ) -> None:
         self._settings = settings
         self._journal = journal
         self._steps = steps
-        self._give_up = give_up
         self._see_calls = see_calls
         self._last_step = 0
         self._step_allocations = 0
@@ -72,7 +77,10 @@ class LaterPasses:
         """Whether profiled steps have ended in another thread than the one that started the profiler."""
         self._left_out: list[str] = []
         self._pid = os.getpid()
-        self._wanted = [name for name in ("energy", "time") if name in settings.passes]
+        self._wanted = [name for name in ("time", "energy") if name in settings.passes]
+        """The measurements that have not begun, in their order."""
+        self._last_unprofiled: int | None = None
+        """The step after which the recording ends without an energy measurement; None before the unprofiled steps."""
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
         self._time_pass = TimePass(journal, registry, guard, self._drop_times)
@@ -87,40 +95,60 @@ class LaterPasses:
             self._user_profiler.install()
             os.register_at_fork(before=calling(self._guard, self._before_any_fork))
 
-    def begin(self, step_allocations: int) -> None:
+    def begin(self, step_allocations: int, *, with_times: bool = True) -> None:
         """Begin after the last recorded step.
 
-        ``step_allocations`` is the largest number of allocations in one of them.
+        Args:
+            step_allocations: The largest number of allocations in one of them.
+            with_times: Whether this is the end of a step and the program does not start its own profiler.
         """
         self._step_allocations = step_allocations
-        if "energy" not in self._wanted:
-            return
-        self._wanted.remove("energy")
-        if self._settings.passes_asked or self._has_metered_card():
-            self._energy_pass.begin()
-        else:
-            self._say(WITHOUT_ENERGY)
+        if not with_times and "time" in self._wanted:
+            self._wanted.remove("time")
+            self._say(f"No timing measurement: {OWN_PROFILER}.")
+        self._begin_next()
 
     def end_step(self) -> bool:
         """Record the end of a step. Return whether all measurements have ended."""
-        if self._time_pass.is_open:
-            if not self._time_pass.is_of_this_thread:
-                self._others_step = True
-                return False
-            if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
-                self._leave_out_operators()
-                return False
-            if self._others_step:
-                self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
-            self.finish()
-            self._journal.write()  # keep the result even if the program crashes later
-            return True
-        if self._energy_pass.is_open:
-            if not self._energy_pass.end_step():
-                return False
-        elif self._steps.seen < self._settings.last_step + UNPROFILED_STEPS:
+        if self._time_pass.is_open and not self._end_profiled_step():
             return False
-        return not (energy_cards.is_capturing() or self._begin_time_pass())
+        if self._energy_pass.is_open:
+            return self._energy_pass.end_step()
+        if self._last_unprofiled is None:
+            self._begin_next()
+            return False
+        return self._steps.seen >= self._last_unprofiled
+
+    def _begin_next(self) -> None:
+        """Begin the timing measurement, or else the unprofiled steps. Neither begins inside a graph capture."""
+        if energy_cards.is_capturing() or self._begin_time_pass() or self._guard.ended or not self.close_profiler():
+            return
+        self._last_unprofiled = self._steps.seen + UNPROFILED_STEPS
+        if self._may_measure_energy():
+            self._wanted.remove("energy")
+            self._energy_pass.begin()
+            if torch_private.is_profiling():
+                self._journal.note(PROFILED_ENERGY)
+
+    def _end_profiled_step(self) -> bool:
+        """Record the end of a profiled step. Return whether the timing measurement has ended."""
+        if not self._time_pass.is_of_this_thread:
+            self._others_step = True
+            return False
+        if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
+            self._leave_out_operators()
+            return False
+        if self._others_step:
+            self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
+        self._end_times()
+        self._journal.write()  # keep the result even if the program crashes later
+        self._see_calls(True)
+        self._steps.restart_clock()
+        return True
+
+    def _end_times(self) -> None:
+        self._see_calls(False)
+        self._time_pass.end()
 
     def close_profiler(self) -> bool:
         """Stop a profiler that could not be stopped with its measurement. Return False if it still cannot."""
@@ -143,14 +171,15 @@ class LaterPasses:
         """
         self._energy_pass.finish()
         if self._time_pass.is_open:
-            self._see_calls(False)
-            self._time_pass.end()
+            self._end_times()
             if self._steps.seen < self._last_step:
                 self._say("The timing measurement was cut short: the program ended during it.")
+        self._may_measure_energy()
         wanted, self._wanted = self._wanted, []
         if wanted and self._steps.seen:
             missing = " and no ".join(MEASUREMENT[name] for name in wanted)
-            self._say(f"No {missing}: the program ended after step {self._steps.seen}, before it could start.")
+            fewer = " Use --steps 1:1 to record fewer steps before it." if self._settings.last_step > 1 else ""
+            self._say(f"No {missing}: the program ended after step {self._steps.seen}, before it could start.{fewer}")
 
     def take_out(self) -> None:
         """Remove everything. Unfinished measurements are dropped."""
@@ -170,9 +199,9 @@ class LaterPasses:
         Return False if it is not wanted, or if the program's own profiler has priority.
         """
         watch = self._user_profiler
-        if watch is None:
+        if watch is None or "time" not in self._wanted:
             return False
-        self._wanted.clear()
+        self._wanted.remove("time")
         why_not = self._why_no_time_pass(watch)
         if why_not is not None:
             self._say(f"No timing measurement: {why_not}.")
@@ -208,14 +237,21 @@ class LaterPasses:
         if torch_private.is_in_backward():
             return "its steps end inside a backward pass, where a profiler cannot start"
         if not self.close_profiler() or watch.seen or torch_private.is_profiling():
-            return "the program uses its own profiler, and only one can run at a time"
+            return OWN_PROFILER
         if not self._tries_left:
             return f"a fork, or a step of more than {CALLS:,} module calls, stopped it {TIME_TRIES} times"
         return None if self._settings.passes_asked else why_no_time_pass(self._step_allocations)
 
-    def _has_metered_card(self) -> bool:
+    def _may_measure_energy(self) -> bool:
+        """Return whether the energy measurement is still wanted. Without a GPU that can be read, it is left out."""
+        if "energy" not in self._wanted:
+            return False
         metered = energy_cards.metered_cards(self._settings.run_directory)
-        return any(uuid in metered for _, uuid in energy_cards.cards_in_use())
+        if self._settings.passes_asked or any(uuid in metered for _, uuid in energy_cards.cards_in_use()):
+            return True
+        self._wanted.remove("energy")
+        self._say(WITHOUT_ENERGY)
+        return False
 
     def _say(self, sentence: str) -> None:
         """Store the outcome of a measurement; as a note if the user has requested it."""
@@ -237,19 +273,16 @@ class LaterPasses:
         self._see_calls(False)
         self._time_pass.end(keep=False)
         self._see_calls(True)
-        self._wanted.append("time")
+        self._wanted.insert(0, "time")
         self._journal.fact(time_steps=None)
 
     def _give_way(self) -> None:
         """Stop the timing measurement and drop its data, because the program starts its own profiler."""
         if self._energy_pass.is_open:
-            self._journal.note(
-                "The program started its own profiler during the energy measurement, so the "
-                "energy includes that profiler's overhead."
-            )
+            self._journal.note(PROFILED_ENERGY)
         if self._time_pass.is_open:
             self._see_calls(False)
             self._time_pass.end(keep=False)
             self._journal.fact(time_steps=None)
-            self._say("No timing measurement: the program started its own profiler, and only one can run at a time.")
-            self._give_up()
+            self._say(f"No timing measurement: {OWN_PROFILER}.")
+            self._see_calls(True)

@@ -96,7 +96,6 @@ class Session:
             self.steps,
             self.registry,
             guard=self.guard,
-            give_up=self.end,
             see_calls=self._see_calls,
         )
         self.mark_step = self.guard(self.steps.mark)
@@ -302,11 +301,11 @@ class Session:
             self.end()
             self.journal.append()  # keep the result even if the program crashes later
 
-    def _begin_later_passes(self) -> None:
+    def _begin_later_passes(self, *, with_times: bool = True) -> None:
         """Begin the later measurements, and observe outermost calls if they are the steps."""
         if len(self.settings.passes) > 1 and self.window is not None:
             self._see_calls(True)
-            self._later.begin(self.window.step_allocations)
+            self._later.begin(self.window.step_allocations, with_times=with_times)
 
     # -- what can go wrong ----------------------------------------------------------------------------------------
 
@@ -339,7 +338,7 @@ class Session:
         if self._is_recording:
             self.journal.note("The program started its own profiler, so the recording of CPU tensors ended there.")
             self._close_window("program's own profiler")
-            self._begin_later_passes()
+            self._begin_later_passes(with_times=False)
 
     def give_way(self) -> None:
         """Stop recording, because the program starts its own memory history."""

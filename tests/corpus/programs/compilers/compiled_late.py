@@ -18,7 +18,7 @@ def step():
 calls = []
 for number in range(30):
     step()
-    if number in (5, 13, 14):
+    if number in (3, 4, 5, 13, 14):
         graphs = []
         compiled = torch.compile(torch.nn.Linear(8, 8), backend=lambda graph, _: graphs.append(1) or graph.forward)
         compiled(torch.ones(2, 8))

@@ -29,7 +29,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (0, 2, 8, 14, 20):
+    if number in (0, 2, 4, 8, 14, 20):
         traced = symbolic_trace(model)
         print(number, [node.name for node in traced.graph.nodes], len(traced.code))
         print(Interpreter(traced).run(torch.ones(1, 8)).shape)

@@ -22,7 +22,7 @@ def loss(x):
 
 for number in range(30):
     step()
-    if number in (0, 2, 8, 14, 20):
+    if number in (0, 2, 4, 8, 14, 20):
         graph = make_fx(loss)(torch.ones(2, 8)).graph
         print(number, [str(node.target) for node in graph.nodes])
 corpus_state.report(model=model, recording_over=True)

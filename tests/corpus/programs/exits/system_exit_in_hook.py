@@ -18,6 +18,6 @@ def step():
     return loss.item()
 
 
-model[0].weight.register_hook(lambda grad: sys.exit(9) if count == 14 else None)
+model[0].weight.register_hook(lambda grad: sys.exit(9) if count == 4 else None)
 for count in range(30):
     print(f"{step():.6f}")

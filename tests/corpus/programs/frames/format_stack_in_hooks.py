@@ -18,7 +18,9 @@ def step():
     return loss.item()
 
 
-model[0].register_forward_hook(lambda *_: print("".join(traceback.format_stack())) if number in (1, 14, 20) else None)
+model[0].register_forward_hook(
+    lambda *_: print("".join(traceback.format_stack())) if number in (1, 4, 14, 20) else None
+)
 for number in range(24):
     step()
 corpus_state.report(model=model, recording_over=True)

@@ -9,7 +9,7 @@ import torch
 class Asking(torch.nn.Module):
     def forward(self, x):
         callers = [one.function for one in inspect.stack()]
-        if number in (0, 2, 8, 14, 20):
+        if number in (0, 2, 4, 8, 14, 20):
             print(number, callers)
         return x
 

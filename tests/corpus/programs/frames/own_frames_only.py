@@ -12,7 +12,7 @@ class Looking(torch.nn.Module):
             if frame.f_code.co_filename == __file__:
                 names.append((frame.f_code.co_name, frame.f_lineno))
             frame = frame.f_back
-        if number in (0, 2, 8, 14, 20):
+        if number in (0, 2, 4, 8, 14, 20):
             print(number, names)
         return x
 

@@ -20,7 +20,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (1, 14, 20):
+    if number in (1, 4, 14, 20):
         importlib.reload(sys.modules["torch.nn.utils.clip_grad"])
         del sys.modules["torch.optim.lr_scheduler"]
         importlib.import_module("torch.optim.lr_scheduler")

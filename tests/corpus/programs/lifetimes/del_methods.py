@@ -22,7 +22,7 @@ for number in range(30):
     optimizer.zero_grad()
     (model(torch.randn(8, 8)) + survivor(torch.randn(8, 8))).square().mean().backward()
     optimizer.step()
-    if number in (0, 2, 3, 14, 15, 20):
+    if number in (0, 2, 3, 4, 5, 14, 15, 20):
         print(number, Mortal.gone)
 corpus_state.report(model=survivor, recording_over=True)
 del model

@@ -19,6 +19,6 @@ def step():
 for number in range(30):
     with FlopCounterMode(model, display=False) as counter:
         step()
-    if number in (0, 3, 14, 29):
+    if number in (0, 3, 4, 14, 29):
         print(number, counter.get_total_flops(), sorted(counter.get_flop_counts()))
 corpus_state.report(model=model, recording_over=True)

@@ -28,7 +28,7 @@ def step():
 
 
 for number in range(30):
-    if number in (0, 2, 3, 13, 14, 15, 25):
+    if number in (0, 2, 3, 4, 5, 13, 14, 15, 25):
         with Names() as mode:
             step()
         print(number, mode.names)

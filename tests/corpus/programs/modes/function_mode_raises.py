@@ -27,7 +27,7 @@ def step():
 
 
 for number in range(30):
-    if number in (1, 8, 14, 20):
+    if number in (1, 4, 8, 14, 20):
         try:
             with Bomb():
                 step()

@@ -10,7 +10,7 @@ scales = []
 for number in range(40):
     optimizer.zero_grad()
     loss = model(torch.randn(8, 8)).square().mean()
-    if number in (1, 2, 12, 14, 15, 30):
+    if number in (1, 2, 4, 5, 12, 14, 15, 30):
         loss = loss * float("inf")
     scaler.scale(loss).backward()
     scaler.step(optimizer)

@@ -17,7 +17,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (0, 2, 8, 14, 20):
+    if number in (0, 2, 4, 8, 14, 20):
         print(number, sorted(vars(model)), sorted(vars(model[0])), sorted(vars(model[0].weight)))
         print(sorted(vars(optimizer)), len(dir(torch.nn.Module)), len(dir(torch.optim.Optimizer)))
         print({name: len(value) for name, value in vars(model[0]).items() if isinstance(value, dict)})

@@ -19,7 +19,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (0, 2, 8, 14, 20):
+    if number in (0, 2, 4, 8, 14, 20):
         twin = copy.deepcopy(model)
         flat = copy.copy(model)
         twin(torch.ones(1, 8)).sum().backward()

@@ -20,7 +20,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (0, 2, 8, 14, 20):
+    if number in (0, 2, 4, 8, 14, 20):
         again = pickle.loads(pickle.dumps(optimizer))
         deep = copy.deepcopy(optimizer)
         print(number, sorted(vars(again)), sorted(vars(deep)), len(pickle.dumps(optimizer)))

@@ -19,7 +19,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (0, 2, 8, 14, 20):
+    if number in (0, 2, 4, 8, 14, 20):
         torch.save(model.state_dict(), f"state-{number}.pt")
         buffer = io.BytesIO()
         torch.save(model, buffer)

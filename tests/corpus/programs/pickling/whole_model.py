@@ -19,7 +19,7 @@ def step():
 
 for number in range(30):
     step()
-    if number in (0, 1, 2, 3, 8, 13, 14, 15, 20):
+    if number in (0, 1, 2, 3, 4, 5, 8, 13, 14, 15, 20):
         bytes_ = pickle.dumps((model, optimizer.state_dict()))
         print(number, len(bytes_))
 other, _ = pickle.loads(bytes_)

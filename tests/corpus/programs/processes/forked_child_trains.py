@@ -19,7 +19,7 @@ def step():
 
 for number in range(24):
     step()
-    if number in (1, 8, 14, 20):
+    if number in (1, 4, 8, 14, 20):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:

@@ -25,7 +25,7 @@ def score(number):
 if __name__ == "__main__":
     for number in range(20):
         step()
-        if number in (1, 14):
+        if number in (1, 4, 14):
             with multiprocessing.get_context("fork").Pool(2) as pool:
                 print([f"{one:.6f}" for one in pool.map(score, range(4))])
     corpus_state.report(model=model)

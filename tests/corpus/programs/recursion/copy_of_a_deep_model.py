@@ -38,7 +38,7 @@ def step():
 deepest = {}
 for number in range(24):
     step()
-    if number in (0, 2, 14):
+    if number in (0, 2, 4, 14):
         for name, job in (("copy", copy.deepcopy), ("pickle", pickle.dumps), ("print", repr)):
             found = bisect.bisect_left(range(400), True, lo=1, key=lambda depth: fails(job, depth))
             deepest[f"depth_{name}_{number}"] = found

@@ -19,7 +19,7 @@ def step():
 
 
 def dump(module, args):
-    if number in (0, 2, 8, 14, 15, 20):
+    if number in (0, 2, 4, 5, 8, 14, 15, 20):
         with tempfile.TemporaryFile() as stream:
             faulthandler.dump_traceback(stream)
             stream.seek(0)

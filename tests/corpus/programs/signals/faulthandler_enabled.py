@@ -23,6 +23,6 @@ def step():
 
 for number in range(30):
     step()
-    if number in (1, 14, 20):
+    if number in (1, 4, 14, 20):
         signal.raise_signal(signal.SIGUSR1)
 corpus_state.report(model=model, recording_over=True)

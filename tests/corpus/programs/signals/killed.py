@@ -21,5 +21,5 @@ def step():
 
 for number in range(30):
     print(f"{step():.6f}", flush=True)
-    if number == 14:
+    if number == 4:
         os.kill(os.getpid(), signal.SIGKILL)

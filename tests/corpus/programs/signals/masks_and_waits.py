@@ -22,7 +22,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGTERM})
 for number in range(30):
     step()
     os.kill(os.getpid(), signal.SIGUSR2)
-    if number == 14:
+    if number == 4:
         os.kill(os.getpid(), signal.SIGTERM)
 print(sorted(int(one) for one in signal.sigpending()))
 print(int(signal.sigwait({signal.SIGUSR2})), int(signal.sigwait({signal.SIGTERM})))

@@ -28,7 +28,7 @@ def step():
 
 
 for number in range(30):
-    if number in (1, 14):
+    if number in (1, 4, 14):
         before = torch.nn.Module.__call__
         torch.nn.Module.__call__ = wrap(before)
         step()

@@ -17,7 +17,7 @@ def step():
 
 for number in range(30):
     model[0].requires_grad_(number % 4 != 1)
-    if number in (2, 14):
+    if number in (2, 4, 14):
         model[2].weight = torch.nn.Parameter(model[2].weight.detach() * 0.9)
         optimizer.param_groups[0]["params"] = list(model.parameters())
     if number == 8:

@@ -17,7 +17,7 @@ def step():
 
 for number in range(30):
     step()
-    if number == 14:
+    if number == 4:
         lazy = torch.nn.LazyConv1d(4, 3)
         lazy(torch.randn(2, 3, 8))
         optimizer.add_param_group({"params": lazy.parameters()})

@@ -29,7 +29,7 @@ def step():
 
 for number in range(30):
     step()
-    if number == 14:
+    if number == 4:
         parametrize.remove_parametrizations(model[0], "weight")
     if number == 8:
         with parametrize.cached():

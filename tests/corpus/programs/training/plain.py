@@ -13,7 +13,7 @@ for number in range(30):
     loss = model(torch.randn(8, 16)).square().mean()
     loss.backward()
     optimizer.step()
-    if number in (1, 14):
+    if number in (1, 4, 14):
         corpus_state.report(f"step {number}", model=model)
 print(f"{loss.item():.9f}")
 corpus_state.report(model=model, recording_over=True)

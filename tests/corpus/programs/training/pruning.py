@@ -19,7 +19,7 @@ def step():
 for number in range(30):
     if number in (1, 9):
         prune.l1_unstructured(model[0], "weight", amount=0.3)
-    if number == 14:
+    if number == 4:
         prune.remove(model[0], "weight")
     step()
 print(int((model[0].weight == 0).sum()))

@@ -24,7 +24,7 @@ for number in range(30):
         torch.rand(3)
     step()
     drawn.append((random.random(), numpy.random.rand(), torch.rand(1).item()))
-    if number == 14:
+    if number == 4:
         state = torch.get_rng_state(), random.getstate()
     if number == 20:
         torch.set_rng_state(state[0])

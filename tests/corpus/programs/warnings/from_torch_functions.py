@@ -22,7 +22,7 @@ careless = torch.nn.Sequential(Careless())
 for number in range(24):
     optimizer.zero_grad()
     out = model(torch.ones(2, 8))
-    (careless(out) if number in (0, 2, 8, 14, 20) else out).sum().backward()
+    (careless(out) if number in (0, 2, 4, 8, 14, 20) else out).sum().backward()
     optimizer.step()
 warnings.simplefilter("ignore")
 corpus_state.report(model=model, recording_over=True)

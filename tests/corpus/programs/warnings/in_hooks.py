@@ -22,7 +22,7 @@ model[0].weight.register_hook(lambda grad: warnings.warn("gradient", stacklevel=
 optimizer.register_step_post_hook(lambda *_: warnings.warn("step", stacklevel=3) if loud else None)
 model[1].register_forward_hook(lambda *_: warnings.warn("forward", stacklevel=3) if loud else None)
 for number in range(24):
-    loud = number in (0, 2, 8, 14, 20)
+    loud = number in (0, 2, 4, 8, 14, 20)
     step()
 warnings.simplefilter("ignore")
 loud = False

@@ -1,0 +1,162 @@
+"""Measures whether the timing measurement leaves a slow-down behind: steps after it, against steps before it.
+
+Each model trains in two processes, which take turns: one is recorded between its two halves (one recorded step and two
+profiled ones), the other is not. A half is blocks of steps between two synchronizations of the GPU. The figure is the
+ratio of the halves' medians, recorded over bare, so that what a process or a warming GPU changes cancels. Rounds
+repeat this with the order turned; the figure of a model is the median of its rounds.
+
+Usage: python bench/time/after_timing.py --out bench/time/results/h200/after_timing.json [--rounds 2] [--half-s 2]
+           [--models neumf,gpt2] [--small]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+from environment import describe_environment, write_results
+from models import EIGHT, MODELS
+
+import gpuledger
+
+WARM_UP_STEPS = 10
+BLOCKS = 12
+TARGET = 0.005
+
+
+def half(step: Callable[[], None], wait: Callable[[], None], length_s: float) -> list[float]:
+    """Return the time of a step in each of some blocks that take so long together, in seconds."""
+    wait()
+    started_s = time.perf_counter()
+    step()
+    wait()
+    steps = max(1, round(length_s / BLOCKS / (time.perf_counter() - started_s)))
+    times_s = []
+    for _ in range(BLOCKS):
+        started_s = time.perf_counter()
+        for _ in range(steps):
+            step()
+        wait()
+        times_s.append((time.perf_counter() - started_s) / steps)
+    return times_s
+
+
+def measure(model: str, device: str, *, small: bool, is_recorded: bool, half_s: float) -> dict[str, Any]:
+    """Return the two halves of one process, and the steps that were profiled between them."""
+    torch.manual_seed(0)
+    workload = MODELS[model].build(device, small=small, batch_size=0)
+    batch = workload.make_batch()
+    wait = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
+
+    def step() -> None:
+        workload.train(batch)
+
+    for _ in range(WARM_UP_STEPS):
+        step()
+    before_s = half(step, wait, half_s)
+    profiled = None
+    if is_recorded:
+        with tempfile.TemporaryDirectory() as directory:
+            out = Path(directory) / "run"
+            with gpuledger.record(out=out, steps=(1, 1), passes="memory,time") as recording:
+                for _ in range(4):
+                    step()
+            profiled = recording.run().rank().manifest.time_steps
+    else:
+        for _ in range(4):
+            step()
+    return {"before_s": before_s, "after_s": half(step, wait, half_s), "profiled": profiled}
+
+
+def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``run`` returns in a forked process, which has loaded torch and not used the GPU yet."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            text = json.dumps(run())
+        except BaseException:
+            text = json.dumps({"error": traceback.format_exc()})
+        with os.fdopen(writing, "w") as file:
+            file.write(text)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"error": "the process ended without a result"}
+
+
+def slowdown(bare: dict[str, Any], recorded: dict[str, Any]) -> float:
+    """Return the ratio of the halves, recorded over bare."""
+    ratios = [statistics.median(one["after_s"]) / statistics.median(one["before_s"]) for one in (bare, recorded)]
+    return ratios[1] / ratios[0]
+
+
+def main() -> None:
+    """Measure the models and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", default=",".join(EIGHT))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--half-s", type=float, default=2.0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
+    parser.add_argument("--small", action="store_true")
+    given = parser.parse_args()
+    rows: dict[str, dict[str, Any]] = {}
+    for turn in range(given.rounds):
+        for model in given.models.split(","):
+            pair = {}
+            for is_recorded in (False, True) if turn % 2 == 0 else (True, False):
+                pair[is_recorded] = in_a_fork(
+                    lambda model=model, is_recorded=is_recorded: measure(
+                        model, given.device, small=given.small, is_recorded=is_recorded, half_s=given.half_s
+                    )
+                )
+            row = rows.setdefault(model, {"rounds": [], "errors": []})
+            errors = [one["error"] for one in pair.values() if "error" in one]
+            row["errors"] += errors
+            if not errors:
+                row["rounds"].append(
+                    {
+                        "slowdown": slowdown(pair[False], pair[True]),
+                        "step_s": statistics.median(pair[False]["before_s"]),
+                        "profiled": pair[True]["profiled"],
+                    }
+                )
+            if row["rounds"]:
+                row["slowdown"] = statistics.median(one["slowdown"] for one in row["rounds"])
+                print(model, *(f"{one['slowdown']:.4f}" for one in row["rounds"]), flush=True)
+            _write(given, rows)
+
+
+def _write(given: argparse.Namespace, rows: dict[str, dict[str, Any]]) -> None:
+    found = [row["slowdown"] for row in rows.values() if "slowdown" in row]
+    summary = {
+        "models": len(found),
+        "median": statistics.median(found) if found else None,
+        "most": max(found, default=None),
+        "within_target": sum(abs(one - 1) <= TARGET for one in found),
+        "target": TARGET,
+    }
+    about = {"rounds": given.rounds, "half_s": given.half_s, "blocks": BLOCKS, "small": given.small}
+    write_results(
+        given.out, {"environment": describe_environment(given.device), **about, "summary": summary, "models": rows}
+    )
+
+
+if __name__ == "__main__":
+    main()
