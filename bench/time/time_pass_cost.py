@@ -32,7 +32,7 @@ from infer_one import ARGUMENTS
 from models import EIGHT, MODELS
 from time_pass_ways import FURTHER, LOGGED, RESULTS, TELLING, WAYS, Step, Way
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import kineto_events
 from gpuledger.model.journal.journal import ActivityKind
 
 CASES = "neumf-training-4096,llama-training-1,vit-training-2,resnet50-inference-1"
@@ -106,7 +106,7 @@ def turn(way: Way, step: Step) -> dict[str, Any]:
 def count_on_device() -> int:
     """Return how many kernels and copies Kineto told of in the last turn."""
     events = RESULTS[0].events() if RESULTS and RESULTS[0] is not None else []
-    kinds = [torch_private.kind_of_event(event) for event in events]
+    kinds = [kineto_events.kind_of_event(event) for event in events]
     return sum(kind in (ActivityKind.KERNEL, ActivityKind.COPY) for kind in kinds)
 
 

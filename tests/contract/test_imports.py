@@ -34,7 +34,7 @@ def test_importing_gpuledger_is_quick() -> None:
 
 @pytest.mark.torch
 def test_recording_loads_no_library_for_reading() -> None:
-    assert loaded_by("import gpuledger.collect.session.session").isdisjoint(READING)
+    assert loaded_by("import gpuledger.collect.session.active").isdisjoint(READING)
 
 
 def test_help_loads_no_library_for_reading_or_recording() -> None:

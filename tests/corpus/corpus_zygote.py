@@ -52,7 +52,7 @@ def _become(order: dict[str, Any]) -> None:
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path[0] = os.path.dirname(order["script"])
     if "GPULEDGER_RUN" in os.environ:
-        from gpuledger.collect.session.session import start_from_environment
+        from gpuledger.collect.session.active import start_from_environment
 
         start_from_environment()
 

@@ -21,12 +21,12 @@ READS_AND_DIES = (
     TRAIN
     + """
 import os, subprocess, sys
-import gpuledger.collect.session.session as sessions
+from gpuledger.collect.session import active
 read = "import gpuledger; print(gpuledger.load('train.ledger').rank().manifest.window.last_step)"
 for number in range(1, 5):
     step()
     if number < 4:
-        sessions.current().window.drain()
+        active.current().window.drain()
     if number < 3:
         subprocess.run([sys.executable, "-c", read], check=True)
 model(torch.ones(8, 16))

@@ -190,7 +190,7 @@ def step():
     net.zero_grad()
     net(torch.randn(4, 8)).sum().backward()
     return net.weight.grad.sum().item()
-session = sys.modules["gpuledger.collect.session.session"]  # _session: a call would be one more entrance of ours
+session = sys.modules["gpuledger.collect.session.active"]  # _session: a call would be one more entrance of ours
 for number in range(12):
     print(step())
     if session._session is not None:
@@ -204,7 +204,7 @@ from torch import nn
 torch.manual_seed(0)
 net = nn.Linear(8, 2)
 sgd = torch.optim.SGD(net.parameters(), lr=0.1)
-session = sys.modules["gpuledger.collect.session.session"]
+session = sys.modules["gpuledger.collect.session.active"]
 from gpuledger.collect.memory import out_of_memory
 from gpuledger.collect.adapter import torch_private
 observers = []

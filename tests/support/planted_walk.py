@@ -39,7 +39,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noq
 from gpuledger.collect.adapter import user_profiler  # noqa: E402
 from gpuledger.collect.attribution import scopes  # noqa: E402
 from gpuledger.collect.launch import bootstrap  # noqa: E402
-from gpuledger.collect.session import session as sessions  # noqa: E402
+from gpuledger.collect.session import active  # noqa: E402
 from gpuledger.errors import GpuLedgerError  # noqa: E402
 from gpuledger.model.journal.reading import read_journal  # noqa: E402
 from gpuledger.model.run_writer import RunWriter, new_manifest  # noqa: E402
@@ -69,7 +69,7 @@ REBUILD = REDUCER._rebuild_buckets
 
 def phase() -> str:
     """Return how far the recording is; runs nothing of gpuledger's, so it reads attributes, private ones too."""
-    session = sessions._session
+    session = active._session
     if session is None or not hasattr(session, "_later"):
         return "start"
     if session.guard.ended:

@@ -36,7 +36,7 @@ GROUPS = (
     ("pynvml",),
     ("torch",),
     ("torch._dynamo",),
-    ("gpuledger.collect.session.session", "gpuledger.collect.memory.dispatch"),
+    ("gpuledger.collect.session.active", "gpuledger.collect.memory.dispatch"),
     ("click", "rich.console", "rich.table", "psutil", "pyarrow", "pyarrow.parquet", "pyarrow.compute"),
     ("gpuledger.cli.record.run", "gpuledger.services.running", "gpuledger.services.runs", "gpuledger.report.text.text"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.collect.session import session as sessions
+from gpuledger.collect.session import active
 from gpuledger.errors import GpuLedgerError
 from gpuledger.services.recording import Recording, record
 
@@ -33,16 +33,16 @@ class RecordedTraining:
         Raises:
             UsageError: the recording's output exists.
         """
-        if sessions.current() is None:
+        if active.current() is None:
             self.recording = record(self._name, **self._how)
             self.recording.__enter__()
-        session = sessions.current()
+        session = active.current()
         if session is not None:
             session.steps.expect_marks()
 
     def mark(self) -> None:
         """A step has ended."""
-        session = sessions.current()
+        session = active.current()
         if session is not None:
             session.mark_step()
 

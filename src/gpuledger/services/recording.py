@@ -69,14 +69,14 @@ class Recording:
             parse_passes,
         )
         from gpuledger.collect.sampling.energy_meter import begin_meter
-        from gpuledger.collect.session import session as sessions
+        from gpuledger.collect.session import active
         from gpuledger.collect.session.outer_run import find_outer_run
 
         passes = parse_passes(self._passes)
         self.path = self.recorded_by = find_outer_run()
         if self.recorded_by is not None:
             return self
-        sessions.refuse_second()
+        active.refuse_second()
         self._writer = RunWriter.choose(self._out, force=self._force, stem=self.name, of_this_process=True)
         self.path = self._writer.path
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
@@ -85,7 +85,7 @@ class Recording:
         settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
         if "energy" in passes and self._devices != "cpu":
             self._meter = begin_meter(self._writer)
-        self._session = sessions.start_recording(settings, self.path / "rank-0")
+        self._session = active.start_recording(settings, self.path / "rank-0")
         return self
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop recording and build the run's tables. An exception of the block propagates unchanged."""
-        from gpuledger.collect.session import session as sessions
+        from gpuledger.collect.session import active
 
         if self.recorded_by is not None:
             return
@@ -127,7 +127,7 @@ class Recording:
         session, self._session = self._session, None
         if not self._writer.is_of_this_process:
             return  # a forked child leaves the block, too, but the recording belongs to its parent
-        sessions.stop_recording(session, "exception" if error else "end of record")
+        active.stop_recording(session, "exception" if error else "end of record")
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
         with self._writer.adding_to(error):

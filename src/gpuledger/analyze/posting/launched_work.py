@@ -119,7 +119,7 @@ def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, s
 
     Args:
         operator: Name as in a trace, ``aten::mm``.
-        inputs: Shapes, strides, dtypes and values, as from :func:`collect.torch_private.inputs_of`.
+        inputs: Shapes, strides, dtypes and values, as from :func:`collect.adapter.kineto_events.inputs_of`.
         listed: The dtype in tensor lists, which a trace does not contain.
     """
     is_told = operator.startswith(_OURS) and operator not in _BY_TENSORS

@@ -14,6 +14,8 @@ import __future__
 import ast
 import copy
 import inspect
+import os
+import threading
 import tokenize
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +161,10 @@ class _Site:
 
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
         """Replace the list of observers. When it becomes empty, the original code is restored."""
+        with _exclusive:
+            self._change(chosen)
+
+    def _change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
         if self._function.__code__ is not self._current:  # another tool has replaced the code meanwhile: leave it
             self.observers, self._current = [], self._plain
             if self._function.__code__ is not self._plain:
@@ -180,15 +186,27 @@ class _Site:
 
 
 _sites: dict[FunctionType, _Site] = {}
+_exclusive = threading.RLock()
+"""One thread at a time creates or changes a site. Reentrant for signal handlers."""
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked child. The parent's threads, which can hold it, do not exist there."""
+    global _exclusive
+    _exclusive = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _site_of(function: Callable[..., Any]) -> _Site:
     if not isinstance(function, FunctionType):
         raise CannotInstrumentError(f"{function!r} was not written in Python")
-    site = _sites.get(function)
-    if site is None:
-        site = _sites[function] = _Site(function)
-    return site
+    with _exclusive:
+        site = _sites.get(function)
+        if site is None:
+            site = _sites[function] = _Site(function)
+        return site
 
 
 def _all_of(site: _Site, absorbs: Absorbs) -> Observer:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import kineto_events, torch_private
 
 TEARDOWN, LOG_LEVEL = "TEARDOWN_CUPTI", "KINETO_LOG_LEVEL"
 """Environment variables of Kineto: whether to detach CUPTI after a profile, and the minimum level of stderr output."""
@@ -132,7 +132,7 @@ class Profiler:
         self._level = _kineto_level()
         before = self._level.value
         self._is_first = before == NOT_BEGUN
-        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+        device = "cuda" if torch.cuda.is_initialized() else None
         self._teardown = "1" if device is not None and not torch_private.holds_graphs() else "0"
         self._profile = torch.autograd.profiler.profile(
             use_kineto=True, use_device=device, record_shapes=device is not None
@@ -177,4 +177,4 @@ class Profiler:
         if self._is_first:
             _end_thread()
         results = self._profile.kineto_results
-        return [] if results is None else list(results.events())
+        return [] if results is None else list(kineto_events.events_of(results))

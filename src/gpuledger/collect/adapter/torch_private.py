@@ -7,7 +7,6 @@ torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.program_objects import attributes_of
-from gpuledger.model.journal.journal import ActivityKind
 
 _C = torch._C
 _record_memory_history = torch.cuda.memory._record_memory_history
@@ -266,75 +264,6 @@ open_range: Callable[[str], Any] = (
     getattr(_C._profiler, "_RecordFunctionFast", None) or torch.autograd.profiler.record_function
 )
 """Context that appears in a profile as an event of the given name. The cheapest function that torch offers for this."""
-
-
-_EVENT_KINDS = {
-    "cpu_op": ActivityKind.HOST,
-    "kernel": ActivityKind.KERNEL,
-    "gpu_memcpy": ActivityKind.COPY,
-    "gpu_memset": ActivityKind.COPY,
-}
-_DRIVER_CALLS = ("cuda", "cu", "hip")
-
-
-def kind_of_event(event: Any) -> ActivityKind | None:
-    """Return the kind of a Kineto event; None if it is not an operator, a kernel or a copy.
-
-    torch before 2.13 has no such field. There, the kind is inferred from device and name.
-    """
-    if hasattr(event, "activity_type"):
-        return _EVENT_KINDS.get(event.activity_type())
-    name = event.name()
-    if event.device_type() == _C._autograd.DeviceType.CPU:
-        is_call = name.startswith(_DRIVER_CALLS) and name[-1:].isalnum() and "::" not in name and "." not in name
-        return None if is_call else ActivityKind.HOST
-    if _is_annotation(event):
-        return None
-    return ActivityKind.COPY if name.startswith(("Memcpy", "Memset")) else ActivityKind.KERNEL
-
-
-_LONGEST = 16
-"""Maximum length of a list argument that is kept. Longer lists are those of an optimizer over all parameters."""
-
-
-def inputs_of(event: Any) -> list[Any] | None:
-    """Return ``[shapes, strides, dtypes, values]`` of an operator's inputs, as JSON values; None if not recorded.
-
-    For a list of tensors, ``shapes`` has a list of shapes if this torch records them. ``strides`` is None if this torch
-    does not record them. ``values`` has numbers and lists of numbers, and None for other arguments.
-    """
-    dtypes = event.dtypes() if hasattr(event, "concrete_inputs") else []
-    if not dtypes:
-        return None
-    shapes = getattr(event, "structured_input_shapes", event.shapes)()
-    strides = getattr(event, "structured_input_strides", lambda: None)()
-    values = [_number(value) for value in event.concrete_inputs()]
-    return [list(shapes), strides, list(dtypes), values or [None] * len(dtypes)]
-
-
-def _number(value: Any) -> Any:
-    """Return a bool, a finite number or a short list of them; None for anything else."""
-    if isinstance(value, (list, tuple)):
-        return [_number(one) for one in value] if len(value) <= _LONGEST else None
-    return value if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)) else None
-
-
-def graph_launches(events: list[Any], until_ns: int) -> dict[int, Any]:
-    """Return the calls that launched CUDA graphs before a given time, by correlation id.
-
-    No operator event covers them, so their kernels have no other launch.
-    """
-    return {
-        event.correlation_id(): event
-        for event in events
-        if event.name() == "cudaGraphLaunch" and event.start_ns() < until_ns
-    }
-
-
-def _is_annotation(event: Any) -> bool:
-    """Return whether a device event mirrors a host range, such as ``Optimizer.step#AdamW.step``."""
-    asked = getattr(event, "is_user_annotation", None)
-    return bool(asked()) if asked is not None else event.name().startswith("Optimizer.")
 
 
 def is_profiling() -> bool:

@@ -22,6 +22,9 @@ class Recorder(Protocol):
     kind: str
     set_token: Callable[[str], None]
 
+    def can_open(self) -> bool:
+        """Return whether recording can start here. If not, ask again at the end of the next step."""
+
     def open(self, part: Part, living: LiveObjects) -> None:
         """Start recording. Write a snapshot of the live allocations into ``part``."""
 

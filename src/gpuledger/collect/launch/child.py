@@ -11,6 +11,7 @@ import os
 import signal
 import struct
 import time
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -58,7 +59,9 @@ def start_child(
     reading, writing = os.pipe()  # closed by a successful exec: then nothing was told
     asked = mmap.mmap(-1, _MOMENT.size)  # shared: when the child asked for its exec
     try:
-        child = os.fork()
+        with warnings.catch_warnings():  # from Python 3.12 on: other threads of the launcher are left behind on purpose
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            child = os.fork()
         if child == 0:
             try:
                 die_with_parent()

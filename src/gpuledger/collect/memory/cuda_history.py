@@ -44,6 +44,10 @@ class CudaRecorder:
         self._with_stacks = False
         self._blocks_kept = False
 
+    def can_open(self) -> bool:
+        """Return True: the allocator's history can start at any time."""
+        return True
+
     def open(self, part: Part, living: LiveObjects) -> None:
         """Start the history and record the live allocations."""
         torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)

@@ -116,6 +116,14 @@ class DispatchRecorder:
             # autograd's threads get the caller's modes, so they are recorded
             self._unseen = not torch_private.has_dispatch_mode()
 
+    def can_open(self) -> bool:
+        """Return whether no dispatch mode and no profiler of the program is active.
+
+        A mode of the program removes the innermost mode when it ends, which would be this one. A profiler would count
+        operators twice.
+        """
+        return not (torch_private.has_dispatch_mode() or torch_private.is_profiling())
+
     def open(self, part: Part, living: LiveObjects) -> None:
         """Record the live storages, and push the mode on this thread's stack of modes."""
         self._thread = threading.get_ident()

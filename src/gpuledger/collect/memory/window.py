@@ -34,6 +34,14 @@ NOTED_NS = 10_000_000
 EVENT_BYTES = 512
 """Host memory per pending event: about 250 bytes in the allocator, and as much again during the drain."""
 
+WAIT_STEPS = 10
+"""Number of steps after the selected ones for which the recording waits if it cannot start."""
+
+NEVER_OPEN = (
+    "Memory was not recorded: every step ended inside a dispatch mode or a profiler of the program. Use --steps to "
+    "choose steps outside of it."
+)
+
 
 class MemoryWindow:
     """Records allocations between :meth:`open` and :meth:`close`. Outside of these, nothing is installed.
@@ -94,6 +102,19 @@ class MemoryWindow:
         """The largest number of allocations in a recorded step."""
 
     # -- opening and closing ----------------------------------------------------------------------------------------
+
+    def may_open(self) -> bool:
+        """Return whether the next step is one to be recorded, and the recorder can start here."""
+        return not self.was_opened and self._steps.seen + 1 >= self._settings.first_step and self.recorder.can_open()
+
+    def is_too_late(self) -> bool:
+        """Return whether recording could not start at the selected steps, nor at WAIT_STEPS after them."""
+        return not self.was_opened and self._steps.seen >= self._settings.last_step + WAIT_STEPS
+
+    def note_if_never_open(self) -> None:
+        """Store a note if steps ended and in none of them recording could start."""
+        if not self.was_opened and self._steps.seen >= self._settings.first_step:
+            self._journal.note(NEVER_OPEN)
 
     def open(self) -> None:
         """Start recording allocations."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 import torch
 
 from gpuledger.cards.card import torch_uuid
+from gpuledger.cards.opening import has_driver
 from gpuledger.model.energy_window import METERED_CARDS
 
 LONGEST_WAIT_S = 10.0
@@ -18,9 +20,15 @@ LOOK_S = 0.0002
 """Interval of checks whether the GPU has finished."""
 
 
+def can_use_cuda() -> bool:
+    """Return whether this process could initialize CUDA. Does not load the driver."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1")
+    return torch.version.cuda is not None and not hidden and has_driver()
+
+
 def cards_in_use() -> list[tuple[int, str]]:
     """Return ``(device_idx, UUID)`` of every GPU on which this process has allocated memory."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():  # is_available would initialize the driver in a program that uses no GPU
         return []
     found = []
     for device_idx in range(torch.cuda.device_count()):

@@ -1,4 +1,4 @@
-"""Measurements after the memory recording: first the timing measurement, then unprofiled steps for energy and step time.
+"""Measurements after the memory recording: the timing measurement, then unprofiled steps for energy and step time.
 
 The timing measurement comes first because it takes two steps. The energy measurement takes seconds, which a short
 program does not have.
@@ -71,6 +71,7 @@ class LaterPasses:
         self._see_calls = see_calls
         self._last_step = 0
         self._step_allocations = 0
+        self.has_begun = False
         self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
         self._tries_left = TIME_TRIES
         self._others_step = False
@@ -102,6 +103,7 @@ class LaterPasses:
             step_allocations: The largest number of allocations in one of them.
             with_times: Whether this is the end of a step and the program does not start its own profiler.
         """
+        self.has_begun = True
         self._step_allocations = step_allocations
         if not with_times and "time" in self._wanted:
             self._wanted.remove("time")
@@ -146,9 +148,9 @@ class LaterPasses:
         self._steps.restart_clock()
         return True
 
-    def _end_times(self) -> None:
+    def _end_times(self) -> bool:
         self._see_calls(False)
-        self._time_pass.end()
+        return self._time_pass.end()
 
     def close_profiler(self) -> bool:
         """Stop a profiler that could not be stopped with its measurement. Return False if it still cannot."""
@@ -171,8 +173,10 @@ class LaterPasses:
         """
         self._energy_pass.finish()
         if self._time_pass.is_open:
-            self._end_times()
-            if self._steps.seen < self._last_step:
+            if not self._end_times():
+                self._journal.fact(time_steps=None)
+                self._say("No timing measurement: the program ended in another thread during it.")
+            elif self._steps.seen < self._last_step:
                 self._say("The timing measurement was cut short: the program ended during it.")
         self._may_measure_energy()
         wanted, self._wanted = self._wanted, []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import kineto, torch_entrances, torch_private
+from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -40,8 +40,8 @@ ALL_TIMES = 1 << 62
 def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
     """Return the id that joins an event with its launch; negative if a CUDA graph was launched."""
     if graph is not None and (on_device or event is graph):
-        return -int(graph.correlation_id())
-    return int(event.linked_correlation_id() if on_device else event.correlation_id())
+        return -int(kineto_events.correlation_id_of(graph))
+    return int((kineto_events.linked_correlation_id_of if on_device else kineto_events.correlation_id_of)(event))
 
 
 class _Inputs:
@@ -54,13 +54,15 @@ class _Inputs:
     def __init__(self, events: list[Any]) -> None:
         self.distinct: list[Any] = []
         self._numbers: dict[str, int] = {}
-        self._launched = {event.linked_correlation_id() for event in events} - {0}
+        self._launched = set(map(kineto_events.linked_correlation_id_of, events)) - {0}
 
     def number_of(self, event: Any) -> int:
         """Return the id of an operator's inputs; -1 if they are not wanted or not recorded."""
-        if not (self._launched and (event.correlation_id() in self._launched or event.name() in SPEAKERS)):
+        if not self._launched or not (
+            kineto_events.correlation_id_of(event) in self._launched or kineto_events.name_of(event) in SPEAKERS
+        ):
             return -1
-        found = torch_private.inputs_of(event)
+        found = kineto_events.inputs_of(event)
         if found is None:
             return -1
         text = json.dumps(found)
@@ -146,8 +148,9 @@ class TimePass:
         A second call continues with what could not be removed.
 
         Returns:
-            False inside a backward pass, because autograd would restore the profiler at the end of it. The profiler
-            then keeps running, its events are dropped, and this method must be called again.
+            False inside a backward pass, because autograd would restore the profiler at the end of it, and in another
+            thread than the profiler's, because a profiler belongs to a thread. The profiler then keeps running, its
+            events are dropped, and this method must be called again.
         """
         if self._profiler is None:
             return True
@@ -157,12 +160,12 @@ class TimePass:
         self.is_open = False
         self._journal.fact(time_pass_open=False)
         self._take_out_ranges()
-        if torch_private.is_in_backward():
+        if torch_private.is_in_backward() or not self.is_of_this_thread:
             return False
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         if not is_alone:
             energy_cards.wait_for(energy_cards.cards_in_use())
-        events = self._profiler.stop(wait=is_alone) if self.is_of_this_thread else []
+        events = self._profiler.stop(wait=is_alone)
         self._profiler = None
         if keep:
             self._journal.fact(kernels_alone=self._alone)
@@ -252,28 +255,28 @@ class TimePass:
         numbers: dict[str, int] = {}
         rows = []
         until_ns = ALL_TIMES if self._alone is None else self._alone["from_ns"]
-        graphs = torch_private.graph_launches(events, until_ns)
+        graphs = kineto_events.graph_launches(events, until_ns)
         inputs = _Inputs(events)
         for event in events:
-            launch = graphs.get(event.correlation_id())
-            kind = torch_private.kind_of_event(event)
+            launch = graphs.get(kineto_events.correlation_id_of(event))
+            kind = kineto_events.kind_of_event(event)
             if event is launch:
                 kind = ActivityKind.HOST
             if kind is None:
                 continue
-            name = event.name()
+            name = kineto_events.name_of(event)
             on_device = kind != ActivityKind.HOST
             rows.append(
                 (
                     int(kind),
-                    event.device_index() if on_device else -1,
-                    event.device_resource_id() if on_device else event.start_thread_id(),
+                    kineto_events.device_index_of(event) if on_device else -1,
+                    (kineto_events.stream_of if on_device else kineto_events.thread_of)(event),
                     numbers.setdefault(name, len(numbers)),
-                    event.start_ns(),
-                    event.duration_ns(),
+                    kineto_events.start_ns_of(event),
+                    kineto_events.duration_ns_of(event),
                     _launch_id(event, launch, on_device=on_device),
-                    event.sequence_nr(),
-                    event.fwd_thread_id(),
+                    kineto_events.sequence_of(event),
+                    kineto_events.forward_thread_of(event),
                     -1 if on_device else inputs.number_of(event),
                 )
             )

@@ -42,6 +42,11 @@ def why_no_time_pass(step_allocations: int) -> str | None:
         return "torch was imported in another thread than the one that trains, where torch's profiler does not work"
     if not kineto.can_end_thread():
         return "torch's profiler would leave a thread running, and forked processes would wait for it when they exit"
+    if not torch.cuda.is_initialized() and energy_cards.can_use_cuda():
+        return (
+            "the program has not used the GPU, and torch's profiler would load CUPTI; "
+            "run it with CUDA_VISIBLE_DEVICES= to measure CPU times"
+        )
     if any(os.environ.get(name) for name in OUTER_PROFILERS):
         return "the program runs under another profiler, and only one can run at a time"
     if step_allocations > STEP_ALLOCATIONS:

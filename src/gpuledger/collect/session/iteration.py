@@ -40,9 +40,9 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.collect.session.active import current
 from gpuledger.collect.session.outer_run import find_outer_run
 from gpuledger.collect.session.recorders import describe_cuda, describe_process, make_dispatch_recorder
-from gpuledger.collect.session.session import current
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import STEP_KINDS, Part
 from gpuledger.model.journal.reading import Journal, journal_of

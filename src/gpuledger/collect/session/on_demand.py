@@ -72,11 +72,11 @@ class Listener:
             self._begin()
 
     def _begin(self) -> None:
-        from gpuledger.collect.session import session as sessions
+        from gpuledger.collect.session import active
         from gpuledger.errors import UsageError
 
         try:
-            sessions.refuse_second()
+            active.refuse_second()
         except UsageError:
             return  # the run's first recording is in progress: check again at the next step
         try:
@@ -87,14 +87,14 @@ class Listener:
         settings = replace(
             self._settings, run_directory=self._run.path, first_step=1, last_step=STEPS, passes={"memory": 0}
         )
-        self._session = sessions.start_recording(settings, self._run.path / "rank-0", from_outside=True)
+        self._session = active.start_recording(settings, self._run.path / "rank-0", from_outside=True)
 
     def _finish(self) -> None:
-        from gpuledger.collect.session import session as sessions
+        from gpuledger.collect.session import active
 
         session, self._session = self._session, None
         if session is not None and self._run is not None:
-            sessions.stop_recording(session, "last step")
+            active.stop_recording(session, "last step")
             self._run.close((NOTE,))
 
     def _fail(self, error: BaseException) -> None:

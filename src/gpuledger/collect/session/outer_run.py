@@ -8,7 +8,8 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
-from gpuledger.collect.session.session import Session, current
+from gpuledger.collect.session.active import current
+from gpuledger.collect.session.session import Session
 
 NOTE = "The program calls gpuledger in its own code. This run replaces the recordings that it would make."
 

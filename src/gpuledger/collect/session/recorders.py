@@ -5,12 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from gpuledger.cards.opening import has_driver
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import FirstCall, in_data_worker
 from gpuledger.collect.adapter.guard import Guard
@@ -23,6 +23,7 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory import out_of_memory
 from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.collect.memory.device_readings import CardReader
+from gpuledger.collect.passes.energy_cards import can_use_cuda
 
 if TYPE_CHECKING:
     from gpuledger.collect.memory.dispatch import DispatchRecorder
@@ -48,6 +49,8 @@ class ProcessRecorders:
     def __init__(self) -> None:
         self._user_history: UserHistory | None = None
         self._user_profiler: ProfilerStart | None = None
+        self._once = threading.Lock()
+        """Acquired for good by the thread that begins: several can train, and end their first step together."""
 
     def begin(self, session: Session) -> None:
         """Begin now, or when the program initializes CUDA or calls its first module."""
@@ -72,11 +75,11 @@ class ProcessRecorders:
 
     def _begin_cuda(self, session: Session) -> None:
         """Begin after the program has initialized CUDA."""
-        if session.window is not None:
+        if not self._once.acquire(blocking=False):
             return
         why_not = torch_private.keeps_cuda_history()
         if why_not is not None:
-            self._begin_dispatch(session, why_not)
+            self._adopt_dispatch(session, why_not)
             return
         if torch_private.history_enabled():
             session.journal.note(
@@ -91,8 +94,10 @@ class ProcessRecorders:
         session.adopt(recorder, card)
 
     def _begin_dispatch(self, session: Session, why_not_cuda: str | None = None) -> None:
-        if session.window is not None:
-            return
+        if self._once.acquire(blocking=False):
+            self._adopt_dispatch(session, why_not_cuda)
+
+    def _adopt_dispatch(self, session: Session, why_not_cuda: str | None) -> None:
         if why_not_cuda is not None:
             session.journal.note(
                 f"Tensors were recorded at PyTorch's dispatcher, not in the CUDA allocator: {why_not_cuda}."
@@ -138,4 +143,4 @@ def make_dispatch_recorder(
 def _wants_cuda(settings: RecordSettings) -> bool:
     if settings.devices == "cpu" or torch.version.cuda is None:
         return False
-    return settings.devices == "cuda" or has_driver()
+    return settings.devices == "cuda" or can_use_cuda()

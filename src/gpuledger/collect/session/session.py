@@ -27,13 +27,12 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.launch.ranks import claim_rank
-from gpuledger.collect.launch.settings import ALL_STEPS, RecordSettings, settings_from
+from gpuledger.collect.launch.settings import ALL_STEPS, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
-from gpuledger.errors import UsageError
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run_directory import rank_directories
 
@@ -148,7 +147,7 @@ class Session:
             begins_late=self._begins_late,
             guard=self.guard,
         )
-        if self.steps.seen + 1 >= self.settings.first_step:
+        if self.window.may_open():
             self.window.open()
         else:
             self._see_calls(True)
@@ -207,6 +206,8 @@ class Session:
             self.end()
             if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)
+            if self.window is not None:
+                self.window.note_if_never_open()
             if reason == "exit" and self.window is not None and self._on_card:
                 self.window.recorder.read_counters(self.journal.part, self.steps.seen, "exit", time.time_ns())
             if self.window is not None or self.journal.part.notes:
@@ -294,16 +295,23 @@ class Session:
                 self._close_recorder()
                 self._recorders.stop_watching()
                 self._begin_later_passes()
-        elif self.window is not None and not self.window.was_opened and self.steps.seen + 1 >= self.settings.first_step:
-            self.watch_calls(None)
-            self.window.open()
-        elif self.steps.seen > self.settings.last_step and self._later.end_step():
+        elif self.window is not None and not self.window.was_opened:
+            self._open_window(self.window)
+        elif self._later.has_begun and self._later.end_step():
             self.end()
             self.journal.append()  # keep the result even if the program crashes later
 
+    def _open_window(self, window: MemoryWindow) -> None:
+        """Begin the memory recording if that is possible here, or give it up."""
+        if window.may_open():
+            self.watch_calls(None)
+            window.open()
+        elif window.is_too_late():
+            self.finish("never opened")
+
     def _begin_later_passes(self, *, with_times: bool = True) -> None:
         """Begin the later measurements, and observe outermost calls if they are the steps."""
-        if len(self.settings.passes) > 1 and self.window is not None:
+        if self.window is not None:
             self._see_calls(True)
             self._later.begin(self.window.step_allocations, with_times=with_times)
 
@@ -346,53 +354,3 @@ class Session:
             self.journal.note("The program started its own memory history, so the recording ended there.")
             self._close_window("program's own history")
             self.end()
-
-
-_session: Session | None = None
-
-
-def start_from_environment() -> Session | None:
-    """Start recording this process as ``GPULEDGER_RUN`` says; None if it is not to be recorded."""
-    global _session
-    settings = settings_from()
-    if settings is None or _session is not None:
-        return _session
-    _session = Session(settings)
-    _session.start()
-    return _session
-
-
-def current() -> Session | None:
-    """Return the recording in progress in this process."""
-    return _session if _session is not None and not _session.ended else None
-
-
-def refuse_second() -> None:
-    """Check that no recording is in progress.
-
-    Raises:
-        UsageError: a recording is in progress in this process.
-    """
-    if current() is not None:
-        raise UsageError("record: another recording is active in this process", hint="End that recording first")
-
-
-def start_recording(settings: RecordSettings, rank_directory: Path, *, from_outside: bool = False) -> Session:
-    """Start a recording from Python; with ``from_outside``, one requested from outside while the program runs.
-
-    Raises:
-        UsageError: a recording is in progress in this process.
-    """
-    global _session
-    refuse_second()
-    _session = Session(settings, rank_directory=lambda: rank_directory, from_outside=from_outside)
-    _session.start()
-    return _session
-
-
-def stop_recording(session: Session, reason: str) -> None:
-    """Stop a recording and write the last of its journal."""
-    global _session
-    session.finish(reason)
-    if _session is session:
-        _session = None

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter import kineto, torch_private
+from gpuledger.collect.adapter.kineto_events import kind_of_event
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.journal.journal import ActivityKind
 from gpuledger.operator_key import OperatorKey
@@ -98,7 +99,7 @@ def names_in_ranges(events: Iterable[Any], kinds: frozenset[ActivityKind]) -> di
     activities = sorted(
         (event.start_ns(), event.name())
         for event in found
-        if torch_private.kind_of_event(event) in kinds and not event.name().startswith(RANGE)
+        if kind_of_event(event) in kinds and not event.name().startswith(RANGE)
     )
     named = {
         number: tuple(dict.fromkeys(name for start_ns, name in activities if low <= start_ns <= high))

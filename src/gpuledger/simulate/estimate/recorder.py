@@ -45,6 +45,10 @@ class VirtualRecorder:
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
 
+    def can_open(self) -> bool:
+        """Return True: simulated memory is recorded beside any mode."""
+        return True
+
     def open(self, part: Part, living: LiveObjects) -> None:
         """Begin with an empty GPU."""
         self._open = True

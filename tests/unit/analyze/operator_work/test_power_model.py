@@ -32,7 +32,7 @@ from gpuledger.analyze.operator_work.power_model import (
 )
 from gpuledger.analyze.posting.activities import SPAN_KINDS, own_spans
 from gpuledger.analyze.posting.launched_work import work_of_call
-from gpuledger.collect.adapter.torch_private import inputs_of
+from gpuledger.collect.adapter.kineto_events import inputs_of
 from gpuledger.collect.passes.time_pass import _Inputs
 from gpuledger.model.journal.reading import journal_of, read_journal
 from gpuledger.ops.predict.power import find_power_model

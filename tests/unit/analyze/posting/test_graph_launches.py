@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.collect.adapter import kineto, torch_private  # noqa: E402
+from gpuledger.collect.adapter import kineto, kineto_events  # noqa: E402
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
 from gpuledger.collect.passes import energy_cards  # noqa: E402
 from gpuledger.collect.passes.time_pass import TimePass  # noqa: E402
@@ -113,7 +113,7 @@ def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_thei
         Event("cudaGraphLaunch", 130, 43),
         Event("in a graph", 140, 43, on_card=True),
     ]
-    assert set(torch_private.graph_launches(events, 100)) == {42}
+    assert set(kineto_events.graph_launches(events, 100)) == {42}
     journal = Journal()
     monkeypatch.setattr(time, "time_ns", lambda: 100)
     passed(journal, events, monkeypatch, kernels_alone_from=5)

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuledger.collect.adapter.torch_private import kind_of_event  # noqa: E402
+from gpuledger.collect.adapter.kineto_events import kind_of_event  # noqa: E402
 from gpuledger.model.journal.journal import ActivityKind  # noqa: E402
 
 CPU, CUDA = torch._C._autograd.DeviceType.CPU, torch._C._autograd.DeviceType.CUDA

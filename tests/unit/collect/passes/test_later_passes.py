@@ -284,3 +284,15 @@ def test_the_program_knows_which_cards_are_read_while_somebody_reads_them(tmp_pa
     assert not (tmp_path / METERED_CARDS).exists()
     (tmp_path / METERED_CARDS).write_text(json.dumps([])[:1])
     assert energy_cards.metered_cards(tmp_path) == frozenset()
+
+
+def test_a_program_that_leaves_its_gpu_alone_gets_no_profiler_that_loads_cupti(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(energy_cards, "has_driver", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "would load CUPTI" in str(timing_preconditions.why_no_time_pass(10))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert timing_preconditions.why_no_time_pass(10) is None
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(energy_cards, "has_driver", lambda: False)
+    assert timing_preconditions.why_no_time_pass(10) is None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.launch.settings import RecordSettings
@@ -131,3 +134,33 @@ def test_what_watches_the_program_is_taken_out(session: Session, initialise_cuda
     assert torch.cuda.memory._record_memory_history.__code__ is not before
     session.finish("end of record")
     assert torch.cuda.memory._record_memory_history.__code__ is before
+
+
+class Mode(TorchDispatchMode):
+    """A mode of the program's own."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("inside", "opened_at"), [(range(0), 1), (range(2), 3), (range(3), 4), (range(40), None)])
+@pytest.mark.usefixtures("initialise_cuda")
+def test_recording_starts_outside_the_programs_own_modes(inside: range, opened_at: int | None, tmp_path: Path) -> None:
+    """A mode that starts inside another is removed in its place when that one ends."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    session = Session(RecordSettings(tmp_path, 1, 3), rank_directory=lambda: tmp_path / "rank-0")
+    session.start()
+    for number in range(30):
+        with Mode() if number in inside else nullcontext():
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        if number + 1 == opened_at:
+            assert torch_private.has_dispatch_mode()
+        elif opened_at is None:
+            assert not torch_private.has_dispatch_mode()
+    assert session.ended
+    assert not torch_private.has_dispatch_mode()
+    manifest = post_rank(tmp_path / "rank-0")
+    notes = [note for note in manifest.notes if note.startswith("Memory was not recorded")]
+    assert bool(notes) == (opened_at is None)

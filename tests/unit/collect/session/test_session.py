@@ -27,6 +27,7 @@ from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.collect.session import active
 from gpuledger.collect.session import session as sessions
 from gpuledger.errors import UsageError
 from gpuledger.simulate.estimate.session import VirtualSession
@@ -204,7 +205,7 @@ def test_a_forked_child_is_left_alone() -> None:
     def program(_: Any) -> None:
         model = nn.Linear(4, 4)
         model(torch.ones(1, 4)).sum().backward()
-        session = present(sessions.current())
+        session = present(active.current())
         child = os.fork()
         if not child:
             try:
@@ -228,7 +229,7 @@ def test_a_forked_child_is_left_alone() -> None:
 def test_a_session_is_not_kept_by_what_python_never_forgets(tmp_path: Path) -> None:
     kept: Callable[[], Any]
     with record(out=tmp_path / "run", devices="cpu"):
-        kept = weakref.ref(present(sessions.current()))
+        kept = weakref.ref(present(active.current()))
         train()
     gc.collect()
     assert kept() is None

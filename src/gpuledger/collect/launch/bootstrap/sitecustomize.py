@@ -66,7 +66,7 @@ def _start():
         _leave_note("%s was not recorded: the program has a module called gpuledger" % sys.executable)
         return
     try:
-        from gpuledger.collect.session.session import start_from_environment
+        from gpuledger.collect.session.active import start_from_environment
     except Exception as error:
         _leave_note("%s was not recorded: %s: %s" % (sys.executable, type(error).__name__, error))
         return

@@ -1,0 +1,105 @@
+"""Read Kineto's events: their fields, kinds, inputs and graph launches.
+
+Every method of an event is called through :func:`operator.methodcaller`, and never as ``event.name()``. The methods are
+made by pybind11. From Python 3.12 on, a direct call of one makes cProfile miss the returns of the functions in progress
+(it counts the end of a call whose beginning it did not count). The program can run under cProfile.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import methodcaller
+from typing import Any
+
+from torch import _C
+
+from gpuledger.model.journal.journal import ActivityKind
+
+name_of = methodcaller("name")
+start_ns_of = methodcaller("start_ns")
+duration_ns_of = methodcaller("duration_ns")
+correlation_id_of = methodcaller("correlation_id")
+linked_correlation_id_of = methodcaller("linked_correlation_id")
+device_index_of = methodcaller("device_index")
+stream_of = methodcaller("device_resource_id")
+thread_of = methodcaller("start_thread_id")
+sequence_of = methodcaller("sequence_nr")
+forward_thread_of = methodcaller("fwd_thread_id")
+device_type_of = methodcaller("device_type")
+events_of = methodcaller("events")
+"""The events of a profile's result."""
+
+_activity_type = methodcaller("activity_type")
+_is_user_annotation = methodcaller("is_user_annotation")
+_dtypes = methodcaller("dtypes")
+_values = methodcaller("concrete_inputs")
+_shapes, _nested_shapes = methodcaller("shapes"), methodcaller("structured_input_shapes")
+_nested_strides = methodcaller("structured_input_strides")
+
+_EVENT_KINDS = {
+    "cpu_op": ActivityKind.HOST,
+    "kernel": ActivityKind.KERNEL,
+    "gpu_memcpy": ActivityKind.COPY,
+    "gpu_memset": ActivityKind.COPY,
+}
+_DRIVER_CALLS = ("cuda", "cu", "hip")
+
+_LONGEST = 16
+"""Maximum length of a list argument that is kept. Longer lists are those of an optimizer over all parameters."""
+
+
+def kind_of_event(event: Any) -> ActivityKind | None:
+    """Return the kind of a Kineto event; None if it is not an operator, a kernel or a copy.
+
+    torch before 2.13 has no such field. There, the kind is inferred from device and name.
+    """
+    if hasattr(event, "activity_type"):
+        return _EVENT_KINDS.get(_activity_type(event))
+    name = name_of(event)
+    if device_type_of(event) == _C._autograd.DeviceType.CPU:
+        is_call = name.startswith(_DRIVER_CALLS) and name[-1:].isalnum() and "::" not in name and "." not in name
+        return None if is_call else ActivityKind.HOST
+    if _is_annotation(event):
+        return None
+    return ActivityKind.COPY if name.startswith(("Memcpy", "Memset")) else ActivityKind.KERNEL
+
+
+def _is_annotation(event: Any) -> bool:
+    """Return whether a device event mirrors a host range, such as ``Optimizer.step#AdamW.step``."""
+    if hasattr(event, "is_user_annotation"):
+        return bool(_is_user_annotation(event))
+    return bool(name_of(event).startswith("Optimizer."))
+
+
+def inputs_of(event: Any) -> list[Any] | None:
+    """Return ``[shapes, strides, dtypes, values]`` of an operator's inputs, as JSON values; None if not recorded.
+
+    For a list of tensors, ``shapes`` has a list of shapes if this torch records them. ``strides`` is None if this torch
+    does not record them. ``values`` has numbers and lists of numbers, and None for other arguments.
+    """
+    dtypes = _dtypes(event) if hasattr(event, "concrete_inputs") else []
+    if not dtypes:
+        return None
+    shapes = (_nested_shapes if hasattr(event, "structured_input_shapes") else _shapes)(event)
+    strides = _nested_strides(event) if hasattr(event, "structured_input_strides") else None
+    values = [_number(value) for value in _values(event)]
+    return [list(shapes), strides, list(dtypes), values or [None] * len(dtypes)]
+
+
+def _number(value: Any) -> Any:
+    """Return a bool, a finite number or a short list of them; None for anything else."""
+    if isinstance(value, (list, tuple)):
+        return [_number(one) for one in value] if len(value) <= _LONGEST else None
+    return value if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)) else None
+
+
+def graph_launches(events: list[Any], until_ns: int) -> dict[int, Any]:
+    """Return the calls that launched CUDA graphs before a given time, by correlation id.
+
+    No operator event covers them, so their kernels have no other launch.
+    """
+    return {
+        correlation_id_of(event): event
+        for event in events
+        if name_of(event) == "cudaGraphLaunch" and start_ns_of(event) < until_ns
+    }
