@@ -143,7 +143,7 @@ def _device_index(_: click.Context, __: click.Parameter, text: str | None) -> in
         return None
     found = re.fullmatch(r"cpu|-1|(?:cuda:)?(\d{1,6})|cuda", text)
     if found is None:
-        raise UsageError(f"--device {text}: not a PyTorch device", hint="use cpu, cuda:0 or cuda:1")
+        raise UsageError(f"--device {text}: not a PyTorch device", hint="Use cpu, or a GPU such as cuda:0")
     return -1 if text in ("cpu", "-1") else int(found[1] or 0)
 
 
@@ -288,7 +288,7 @@ def parse_rank(rank_text: str | None) -> int | None:
     if rank_text is None or rank_text == ALL:
         return None
     if not rank_text.isdecimal():
-        raise UsageError(f"--rank {rank_text}: not a rank", hint="use a number, or all")
+        raise UsageError(f"--rank {rank_text}: not a rank", hint="Use the number of a rank, or all")
     return int(rank_text)
 
 

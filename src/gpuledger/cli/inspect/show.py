@@ -159,11 +159,15 @@ def _refuse_mixed(flags: ShowFlags) -> None:
     if flags.by in BYTES_ALONE and (sorts or flags.fold or flags.per_sample):
         refused = f"--sort {flags.sort}" if sorts else "--fold" if flags.fold else "--per-sample"
         raise UsageError(
-            f"--by {flags.by}: cannot be combined with {refused}", hint=f"--by {flags.by} shows memory only"
+            f"--by {flags.by}: cannot be combined with {refused}",
+            hint=f"Leave {refused} out: --by {flags.by} shows memory only",
         )
     if flags.unknown and (flags.by or flags.depth):
         refused = "--by" if flags.by else "--depth"
-        raise UsageError(f"--unknown: cannot be combined with {refused}", hint="--unknown lists single allocations")
+        raise UsageError(
+            f"--unknown: cannot be combined with {refused}",
+            hint=f"Leave {refused} out: --unknown lists single allocations",
+        )
 
 
 def _print_cards(run: Run) -> bool:

@@ -159,7 +159,7 @@ def parse_share(option: str, text: str) -> float:
     except UsageError as error:
         raise UsageError(f"{option} {text}: not a share", hint=error.hint) from error
     if not 0 < value_frac <= 1:
-        raise UsageError(f"{option} {text}: must be above 0 and at most 100 %", hint="use a share such as 90% or 0.9")
+        raise UsageError(f"{option} {text}: must be above 0 and at most 100 %", hint="Use a share such as 90% or 0.9")
     return value_frac
 
 
@@ -172,7 +172,7 @@ def parse_time_limit_ns(text: str) -> int:
     try:
         return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
     except UsageError as error:
-        raise UsageError(f"--time-limit {text}: not a time", hint="use a time such as 90s or 10m") from error
+        raise UsageError(f"--time-limit {text}: not a time", hint="Use a time such as 90s or 10m") from error
 
 
 @contextmanager

@@ -67,12 +67,12 @@ def predict_command(
 def _workloads(
     model: str, batches: str | None, gpu: str | None, card: str, *, train: bool
 ) -> list[tuple[int | None, Workload]]:
-    """Return the workload in a file, or a model's captured now at each batch, on a GPU that is not here."""
+    """Return the workload in a file, or a model's captured now at each batch size, for a simulated GPU."""
     if is_workload(model):
         if batches is not None:
             raise UsageError(
                 f"--batch {batches}: {model} is a workload file with a fixed batch size",
-                hint="give the name of a model",
+                hint="Leave --batch out, or give the name of a model",
             )
         return [(None, open_workload(model))]
     return [(batch, capture_named(model, batch, (gpu, card), train=train)) for batch in parse_batches(batches or "32")]
@@ -88,7 +88,9 @@ def parse_batches(text: str) -> list[int]:
     for part in text.split(","):
         first, colon, last = part.partition(":")
         if not first.isdecimal() or int(first) < 1 or (colon and (not last.isdecimal() or int(last) < int(first))):
-            raise UsageError(f"--batch {text}: not a batch size", hint="use 32, or 1,8, or 1:64")
+            raise UsageError(
+                f"--batch {text}: not a batch size", hint="Use a number, a list such as 1,8, or a range such as 1:64"
+            )
         size = int(first)
         while size <= int(last or first):
             sizes.append(size)

@@ -111,7 +111,7 @@ def watch_command(flags: WatchFlags) -> int | None:
         variants = make_variants(command, values, varied, flags.repeat)
         return _watch_variants(variants, out, force, settings, say)
     if pid is not None and command:
-        raise UsageError("watch: --pid and a command cannot be combined", hint="leave one of them out")
+        raise UsageError("watch: --pid and a command cannot be combined", hint="Leave one of them out")
     if pid is None and command:
         _watch_command(command, out, force, settings, say)
     _watch_until(out, force, settings, pid, say)

@@ -118,8 +118,14 @@ def _units_of_a_sample(view: DeviceView) -> Units:
     """
     rates = view.rates
     if rates is None or not rates.batch:
-        raise UsageError("--per-sample: no module was called with a tensor", hint="times and joules are of a step")
+        raise UsageError(
+            "--per-sample: the batch size is unknown, no module was called with a tensor",
+            hint="Leave --per-sample out to show time and energy per step",
+        )
     if len(rates.kinds) > 1:
-        raise UsageError("--per-sample: prefill and decode differ in their tokens", hint="`show` tells tokens of both")
+        raise UsageError(
+            "--per-sample: prefill and decode steps have different numbers of tokens",
+            hint="Leave --per-sample out to show the tokens of both",
+        )
     step_ns = view.times.work_ns if view.times else 0.0
     return units_of_samples(rates.batch, step_ns, view.energy.step_energy_j if view.energy else 0.0)
