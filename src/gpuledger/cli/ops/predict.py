@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ def predict_command(
     from gpuledger.ops.database.operator_database import open_existing
     from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.text import note_lines
 
     predictor, shelf, notes = predictor_for(open_existing(database_url), gpu, cache_folder(), say_note)
     roof = predictor.roof if notes else roof_of_records(shelf)
@@ -61,7 +64,7 @@ def predict_command(
     shown = [*notes, *warnings[:WARNINGS_SHOWN]]
     if len(warnings) > WARNINGS_SHOWN:
         shown.append(f"… and {len(warnings) - WARNINGS_SHOWN} more; --json has them")
-    print_notes(f"note: {text}" for text in shown)
+    print_notes(note_lines(shown, Terminal.of(sys.stderr)))
 
 
 def _workloads(
