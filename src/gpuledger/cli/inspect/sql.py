@@ -69,8 +69,8 @@ def sql_command(
     QUERY is one SELECT, DESCRIBE or SHOW TABLES statement of DuckDB. It can read only this run and cannot write. Tables
     have the rows of all ranks, with the rank in the first column.
 
-    Besides the tables there are three views. `accounts` has the blocks with module path and tensor name. `peaks` has
-    the moment of each device's peak. `at_peak` has the blocks that are allocated at that moment.
+    Besides the tables there are three views. `allocations` has the blocks with module path and tensor name. `peaks`
+    has the moment of each device's peak. `at_peak` has the blocks that are allocated at that moment.
     """
     from gpuledger.export.sql import open_database
 

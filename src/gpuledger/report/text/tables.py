@@ -142,7 +142,8 @@ def balance_lines(
     device = device_text(device_idx, balance.device_name, rank)
     head = entry(terminal, instant_title(balance.instant), allocated_text(allocated, balance.instant, device, classes))
     scale = Scale(column_unit(allocated), whole)
-    lines = (BalanceLine("capacity", whole, -1, "", ""), *balance.lines, _closing_line(balance))
+    capacity = [BalanceLine("capacity", whole, -1, "", "")] if device_idx >= 0 else []
+    lines = (*capacity, *balance.lines, _closing_line(balance))
     rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
     columns = (
         Column(),
@@ -210,7 +211,9 @@ def _rank_row(view: DeviceView) -> Row:
 def _closing_line(balance: Balance) -> BalanceLine:
     """Return the sum of the lines inside ``used``, and whether it is what the GPU reports."""
     total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
-    if balance.used_bytes is None:
+    if balance.instant.device_idx < 0:
+        note = ""
+    elif balance.used_bytes is None:
         note = "memory of the allocator; used memory was not read"
     else:
         left = balance.used_bytes - total

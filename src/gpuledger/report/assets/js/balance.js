@@ -1,4 +1,4 @@
-// The balance as a waterfall: each line begins where the one before it ended, and the remainder is a line.
+// The balance as a waterfall: each line begins where the one before it ended, and unaccounted memory is a line.
 
 /** Show the balance of `view`. */
 function drawBalance(view) {
