@@ -24,7 +24,7 @@ class Gauge:
 
 
 class Gauges:
-    """Reads every GPU. ``pid`` is the process whose bytes are told apart.
+    """Reads every GPU. ``pid`` is the process with its own memory line.
 
     Source: the GPUs' drivers; of NVML power is the mean of the last second, and the energy counter ticks every 100 ms.
     """

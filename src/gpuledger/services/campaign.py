@@ -272,7 +272,7 @@ def _captured(
     shelf: EnvironmentRecords,
     left_out: Callable[[WorkloadSpec, GpuLedgerError], None],
 ) -> list[tuple[Workload, WholeModel | None]]:
-    """Return the workloads of models by name, captured on a GPU that is not here."""
+    """Return the workloads of models by name, captured on a simulated GPU."""
     from gpuledger.ops.predict.choose import captured_on
     from gpuledger.ops.workloads.captures import asked_for, capture_model
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec

@@ -132,7 +132,7 @@ def watch_until(
     *,
     replace: bool = False,
 ) -> None:
-    """Watch the GPUs into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
+    """Watch the GPUs into ``directory`` until ``ended``; ``pid`` is the process with its own memory line.
 
     With ``replace`` a run that is there is replaced, once the GPUs are read.
 

@@ -43,7 +43,7 @@ LINGER_PERIODS = 2.5
 
 
 class CardMeter:
-    """Reads one GPU in a thread of its own, until it is told to end.
+    """Reads one GPU in its own thread until it is stopped.
 
     Args:
         card: The GPU.
@@ -124,7 +124,7 @@ class EnergyMeter:
         run_directory: The run.
         cards: Its GPUs.
         until_end: Whether the sensors of a GPU go on being read once its pass has closed.
-        pid: Returns the recorded program, whose process tree tells its own processes from others'; None before it runs.
+        pid: Returns the recorded program, to find its processes; None before it runs.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
     """
 
@@ -254,7 +254,7 @@ class EnergyMeter:
 
 
 def _can_be_read(card: Card, idle_w: float | None) -> bool:
-    """Return whether a GPU has an energy counter, or at least tells its power."""
+    """Return whether a GPU reports energy or power."""
     return idle_w is not None or card.read_energy_mj() is not None
 
 

@@ -1,4 +1,4 @@
-"""Short names of kernels and operators: what a reader looks for in a signature of 400 characters."""
+"""Short names of kernels and operators, from C++ signatures of up to 400 characters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import combinations
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 _GENERIC = re.compile(r"(device_)?kernel\d*", re.IGNORECASE)
-"""Names that say nothing: ``cutlass::Kernel2``; the first template argument does."""
+"""Names without meaning, such as ``cutlass::Kernel2``. The first template argument is used instead."""
 _SIGNATURE = re.compile(r"(?<=[\w>])\(")
 _TILES = re.compile(r"(_tilesize\d+(?:x\d+)*)_.*")
-"""What stands after the tiles of a matrix product of cuBLAS or cuDNN: stages, alignment, the library."""
+"""Part of a cuBLAS or cuDNN name after the tile sizes: stages, alignment, the library."""
 _FEATURE = re.compile(r"(?<![\w#])[A-Za-z_]\w*(?!\w|::)")
 _NUMBER = re.compile(r"\b\d+\b")
 _COMMON = frozenset(
@@ -20,7 +20,7 @@ _COMMON = frozenset(
     | {"Tensor", "TensorIterator", "TensorIteratorBase", "gpu_kernel_impl", "gpu_kernel_impl_nocast"}
     | {f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-"""Words of template arguments that say nothing of what a kernel does."""
+"""Words of template arguments that do not describe the kernel."""
 _MOST_FEATURES, _MOST_TOGETHER = 10, 3
 
 
@@ -43,7 +43,7 @@ def short_kernel_name(name: str) -> str:
 
 
 def short_kernel_names(names: Iterable[str]) -> dict[str, str]:
-    """Return ``name -> short name``; names that would be the same are told apart by a part of their arguments."""
+    """Return ``name -> short name``; names that would be equal keep a part of their arguments."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(short_kernel_name(name), []).append(name)

@@ -1,4 +1,4 @@
-"""Figures of any unit in words: a value, and a change with its sign."""
+"""Values and changes of any unit as text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
     "1": format_frac,
 }
 LESS_COLOR, MORE_COLOR = "#4e79a7", "#f28e2b"
-"""Blue for what shrank, orange for what grew; told apart by colour-blind readers too."""
+"""Blue for decreases, orange for increases; colour-blind readers can distinguish them."""
 MANY = 10
-"""From so many times on a change is told as times and not as a share."""
+"""Changes by at least this factor are shown as a factor, ``×39``, and smaller ones in percent."""
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -30,7 +30,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def exactly(value: float, unit: str) -> str:
-    """Return a value as text that tells it from near ones: bytes with their full count."""
+    """Return a value as text in full precision: bytes with their exact number."""
     return f"{quantity(value, unit)} ({value:,.0f} B)" if unit == "B" and abs(value) >= 1024 else quantity(value, unit)
 
 
@@ -40,9 +40,9 @@ def signed(delta: float | None, unit: str) -> str:
 
 
 def signed_share(delta: float | None, whole: float | None) -> str:
-    """Return a change as a share of what it began from, ``+12.5 %``; ``new`` where it began from nothing.
+    """Return a change as a share of the first value, ``+12.5 %``; ``new`` if the first value is 0.
 
-    From ten times on, a share in percent says less than how many times it is: ``×39``.
+    Changes by a factor of ten or more are shown as the factor: ``×39``.
     """
     if delta is not None and whole == 0:
         return "new"
