@@ -25,7 +25,7 @@ MANY = 10
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a value of ``unit`` (B, ns, J or 1) as text; a dash where it is unknown."""
+    """Return a value of ``unit`` (B, ns, J or 1) as text; a dash if unknown."""
     return MISSING if value is None else _FORMATS[unit](value)
 
 
@@ -35,7 +35,7 @@ def exactly(value: float, unit: str) -> str:
 
 
 def signed(delta: float | None, unit: str) -> str:
-    """Return a change as text with its sign, ``+1.2 GiB``; a dash where it is unknown."""
+    """Return a change as text with its sign, ``+1.2 GiB``; a dash if unknown."""
     return f"+{quantity(delta, unit)}" if delta is not None and delta > 0 else quantity(delta, unit)
 
 
@@ -57,7 +57,7 @@ def signed_share(delta: float | None, whole: float | None) -> str:
 
 
 def metric_title(name: str) -> str:
-    """Return what a reader calls a metric."""
+    """Return the label of a metric."""
     return KINDS[name].title
 
 
@@ -67,7 +67,7 @@ def metric_unit(name: str) -> str:
 
 
 def remark(change: Change) -> str:
-    """Return what a reader should know of a change: that one run lacks the figure, or what the runs vary by."""
+    """Return a note on a change: that one run does not have the value, or the noise of the runs."""
     if change.delta is None:
         return "only after" if change.before is None else "only before"
     if change.within_noise:
