@@ -312,7 +312,7 @@ class _Card:
     def device(self, device_idx: int) -> dict[str, Any]:
         """Return what the rank's manifest says of the GPU."""
         kept = {key: value for key, value in self._facts.items() if key != "index"}
-        return {"name": "unknown card", **kept, "device_idx": device_idx}
+        return {"name": "unknown GPU", **kept, "device_idx": device_idx}
 
     def table(self, device_idx: int, interval_ns: int) -> Any:
         """Return the GPU's rows of ``samples`` in the order of time; without times they are ``interval_ns`` apart."""

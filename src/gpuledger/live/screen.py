@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HISTORY = 240
 LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-KEYS = "q quit   b by category/module   s by size/name   d memory pass now"
+KEYS = "q quit   b by category/module   s by size/name   d record memory now"
 _CARD_COLOR = "#4e79a7"
 
 

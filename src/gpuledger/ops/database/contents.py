@@ -27,7 +27,7 @@ AS_JSON = ("method", "blocks", "kernels")
 """A record's values that are kept as JSON text in tables."""
 
 MEASURED = """CREATE VIEW measured AS
-    SELECT keys.operator, keys.inputs, keys.flags, environments.card, environments.driver, environments.torch,
+    SELECT keys.operator, keys.inputs, keys.flags, environments.card AS gpu, environments.driver, environments.torch,
         environments.cuda, records.*
     FROM records JOIN keys ON keys.digest = records.key_digest
     JOIN environments ON environments.digest = records.environment_digest"""
@@ -50,7 +50,7 @@ class Contents:
             known = time_ns and ends[0] is not None and ends[1] is not None
             yield {
                 "operator": self.keys[one.key_digest].text,
-                "card": environment.card,
+                "gpu": environment.card,
                 "torch": environment.torch,
                 "mode": str(one.method.get("mode", "")),
                 "time_us": None if time_ns is None else time_ns / 1e3,

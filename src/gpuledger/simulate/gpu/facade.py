@@ -160,7 +160,7 @@ class CudaFacade:
             "reset_accumulated_memory_stats": lambda device=None: None,
             "memory_stats": lambda device=None: self._statistics(),
             "memory_stats_as_nested_dict": lambda device=None: {},
-            "memory_summary": lambda device=None, abbreviated=False: "virtual card",
+            "memory_summary": lambda device=None, abbreviated=False: "simulated GPU",
             "memory_snapshot": lambda *_args, **_kwargs: [],
             "mem_get_info": lambda device=None: self._free_and_total(),
             "set_per_process_memory_fraction": lambda fraction, device=None: None,

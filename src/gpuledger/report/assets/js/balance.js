@@ -5,7 +5,7 @@ function drawBalance(view) {
   const { balance } = view;
   const place = placeLines(balance);
   const used = wholeOf(balance);
-  const card = { bytes: balance.total_bytes, name: "card" };
+  const card = { bytes: balance.total_bytes, name: "GPU" };
   const rows = balance.lines.map((line) => balanceRow(line, place.get(line), line.level === 0 ? card : used));
   byId("balance-body").replaceChildren(...rows);
   byId("balance-caption").textContent = balanceCaption(view);
