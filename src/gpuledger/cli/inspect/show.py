@@ -95,8 +95,8 @@ def show_command(flags: ShowFlags) -> None:
     total: rows that are not printed are summed in one row. The row `rounding` is memory that the allocator added to the
     requested sizes.
 
-    RUN is a directory NAME.ledger or a file that `gpuledger import` can read. Ranks and devices are shown in columns.
-    With --by, the table shows the one with the highest peak.
+    RUN is a directory NAME.ledger or a file that `gpuledger import` can read. Several ranks or devices are listed in a
+    table. With --by, a second table shows the one with the highest peak.
     """
     _refuse_mixed(flags)
     opened = open_each(flags.run_path)

@@ -78,7 +78,8 @@ def campaign_command(flags: CampaignFlags) -> None:
     """Capture, measure and compare the models in a file.
 
     Captures the models, measures the operators missing from the database, then measures each whole model and compares
-    it with the sum of its operators. With --ray, each GPU measures one operator at a time.
+    it with the sum of its operators. With --ray, each GPU measures one operator at a time, and --time-limit
+    cannot be used.
 
     Run the same command again to resume, or to measure models that you added to the file. Exits with
     status 3 if a model could not be captured.

@@ -57,9 +57,8 @@ Examples:
 @train_option()
 @click.option(
     "--weights",
-    show_default="random",
     metavar="NAME",
-    help="Name of the weights in the model's library, or random.",
+    help="Name of the weights in the model's library, or random.  [default: random]",
 )
 @click.option(
     "--optimizer", default="sgd", show_default=True, metavar="NAME", help="Optimizer of a training step: sgd or adamw."

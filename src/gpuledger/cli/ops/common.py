@@ -55,7 +55,7 @@ def config_option(*, required: bool = False) -> Decorator:
 
 def time_limit_option() -> Decorator:
     """Return the option --time-limit."""
-    text = "Stop after this time, such as 90s or 10m. Cannot be combined with --ray.  [default: no limit]"
+    text = "Start no operator after this time, such as 90s or 10m.  [default: no limit]"
     return click.option("--time-limit", metavar="TIME", help=text)
 
 

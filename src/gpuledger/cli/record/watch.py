@@ -53,7 +53,7 @@ Examples:
     "--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two samples, such as 5ms or 1s."
 )
 @click.option("--gpu", "gpu_text", metavar="LIST", help="Indices of the GPUs to watch, such as 0,1.  [default: all]")
-@out_option(", or of the folder for several.  [default: name of the command, numbered]")
+@out_option(", or of the folder for several runs.  [default: name of the command, or variants, numbered]")
 @force_option()
 @click.option(
     "--pid",
