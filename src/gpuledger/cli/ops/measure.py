@@ -1,4 +1,4 @@
-"""``gpuledger ops measure``: what the database lacks of workloads, on this machine's GPU or processor."""
+"""``gpuledger ops measure``: measure operators missing from the database, on this machine's GPU or CPU."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def method_of(flags: MeasuringFlags) -> Method:
 
 
 def energy_coverage_of(flags: MeasuringFlags) -> float:
-    """Return the share of a workload's time whose energy is to be measured.
+    """Return the share of a workload's time for which energy is measured.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a share.
     """
     return parse_share("--energy-coverage", flags.energy_coverage)
 
@@ -152,7 +152,7 @@ def parse_share(option: str, text: str) -> float:
     """Return the share above 0 and up to 1 that an option was given.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a share.
     """
     try:
         value_frac = parse_frac(text)

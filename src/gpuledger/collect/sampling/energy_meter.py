@@ -1,4 +1,4 @@
-"""Reads the GPUs' energy counters and sensors while an energy pass is open, from outside the program's own thread.
+"""Reads the GPUs' energy counters and sensors during an energy measurement, from outside the program's own thread.
 
 The program says that its pass is open by a small file in its rank's directory, which names its GPUs. What is read goes
 into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
@@ -118,7 +118,7 @@ class CardMeter:
 
 
 class EnergyMeter:
-    """Looks for open energy passes of a run, and reads their GPUs; a context that ends by writing what was read.
+    """Looks for energy measurements of a run, and reads their GPUs. A context that writes the samples at its end.
 
     Args:
         run_directory: The run.

@@ -105,9 +105,9 @@ class Model:
 
 
 def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
-    """Return one example for each operator and mode, from the newest good record.
+    """Return one example for each operator and mode, from the newest valid record.
 
-    What takes less than :data:`LEAST_NS` runs nothing on the device, and is no example of what running takes.
+    Operators below :data:`LEAST_NS` run nothing on the device, and are left out.
     """
     newest: dict[tuple[str, bool], Example] = {}
     for record in sorted(records, key=lambda record: record.measured_ns):

@@ -20,7 +20,7 @@ CATEGORY_COLORS = {
 }
 """Category -> colour (``#rrggbb``), from Tableau 20; readable on light and dark backgrounds.
 
-In the order of a stacked chart: from long-lived to short-lived, so that the lower edges change least.
+In the order of a stacked chart: from permanent to temporary memory, so that the lower edges change least.
 """
 
 PHASE_COLORS = {
